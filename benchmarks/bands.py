@@ -150,7 +150,7 @@ def line(model: MeasuredModel, result: Comparison) -> str:
     """Return one line of the table."""
     rows = {row.method: row for row in result.rows}
     best = min((rows[name] for name in PUBLISHED), key=lambda row: result.rows.index(row))
-    scores = [score_text(result, rows[name].untrained.score.mean) for name in (*PUBLISHED, BANDS)]
+    scores = [score_text(result, rows[name].score.mean) for name in (*PUBLISHED, BANDS)]
     base = score_text(result, result.base.mean) if result.base else ""
     delta, error = difference(rows[BANDS], best)
     ratio = f"{math.exp(delta):.2f}" if result.metric == LOSS else ""
@@ -166,9 +166,9 @@ def difference(bands: Row, best: Row) -> tuple[float, float]:
     """Return how much worse `bands` is than the best other method, and the standard error; below 0
     is better.
     """
-    if bands.untrained.delta is None and best.untrained.delta is not None:
-        return -best.untrained.delta.mean, best.untrained.delta.standard_error or 0.0
-    delta = bands.untrained.delta
+    if bands.delta is None and best.delta is not None:
+        return -best.delta.mean, best.delta.standard_error or 0.0
+    delta = bands.delta
     return (delta.mean, delta.standard_error or 0.0) if delta else (0.0, 0.0)
 
 

@@ -114,7 +114,7 @@ def page(
     yield INTRODUCTION.format(
         to=trained.max_len_after, steps=steps, batch=batch, distilled=distilled
     )
-    before = {label(row): _loss(row.final.score) for row in untrained.rows}
+    before = {label(row): _loss(row.score) for row in untrained.rows}
     rows = list[list[str]]()
     for row in trained.rows:
         scheme = label(row)
@@ -126,9 +126,9 @@ def page(
                 scheme,
                 parameters,
                 before[scheme],
-                _loss(row.final.score),
-                _ratio(row.final.delta),
-                _ratio(row.final.short_inputs),
+                _loss(row.score),
+                _ratio(row.delta),
+                _ratio(row.short_inputs),
             ]
         )
     rows.append(["as it is, in sliding windows", "", "", _loss(trained.base), "", ""])
@@ -137,7 +137,7 @@ def page(
         ["scheme", "parameters", "untrained", f"{steps} steps", "against the best", short], rows
     )
     schemes = [label(row) for row in trained.rows]
-    found = [row.final.evaluation for row in trained.rows]
+    found = [row.evaluation for row in trained.rows]
     buckets = zip(*(one.positions.buckets for one in found if one.positions), strict=True)
     cells: list[list[str]] = []
     for own in buckets:

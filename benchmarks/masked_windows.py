@@ -4,7 +4,7 @@
 
 MODEL is the folder of a BERT or RoBERTa, TEXT a .jsonl file of documents, half of which tune a
 table, and half of which judge. Loss by position at four times the length of MODEL, or of its first
-N positions: with rows by `bands`, with rows by `bands` after `resize --data`, and as a twin with
+N positions: with rows by `bands`, with rows by `bands` after `resize --tune`, and as a twin with
 attention windows (`convert --scheme window`) of half the length and of all of it; each as a ratio
 to the base in sliding windows, paired by text. Without training but that of the tuned table.
 """

@@ -1,6 +1,6 @@
 """What a minute on a text makes of a table, on text that it was not tuned on.
 
-`benchmarks.real` measures and writes it. Tables are resized by `ctxextend resize --data`, as a
+`benchmarks.real` measures and writes it. Tables are resized by `ctxextend resize --tune`, as a
 user would; keep the machine idle.
 """
 
@@ -22,11 +22,12 @@ from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from benchmarks.points import ratio_point
 from ctxextend import resize
-from ctxextend.comparison.search_settings import read_windows
-from ctxextend.evaluation.eval_model import open_eval_model, open_files
+from ctxextend.evaluation.eval_model import ResizableFiles, open_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.evaluation.losses import BY_POSITION, plan_losses
 from ctxextend.evaluation.scorer import Scorer, open_scorer
+from ctxextend.evaluation.unseen_text import read_unseen
+from ctxextend.evaluation.windows import cut_windows
 from ctxextend.held_out import Ids
 from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef, Evaluate
@@ -49,7 +50,6 @@ __all__ = [
 BUDGET = 60  # seconds
 LONG_RANGE = "long range"  # the text of `benchmarks.long_range`
 NUMBERS = NumberFormat()
-FEWEST_WINDOWS = 8
 # A process counts the memory of the one that starts it, which here has loaded torch.
 MEASURING = """
 import json, sys
@@ -146,14 +146,22 @@ def measure_minute(minute: Minute, source: str, texts: Texts, folder: Path) -> d
 def tune(
     source: str, to: int, method: str, text: Path, budget: int, output: Path
 ) -> dict[str, Any]:
-    """Run `resize --data`; return its ``tuning``, and its peak ``megabytes``."""
+    """Run `resize --tune`; return its kept steps and seconds, and its peak ``megabytes``."""
     shutil.rmtree(output, ignore_errors=True)
     command = [*CTXEXTEND, "resize", source, "--to", str(to), "--method", method]
-    command += ["--data", str(text), "--budget", str(budget)]
+    command += ["--tune", str(text), "--budget", str(budget)]
     command += ["--output", str(output), "--json"]
     done = subprocess.run(python(MEASURING, *command), check=True, stdout=subprocess.PIPE)
     result = json.loads(done.stdout)
-    return {"tuning": result["output"]["tuning"], "megabytes": result["megabytes"]}
+    tuning = result["output"]["tuning"]
+    training = tuning["training"]
+    steps = 0
+    if training is not None and training["is_kept"]:
+        steps = training["steps"]
+    return {
+        "tuning": {"steps": steps, "seconds": tuning["seconds"]},
+        "megabytes": result["megabytes"],
+    }
 
 
 def measured_on() -> str:
@@ -218,7 +226,7 @@ class SlidingBase:
         files = open_files(open_model(CheckpointRef(source)))
         return cls(
             scorer=open_scorer(open_eval_model(CheckpointRef(source), "fp32")),
-            windows=read_windows(files, judges, length, FEWEST_WINDOWS).text.windows,
+            windows=read_windows(files, judges, length),
             length=length,
             special=len(files.tokenizer.before),
         )
@@ -236,6 +244,14 @@ class SlidingBase:
             for number in range(len(self.windows))
         ]
         return ReadWindows(losses=losses, positions=positions)
+
+
+def read_windows(files: ResizableFiles, judges: Evaluate, length: int) -> Sequence[Ids]:
+    """Return windows of a text that a model was not trained on, without special tokens."""
+    tokenizer = files.tokenizer
+    size = length - tokenizer.num_special
+    documents = read_unseen([files], judges, size).documents
+    return cut_windows(documents, size, judges.tokens // length, tokenizer.separator).windows
 
 
 def select(
@@ -257,8 +273,8 @@ def minute_tables(
     for reference, parts in kinds.items():
         yield (
             f"\n| model | {reference} | untrained | after a minute | short inputs, untrained | "
-            "after a minute | from | steps | seconds | memory |"
-            "\n|---|---:|---:|---:|---:|---:|---|---:|---:|---:|"
+            "after a minute | steps | seconds | memory |"
+            "\n|---|---:|---:|---:|---:|---:|---:|---:|---:|"
         )
         for minute in parts:
             if minute.name in results:
@@ -271,13 +287,11 @@ def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
     label = minute.label
     if minute.is_tuned_on:
         label += " *tuned*"
-    method, _, _ = tuning["method"].partition(":")
     cells = [
         label,
         NUMBERS.perplexity(Estimate(**result["reference"])),
         *(ratio_text(result, name) for name in ("before", "after")),
         *(ratio_text(result, f"short {name}") for name in ("before", "after")),
-        method,
         str(tuning["steps"]),
         f"{tuning['seconds']:.0f}",
         f"{result['megabytes']:.0f} MB",

@@ -121,7 +121,7 @@ output.mkdir(exist_ok=True)
 WINDOWS = 2
 STEPS = 3
 LENGTH = 4096
-METHODS = ("linear", "copy", "mirror", "last")
+METHODS = ("linear", "copy", "mean", "last")
 
 
 def create(folder: Path, length: int, words: int, methods: str = "linear", **shape: int) -> None:

@@ -22,7 +22,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 import zipfile
@@ -134,7 +133,7 @@ MODEL --to M`."""
 AFTER_A_MINUTE = f"""
 ## After a minute
 
-`ctxextend resize MODEL --to M --data TEXT --budget {BUDGET}` on two cores, judged on documents
+`ctxextend resize MODEL --to M --tune TEXT --budget {BUDGET}` on two cores, judged on documents
 that it has not read, next to the same table without a text (*untrained*). Perplexity beyond the
 old length as a ratio to the reference, paired by text: held-out rows as above, or the model as it
 is in sliding windows of the same text. *Short inputs* fit the old length; their ratio is to the
@@ -159,7 +158,6 @@ figure; as trained, at 512 tokens, 41.0):
 | at LongEmbed | here | 1,024 | 2,048 | 4,096 |
 |---|---|---:|---:|---:|
 | parallel context windows | chunks of the same text | 44.4 | 48.1 | 51.2 |
-| grouped positions | `nearest` | 43.7 | 50.6 | 54.8 |
 | recurrent positions | `copy` | 46.6 | 50.9 | 54.3 |
 | interpolation | `linear` | 45.9 | 50.0 | 54.7 |
 | interpolation, tuned | `linear`, and training of positions | 47.3 | 52.4 | 56.6 |
@@ -201,7 +199,7 @@ class Part:
         if not self.hold_out:
             methods = [COPY, "linear", "bands"]
             if self.text != "qmsum":
-                methods += ["stretch", "last", "spectral"]
+                methods += ["stretch", "last"]
         return (*methods, AUTO, f"bands:keep-first={self.before}")
 
 
@@ -343,34 +341,31 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
-    from ctxextend.comparison.comparison_settings import Compare, TextUse
+    from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
-    others = {name: value for name, value in settings.items() if name != "data"}
-    text_use = TextUse.from_values(settings["data"], 0, others)
-    requested = Compare.from_request(part.to, text_use, part.methods)
-    with tempfile.TemporaryDirectory() as folder:
-        run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
-        with torch_threads(run.resizer.model.model, None):
-            run.measure(lambda tokens, total, name="": None)
-    found = run.report(complete=True)
+    requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods)
+    run = open_comparison(open_model(CheckpointRef(source)), requested)
+    with torch_threads(run.resizer.model.model, None):
+        run.measure(lambda tokens, total, name="": None)
+    found = run.report()
     rows = []
-    scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
+    scores = {candidate.name: candidate.scores for candidate in run.candidates}
     plans = run.methods.plans
     for row in found.rows:
         pairs = zip(scores[row.method], scores[COPY], strict=True)
         search: dict[str, Any] = {}
-        if row.final.evaluation.search:
-            search = search_scores(row.final.evaluation.search)
+        if row.evaluation.search:
+            search = search_scores(row.evaluation.search)
         rows.append(
             {
                 "method": row.method,
-                "score": row.final.score,
+                "score": row.score,
                 "against copy": estimate([own - copy for own, copy in pairs]),
-                "against base": row.final.against_base,
+                "against base": row.against_base,
                 "search": search,
             }
         )

@@ -28,7 +28,7 @@ LENGTHS = (512, 2048, 4096, 8192)
 
 ROTARY_METHODS = ("limits", "linear", "dynamic", "yarn", "tuned")
 RATIO_TICKS = (0.5, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
-FIRST_METHODS = ("bands", "spectral", "linear", "stretch", "last", "copy", "random")
+FIRST_METHODS = ("bands", "linear", "stretch", "last", "copy", "random")
 ROW = 0.24  # inches
 ERROR_BAR: Mapping[str, Any] = {"capsize": 2, "elinewidth": 0.9, "linestyle": "none"}
 
@@ -120,8 +120,8 @@ def draw_held_out_rows(parts: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
     for number, name in enumerate(FIRST_METHODS):
         ratios = [part["ratios"][name] for part in parts]
-        colour = (*COLOURS, SOFT, OTHER)[number]
-        _draw_points(axes, ratios, colour, "oDs^vPX"[number], name)
+        colour = (*COLOURS, SOFT)[number]
+        _draw_points(axes, ratios, colour, "oDs^vP"[number], name)
     labels = [f"{part['model']} {part['before']} → {part['to']}" for part in parts]
     axes.set_yticks(range(len(parts)), labels)
     axes.invert_yaxis()

@@ -12,7 +12,6 @@ section of docs/results.md.
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,11 @@ from numpy.typing import NDArray
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
+from ctxextend import resize, train
+from ctxextend.comparison.side_by_side import SideBySide, open_side_by_side
 from ctxextend.evaluation.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
+from ctxextend.evaluation.losses import LossTask
+from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
@@ -74,50 +77,79 @@ def write_texts(folder: Path) -> list[tuple[str, ...]]:
 
 
 def measure(
-    times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...]
+    times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...], out: Path
 ) -> dict[str, Any]:
-    """Compare the methods at a multiple of the trained length."""
-    from ctxextend.comparison.comparison_run import open_comparison
-    from ctxextend.comparison.comparison_settings import Compare, TextUse
-    from ctxextend.evaluation.losses import LossTask
-    from ctxextend.models.devices import torch_threads
-    from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
-
-    settings: dict[str, Any] = {
-        "eval_data": held_out,
-        "tokens": TOKENS,
-        "measure": ("context",),
-        "trainable": "all",
-    }
-    text_use = TextUse.from_values(data, STAGES[1], settings)
-    requested = Compare.from_request(f"{times}x", text_use, [*METHODS])
-    with tempfile.TemporaryDirectory() as folder:
-        run = open_comparison(open_model(CheckpointRef(model)), requested, Path(folder))
-        with torch_threads(run.resizer.model.model, None):
-            run.measure(lambda tokens, total, name="": None)
-    task = run.evaluation.tasks[0]
-    before = run.files.max_len
-    assert isinstance(task, LossTask)
-    base = {name: losses for (name, _), losses in task.losses("position").items()}
+    """Compare the methods at a multiple of the trained length, before and after a training."""
+    base: dict[str, Losses] = {}
+    untrained: dict[str, Losses] = {}
     rows: list[dict[str, Any]] = []
-    for name, method in BASES.items():
-        rows.append(scores(method, 0, base[name], base[SLIDING], before))
-    for stage, steps in enumerate(STAGES):
-        for candidate in run.candidates:
-            evaluation, losses = candidate.measured[stage]
-            assert evaluation.contexts is not None
-            row = scores(METHODS[candidate.name], steps, losses, base[SLIDING], before)
-            changes = {point.context: point.against_base for point in evaluation.contexts.points}
+    before = 0
+    for steps in STAGES:
+        folders = write_models(times, steps, model, data, held_out, out)
+        run = judge(folders, model, held_out)
+        assert run.run is not None
+        before = run.short_length
+        if not steps:
+            task = run.run.tasks[0]
+            assert isinstance(task, LossTask)
+            base = {name: losses for (name, _), losses in task.losses("position").items()}
+            untrained = dict(zip(METHODS, (one.scores for one in run.candidates), strict=True))
+            for name, method in BASES.items():
+                rows.append(scores(method, 0, base[name], base[SLIDING], before))
+        for name, candidate in zip(METHODS, run.candidates, strict=True):
+            contexts = candidate.evaluation.contexts
+            assert contexts is not None
+            row = scores(METHODS[name], steps, candidate.scores, base[SLIDING], before)
+            changes = {point.context: point.against_base for point in contexts.points}
             row["short"] = changes[before]
             rows.append(row)
-    untrained = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
     return {
         "before": before,
         "to": times * before,
         "rows": rows,
         "yarn against linear": estimate(differences(untrained["yarn"], untrained["linear"])),
     }
+
+
+def write_models(
+    times: int,
+    steps: int,
+    model: str,
+    data: tuple[str, ...],
+    held_out: tuple[str, ...],
+    out: Path,
+) -> list[Path]:
+    """Write a checkpoint by each method, trained for so many steps."""
+    folders: list[Path] = []
+    for name in METHODS:
+        folder = out / f"{times}x-{name.partition(':')[0]}"
+        if not steps:
+            resize(model, f"{times}x", name, output=folder, force=True)
+        else:
+            trained = folder.with_name(f"{folder.name}-{steps}")
+            train(
+                folder,
+                data,
+                steps,
+                eval_data=held_out,
+                trainable="all",
+                save="last",
+                output=trained,
+                force=True,
+            )
+            folder = trained
+        folders.append(folder)
+    return folders
+
+
+def judge(folders: Sequence[Path], model: str, held_out: tuple[str, ...]) -> SideBySide:
+    """Measure checkpoints side by side, with the model as it is as their base."""
+    refs = [CheckpointRef(str(folder)) for folder in folders]
+    settings = Evaluate(held_out, base=model, tokens=TOKENS, measure=("context",))
+    run = open_side_by_side(refs, settings)
+    for files, name in zip(run.files, run.facts, strict=True):
+        run.measure(files, name, lambda tokens, total, label="": None)
+    return run
 
 
 def differences(own: Losses, others: Losses) -> list[NDArray[np.float64]]:
@@ -236,7 +268,7 @@ def main() -> None:
             continue
         print(f"{times}x", file=sys.stderr, flush=True)
         data, held_out = write_texts(out)
-        result = measure(times, arguments.model, data, held_out)
+        result = measure(times, arguments.model, data, held_out, out)
         path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
     results = [json.loads(path.read_text("utf-8")) for path in files.values()]
     text = "\n".join(page(results)) + "\n"

@@ -7,8 +7,6 @@ from typing import Any
 from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.comparison_run import ComparisonInterrupted
-from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -23,22 +21,20 @@ from ctxextend.errors import (
     UnsupportedModelError,
     VerificationError,
 )
-from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
-from ctxextend.pipeline import RunInterrupted, RunResult
+from ctxextend.pipeline import RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.runtime_flags import RuntimeFlags
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.train_result import DeviceMemory, LongContext, TrainingPlan, TrainResult
+from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
@@ -47,20 +43,15 @@ __all__ = [
     "Check",
     "CheckpointError",
     "Comparison",
-    "ComparisonInterrupted",
     "CtxextendError",
     "DataError",
-    "DeviceMemory",
-    "Environment",
     "Evaluation",
-    "EvaluationInterrupted",
     "Explanation",
     "FamilyTable",
     "Finding",
     "Inspection",
     "LibraryLimit",
     "Limit",
-    "LongContext",
     "Method",
     "MethodError",
     "OutputError",
@@ -70,9 +61,7 @@ __all__ = [
     "ResizeError",
     "ResizeResult",
     "RopeReport",
-    "RunInterrupted",
     "RunResult",
-    "RuntimeFlags",
     "SchemeReport",
     "SourceError",
     "TablePlan",
@@ -88,7 +77,6 @@ __all__ = [
     "compare",
     "compare_checkpoints",
     "convert",
-    "doctor",
     "evaluate",
     "extend_model",
     "inspect",
@@ -99,7 +87,6 @@ __all__ = [
     "register_method",
     "resize",
     "run",
-    "runtime_flags",
     "train",
     "verify",
 ]
@@ -110,9 +97,6 @@ def compare(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
-    steps: int = 0,
-    quick: bool = False,
-    tune: bool = False,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -124,8 +108,8 @@ def compare(
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
-    tokens: int | None = None,
-    batch_size: int = 8,
+    tokens: int = 65536,
+    batch_size: int | None = None,
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
@@ -133,51 +117,28 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
-    epochs: float | None = None,
-    seq_len: int | str | None = None,
-    window: int | str | None = None,
-    window_skip: bool = False,
-    trainable: str | None = None,
-    lr: float | None = None,
-    weight_decay: float = 0.0,
-    per_device_batch_size: int | None = None,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
 ) -> Comparison:
     """Rank methods on one model, one text and one seed.
 
     The model is loaded once; only its tables change between methods, and equal those that `resize`
     writes, bit for bit. The base reads the same text once, in sliding windows or chunks. Language
     models are ranked by their loss on windows of the new length, encoders by document retrieval, or
-    by nDCG@10 in a search set. With `steps`, each method is evaluated before and after training,
-    from the same weights, on the same text in the same order.
+    by nDCG@10 in a search set.
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `quick`, by default twice the model's.
-        data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
-            documentation.
+        to: New context length in positions.
+        data: As in `evaluate`, by default Python's documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
-            default without `steps`): every one. With `steps`, the default is ``auto``, the default
-            method. ``bands+tuned``: the table of the method is also trained on the text, as
-            `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
-            measured on windows held out of it. Without `steps`, `quick` and ``corpus``.
-        steps: Optimizer steps of training; 0: no training.
-        quick: Compare five methods, or all of rotary positions, on what can be read in half a
-            minute. Without `methods`, `steps`, ``length``, ``measure`` and ``corpus``.
-        tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
-            the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
-            methods, which takes as long as without a search.
+            default): every one.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
-            `steps`, also fields of `Train` without output, with ``eval_data`` for evaluation;
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
             ``revision``, … as in `resize`.
 
     Raises:
         ResizeError: Settings are invalid, or do not go together.
-        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
-            also trained on.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+        CtxextendError: As `evaluate`; a named method does not apply.
     """
 
 def compare_checkpoints(
@@ -220,14 +181,6 @@ def compare_checkpoints(
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
-    """
-
-def doctor() -> Environment:
-    """Report versions, devices, caches and disks, and what is missing for which command.
-
-    It imports the required libraries, torch included, and asks torch for its devices. A library
-    that is missing or broken is reported, and raises nothing.
     """
 
 def evaluate(
@@ -279,7 +232,6 @@ def evaluate(
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
             shorter than one window, or a length or a measure does not apply to the model.
-        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -334,7 +286,6 @@ def extend_model(
     *,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
@@ -355,7 +306,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part: See `Resize`.
+        keep_first, part: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -375,8 +326,8 @@ def run(
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
     Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
-    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
-    training text the recorded SHA-256.
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
 
     Args:
         recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
@@ -393,39 +344,6 @@ def run(
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
-    """
-
-def runtime_flags(
-    reference: str | PathLike[str],
-    to: int | str,
-    runtime: str,
-    method: str | None = None,
-    *,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    model_type: str | None = None,
-    trained_length: int | str | None = None,
-) -> RuntimeFlags:
-    """Return the flags with which a runtime reads a rotary model at a longer length.
-
-    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
-    config.json is downloaded.
-
-    Args:
-        reference: As in `resize`.
-        to: The new context length, as in `resize`.
-        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
-        method: As in `resize`; by default one that the runtime applies.
-        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
-            ``trained_length``), as keyword arguments.
-
-    Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
-            model has a table of rows.
     """
 
 def plan_resize(
@@ -443,11 +361,8 @@ def plan_resize(
     tokenizer: str | None = None,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
     fix_limits: bool = False,
-    dialect: str = "both",
-    copy_code: bool = False,
 ) -> Planned:
     """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 
@@ -468,7 +383,6 @@ def convert(
     link: bool = False,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -501,7 +415,7 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+        link, train, steps, verify: As in `resize`; only ``"none"`` leaves weights files as
             they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
@@ -519,14 +433,13 @@ def resize(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
-    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    tune: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
     edit_only: bool = False,
     link: bool = False,
     runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -538,11 +451,8 @@ def resize(
     tokenizer: str | None = None,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
     fix_limits: bool = False,
-    dialect: str = "both",
-    copy_code: bool = False,
 ) -> ResizeResult:
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
@@ -557,12 +467,10 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders that make the result better. For a table of rows, methods and
-            settings of `bands` are compared, then the rows are trained so that a window of the
-            old length predicts the same everywhere. For rotary positions, a method is chosen and
-            the settings that `yarn` and `switch` leave open are searched. What is not better on
-            held-out text by more than its 95 % interval is not kept.
-        budget: With `data`: seconds, by default 60.
+        tune: Text files or folders. The rows of a table are trained so that a window of the old
+            length predicts the same everywhere; what is not better on held-out text by more than
+            its 95 % interval is not kept.
+        budget: With `tune`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         link: Link weights files that stay as they are instead of copying them: by hard links or,
             from the Hub cache, by symbolic links.
@@ -570,10 +478,9 @@ def resize(
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
-        lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+        settings: Other fields of `Resize` (``keep_first``, ``part``,
+            ``fix_limits``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -593,6 +500,8 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
+    A rule that is not built in, such as grouped, reflected or rotated rows, takes a few lines.
+
         def fade(rows, length, *, power=1.0):
             new = np.arange(len(rows), length)[:, None] / len(rows)
             mean = rows.mean(axis=0)
@@ -608,10 +517,10 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
             use.
         function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
-            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
-            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
-            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
-            text must not contain commas or start or end with whitespace.
+            and those that ``keep_first`` excludes, and the number of rows to return, m > n. Returns
+            all rows, shape (m, d), finite, which are cast to the table's dtype once. Keyword-only
+            arguments with int, float or str defaults are its settings; text must not contain commas
+            or start or end with whitespace.
 
     Raises:
         ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
@@ -622,7 +531,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
 def plan_training(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -631,7 +540,6 @@ def plan_training(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | str | None = None,
@@ -655,15 +563,14 @@ def plan_training(
     distill: float | None = None,
     contrastive: str | None = None,
     dtype: str | None = None,
-    copy_code: bool = False,
     fsdp: bool = False,
     device: str | None = None,
     threads: int | None = None,
 ) -> TrainingPlan:
-    """Check a training run, and estimate the memory that it needs.
+    """Check a training run, and say what it would train.
 
     No weights are loaded, and only temporary files are written. Of a long text, only the start is
-    read, unless ``epochs`` are to be counted.
+    read.
 
     Args:
         reference, data, steps, output, force, settings: As in `train`.
@@ -675,7 +582,7 @@ def plan_training(
 def train(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -686,7 +593,6 @@ def train(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | str | None = None,
@@ -710,7 +616,6 @@ def train(
     distill: float | None = None,
     contrastive: str | None = None,
     dtype: str | None = None,
-    copy_code: bool = False,
     fsdp: bool = False,
     device: str | None = None,
     threads: int | None = None,
@@ -725,13 +630,13 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
+        steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, …;
             and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
@@ -747,6 +652,8 @@ def verify(
     reference: str | PathLike[str],
     base: str | PathLike[str] | None = None,
     *,
+    method: str | None = None,
+    to: int | str | None = None,
     deep: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -761,12 +668,14 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
+    with the recipe's settings, or else with those that are given; other files are compared with
     what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
+        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
+        to: Of a checkpoint without a recipe: its context length, as in `resize`.
         deep: Also load both in transformers, run the resized model at its new length, and compare
             outputs.
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
@@ -774,6 +683,7 @@ def verify(
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
+        RecipeError: The recipe is invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict.
+        ResizeError: The arguments conflict, or one is missing.
     """

@@ -16,8 +16,9 @@ from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint, protected_paths
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.comparison_run import compare_model
+from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
-from ctxextend.comparison.quick import compare_quickly
 from ctxextend.comparison.tuning_settings import tuning_settings
 from ctxextend.evaluation.eval_model import CAUSAL
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
@@ -29,6 +30,7 @@ from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
 DEMO_SOURCE = "tiny-gpt2"
+DEMO_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first=128")
 DEMO_STEPS = 250  # less than a minute
 DEMO_TEXT = inspect.getfullargspec  # whose documentation was not trained on
 WRITTEN_TOKENS = 64
@@ -74,10 +76,12 @@ def check_demo_output(output: Path, *, force: bool) -> None:
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:
-    """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
+    """Compare methods on the bundled checkpoint, at twice its length."""
     for module in ("torch", "transformers"):  # fail before anything is measured
         import_module(module)
-    comparison = compare_quickly(_open_demo(), progress=progress, threads=threads)
+    evaluate = EvaluateMethods(measure=("position",), threads=threads)
+    settings = Compare.from_request("2x", evaluate, DEMO_METHODS)
+    comparison = compare_model(_open_demo(), settings, progress)
     return replace(comparison, notes=(), warnings=())
 
 

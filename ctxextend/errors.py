@@ -103,18 +103,6 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.folder = folder
 
 
-class TuningInterrupted(KeyboardInterrupt):
-    """Ctrl-C or another signal while a table was tuned on a text; nothing was written.
-
-    `method` is the best one so far; None if none was measured.
-    """
-
-    def __init__(self, signal: int, method: str | None) -> None:
-        super().__init__("interrupted")
-        self.signal = signal
-        self.method = method
-
-
 class RemoteWeightsError(CheckpointError):
     """Values of a tensor are needed, of a file of which only the header was downloaded."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
-from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
+from ctxextend.evaluation.evaluate import evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
@@ -18,7 +18,7 @@ from ctxextend.models.devices import available_cpus
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
-from ctxextend.provenance import source_hashes, table_methods
+from ctxextend.provenance import Step, step_of
 from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_paths, check_texts
@@ -55,17 +55,6 @@ class RunResult(Result, shows=("output",)):
         return tuple(warnings)
 
 
-class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the evaluation of a recipe.
-
-    `result` has the finished steps and the evaluation so far.
-    """
-
-    def __init__(self, result: RunResult) -> None:
-        super().__init__("interrupted")
-        self.result = result
-
-
 def run(
     recipe: str | os.PathLike[str] | Recipe,
     output: Folder = None,
@@ -77,8 +66,8 @@ def run(
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
     Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
-    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
-    training text the recorded SHA-256.
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
 
     Args:
         recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
@@ -95,7 +84,6 @@ def run(
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
     if not isinstance(recipe, Recipe):
         file = read_recipe(os.fspath(recipe), changes)
@@ -157,12 +145,9 @@ def run_recipe(
     is_first = result.training is None or result.training.is_first
     if recipe.evaluate is None or not is_first:
         return result
-    try:
-        with events.progress("Reading", "tokens") as step:
-            ref = _result_ref(recipe.checkpoint, result.output)
-            evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
-    except EvaluationInterrupted as error:
-        raise RunInterrupted(replace(result, evaluation=error.evaluation)) from None
+    with events.progress("Reading", "tokens") as step:
+        ref = _result_ref(recipe.checkpoint, result.output)
+        evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
     return replace(result, evaluation=evaluation)
 
 
@@ -236,33 +221,32 @@ def plan_run(file: RecipeFile) -> Planned | None:
     """
     recipe = file.recipe
     _check_sections(recipe)
-    hashes = source_hashes(file.provenance)
+    recorded = step_of(file)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
     if recipe.train is not None:
         _check_training_text(recipe.train, file.provenance)
-    if recipe.resize is None and recipe.convert is None and not hashes:
+    if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
         return None
     only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
     model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
-    # The hashes are of tables by the names that they have in an open model.
-    check_source(model.checkpoint, recipe.checkpoint, hashes)
+    check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
     if recipe.resize is not None:
-        planned = prepare_resize(model, recipe.resize, table_methods(file))
-        return _with_notes(planned, _kept_settings(file, planned))
+        planned = prepare_resize(model, recipe.resize, recorded.methods)
+        return _with_notes(planned, _kept_settings(file, recorded, planned))
     return None
 
 
-def _kept_settings(file: RecipeFile, planned: Planned) -> Iterator[str]:
+def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[str]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
     stated = file.stated
     if stated is None or resize is None or stated.method != resize.method:
         return
     length = planned.plan.max_len_after
-    methods = [resize.method or "", *table_methods(file).values()]
+    methods = [resize.method or "", *recorded.methods.values()]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
     if not kept or stated.to in (resize.to, length):
         return

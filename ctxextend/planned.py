@@ -155,7 +155,6 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "methods": plan.methods,
         "keep_first": plan.settings.choice.keep_first,
-        "drop_last": plan.settings.drop_last,
         "max_len_before": _only([table.max_len_before for table in plan.tables]),
         "max_len_after": _only([table.max_len_after for table in plan.tables]),
         "tables": plan.tables,
@@ -222,14 +221,9 @@ class ResizeResult(Result, shows=("output", "seconds")):
     verified: bool = False  # True if the output was verified before it was moved into place
     # The runtime that the output is for, and what it does with it.
     for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
-    # Warnings about the choice of the method, by text or runtime.
-    choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-    # The results of further steps: a `TrainResult`, a `Tuning`, a `Comparison`, a
-    # `SettingsSearch`.
+    # The results of further steps: a `TrainResult`, a `Tuning`.
     training: Result | None = field(default=None, metadata=not_in_json)
     tuning: Result | None = field(default=None, metadata=not_in_json)
-    comparison: Result | None = field(default=None, metadata=not_in_json)
-    search: Result | None = field(default=None, metadata=not_in_json)
 
     @property
     def plan(self) -> Plan:
@@ -241,8 +235,6 @@ class ResizeResult(Result, shows=("output", "seconds")):
         steps = {
             "train": self.training,
             "tuning": self.tuning,
-            "comparison": self.comparison,
-            "search": self.search,
         }
         taken = {name: result for name, result in steps.items() if result is not None}
         values = {"files": self.planned.output.files_in(self.output), "serve": self.serve}

@@ -1,7 +1,6 @@
 """The provenance of an output: what its recipe records about how it was created."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,16 +33,17 @@ from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
-FINGERPRINT = "source_fingerprint"  # of all weights; see `Weights.fingerprint`
-SHA256 = re.compile(r"[0-9a-f]{64}")
-MAX_NESTING = 16  # depth of nested recipes
+# What the recipe of an output records of each earlier step, besides its settings.
+STEP_FACTS = ("source_fingerprint", "method", "max_len_before", "tables")
+TRAINED_FACTS = ("adapted", "saved_step")
 
 
-class Provenance(NamedTuple):
-    """How an output was created, according to its recipe."""
+class Step(NamedTuple):
+    """What one command made of a checkpoint, according to its recipe."""
 
-    base: CheckpointRef  # the checkpoint that was resized or trained
-    settings: Resize  # how it was resized; after training only, its length
+    source: CheckpointRef  # the checkpoint that was resized, converted or trained
+    settings: Resize  # how it was resized; after training only, to its own length
+    is_resize: bool = True  # whether it was resized or converted, and not only trained
     convert: Convert | None = None  # how it was converted, if it was
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
@@ -54,34 +54,60 @@ class Provenance(NamedTuple):
     methods: Mapping[str, str] = {}  # per table, if they differ
     # Per table, before and after, if recorded.
     rows: Mapping[str, tuple[int, int]] = {}
-    hashes: Mapping[str, str] = {}  # see `source_hashes`
+    fingerprint: str | None = None  # of the source; see `Weights.fingerprint`
     written: Mapping[str, str] = {}  # SHA-256 of each written table
-    values: Mapping[str, Any] = {}  # all values of the recipe
-    before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
+    max_len_before: Any = None  # the length before a conversion, as recorded
+
+
+class Provenance(NamedTuple):
+    """How an output was created since its base, according to its recipe."""
+
+    steps: tuple[Step, ...]  # the first one read the base
+    values: Mapping[str, Any]  # all values of the recipe
 
     @property
-    def chain(self) -> "tuple[Provenance, ...]":
-        """This provenance and earlier ones, newest first.
+    def resize(self) -> Step:
+        """The step that resized or converted the base; the first one if none did."""
+        return first_resize(self.steps)
 
-        Each states everything that was trained since then.
+    @property
+    def trainable(self) -> str | None:
+        """What was trained since the base: one of `TRAINABLE`, or None."""
+        return trained_by(self.steps)
+
+    def steps_since(self, fingerprint: str) -> tuple[Step, ...]:
+        """Return the steps since the first one whose source has a fingerprint; all if none has it.
+
+        A resize that writes only settings keeps the fingerprint.
         """
-        if self.before is None:
-            return (self,)
-        before = self.before._replace(
-            trainable=_trained_by_both(self.trainable, self.before.trainable),
-            adapted=self.adapted | self.before.adapted,
-        )
-        return (self, *before.chain)
+        for index, step in enumerate(self.steps):
+            if step.fingerprint == fingerprint:
+                return self.steps[index:]
+        return self.steps
+
+
+def first_resize(steps: Sequence[Step]) -> Step:
+    """Return the first step that resized or converted; the first of all if none did."""
+    for step in steps:
+        if step.is_resize:
+            return step
+    return steps[0]
+
+
+def trained_by(steps: Iterable[Step]) -> str | None:
+    """Return what some steps trained together, as one of `TRAINABLE`, or None."""
+    trained = {step.trainable for step in steps if step.trainable}
+    if len(trained) > 1 and "all-but-positions" in trained:
+        return "all"
+    return max(trained, key=[*TRAINABLE].index, default=None)
 
 
 class BaseCheckpoint(NamedTuple):
     """The base checkpoint of a resized or trained one."""
 
     ref: CheckpointRef
-    # Expected hashes of its weights; see `source_hashes`.
-    hashes: Mapping[str, str] = {}
-    # From the newest checkpoint to the base; empty if the user named the base.
-    chain: tuple[Provenance, ...] = ()
+    fingerprint: str | None = None  # the expected one of its weights
+    provenance: Provenance | None = None  # None if the user named the base
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
@@ -99,7 +125,7 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
 def find_base(
     provenance: Provenance | None, named: str | None, tokenizer: str | None = None
 ) -> BaseCheckpoint | None:
-    """Return the base that the user named, or the oldest in a checkpoint's recipe.
+    """Return the base that the user named, or the one in a checkpoint's recipe.
 
     Args:
         provenance: What the checkpoint's recipe records, if anything.
@@ -107,8 +133,8 @@ def find_base(
         tokenizer: The tokenizer that the user named; it replaces that of the base.
     """
     if named is not None:
-        # As the resize read the base.
-        read = provenance.chain[-1].base if provenance else CheckpointRef(named)
+        # As the first step read the base.
+        read = provenance.steps[0].source if provenance else CheckpointRef(named)
         ref = CheckpointRef(
             source=named,
             tokenizer=tokenizer,
@@ -118,10 +144,10 @@ def find_base(
         return BaseCheckpoint(ref)
     if provenance is None:
         return None
-    first = provenance.chain[-1]
-    tokenizers = (tokenizer, *(step.base.tokenizer for step in provenance.chain))
-    ref = replace(first.base, tokenizer=next(filter(None, tokenizers), None))
-    return BaseCheckpoint(ref, first.hashes, provenance.chain)
+    first = provenance.steps[0]
+    tokenizers = (tokenizer, *(step.source.tokenizer for step in reversed(provenance.steps)))
+    ref = replace(first.source, tokenizer=next(filter(None, tokenizers), None))
+    return BaseCheckpoint(ref, first.fingerprint, provenance)
 
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
@@ -129,147 +155,138 @@ def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
 
     See `trained_texts` for their form.
     """
+    if provenance is None:
+        return []
+    facts = provenance.values.get("provenance") or {}
+    train = provenance.values.get("train") or {}
     runs = list[Mapping[str, Any]]()
-    for step in provenance.chain if provenance else ():
-        facts = step.values.get("provenance") or {}
-        train = step.values.get("train") or {}
-        trained = facts.get("trained")
-        if isinstance(trained, Mapping):
-            text = {name: trained[name] for name in ("data", "held_out") if name in trained}
-            runs.append({"text_field": train.get("text_field", "text"), **text})
-        earlier = facts.get("source_trainings")
-        if isinstance(earlier, list):
-            runs += earlier
+    trained = facts.get("trained")
+    if isinstance(trained, Mapping):
+        text = {name: trained[name] for name in ("data", "held_out") if name in trained}
+        runs.append({"text_field": train.get("text_field", "text"), **text})
+    earlier = facts.get("source_trainings")
+    if isinstance(earlier, list):
+        runs += earlier
     return runs
 
 
-def _trained_by_both(*parts: str | None) -> str | None:
-    """Return what two trainings changed together, as one of `TRAINABLE`, or None."""
-    trained = {part for part in parts if part}
-    if len(trained) > 1 and "all-but-positions" in trained:
-        return "all"
-    return max(trained, key=[*TRAINABLE].index, default=None)
+def earlier_steps(provenance: Provenance | None) -> list[dict[str, Any]]:
+    """Return the steps that made a source, oldest first, as the recipe of its output lists them.
+
+    Each has the settings in its recipe, and those of its facts that are read again.
+    """
+    if provenance is None:
+        return []
+    values = dict(provenance.values)
+    facts = values.pop("provenance", {})
+    steps = facts.get("steps", [])
+    step = {key: value for key, value in values.items() if key not in ("evaluate", "output")}
+    step["provenance"] = {key: facts[key] for key in STEP_FACTS if key in facts}
+    trained = facts.get("trained")
+    if trained:
+        kept = {key: trained[key] for key in TRAINED_FACTS if key in trained}
+        step["provenance"]["trained"] = kept
+    return [*steps, step]
 
 
-def parse_provenance(
-    text: str, name: str, folder: Path | None = None, depth: int = 1
-) -> Provenance:
+def parse_provenance(text: str, name: str, folder: Path | None = None) -> Provenance:
     """Parse the recipe of an output, which is untrusted.
 
     Args:
         text: The recipe.
         name: What error messages call it.
         folder: See `parse_recipe`.
-        depth: How many recipes contain each other, with this one.
 
     Raises:
         RecipeError: It is not a valid recipe of an output.
     """
     try:
-        if depth > MAX_NESTING:
-            raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
-        unregistered = None
-        try:
-            file = parse_recipe(text, name, folder=folder)
-        except RecipeError as error:
-            key = _method_key(text, name)
-            if key is None:
-                raise
-            try:  # the method may be unregistered
-                file, unregistered = _parse_unregistered(text, name, folder, key)
-            except RecipeError:
-                raise error from None
-        return _provenance_of(file, unregistered, name, depth)
+        file, unregistered = _parse(text, name, folder)
+        steps = list[Step]()
+        for values in file.provenance.get("steps", []):
+            steps.append(step_of(*_parse(yaml_text(values), name)))
+        steps.append(step_of(file, unregistered))
     except (*YAML_ERRORS, CtxextendError) as error:
-        if depth > 1:
-            raise
         message = f"{name} is not a valid recipe of an output: {one_line(error)}"
         raise RecipeError(message, "Create the output again, or remove that file.") from None
+    return Provenance(tuple(steps), file.values)
 
 
-def _method_key(text: str, name: str) -> str | None:
-    """Return the key of a recipe that states its method, with a dot; None if it states none."""
-    stated = dict(parse_yaml(text, name))
-    for step in ("resize", "convert"):
-        if f"{step}.method" in stated:
-            return f"{step}.method"
-    return None
+def _parse(text: str, name: str, folder: Path | None = None) -> tuple[RecipeFile, str | None]:
+    """Parse a recipe, and return its method if that is not registered.
 
-
-def _parse_unregistered(
-    text: str, name: str, folder: Path | None, key: str
-) -> tuple[RecipeFile, str]:
-    """Parse a recipe whose method is not registered, and return this method.
-
-    The recipe gets a method that keeps no learned rows.
+    Such a recipe gets a method that keeps no learned rows.
     """
-    method = str(dict(parse_yaml(text, name))[key].value)
-    file = parse_recipe(text, name, [f"{key}=linear"], folder=folder)
-    step, _, _ = key.partition(".")
-    file.values[step]["method"] = method
-    return file, method
+    try:
+        return parse_recipe(text, name, folder=folder), None
+    except RecipeError as error:
+        stated = dict(parse_yaml(text, name))
+        for section in ("resize", "convert"):
+            key = f"{section}.method"
+            if key in stated:
+                method = str(stated[key].value)
+                with suppress(RecipeError):  # something else is wrong
+                    file = parse_recipe(text, name, [f"{key}=linear"], folder=folder)
+                    file.values[section]["method"] = method
+                    return file, method
+        raise error
 
 
-def _stated_length(convert: Convert | None, facts: Mapping[str, Any]) -> int | str:
-    """Return the length of a conversion, or the one that a training records.
+def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
+    """Return what a recipe records.
+
+    Args:
+        file: The recipe.
+        unregistered: Its method, if that is not registered.
 
     Raises:
-        RecipeError: The recipe of a conversion to no positions states none.
+        RecipeError: Its provenance is malformed.
     """
-    if convert is None:
-        length: int = facts["max_len"]
-        return length
-    if convert.to is None:
-        raise RecipeError("convert: to is missing, which every output states.")
-    return convert.to
-
-
-def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth: int) -> Provenance:
     recipe = file.recipe
     facts = file.provenance
     settings = recipe.resize
-    if settings is None:  # training keeps the length
-        method = recipe.convert.method if recipe.convert else None
-        settings = Resize(_stated_length(recipe.convert, facts), method=method)
-    methods = table_methods(file)
-    trainable, adapted = _trained_parts(recipe, facts)
-    before = None
-    if facts.get("source_recipe") is not None:
-        before = parse_provenance(yaml_text(facts["source_recipe"]), name, depth=depth + 1)
-    return Provenance(
-        base=recipe.checkpoint,
-        settings=settings,
-        convert=recipe.convert,
-        trainable=trainable,
-        adapted=adapted,
-        method=_first_method(facts, methods, unregistered),
-        unregistered=unregistered,
-        methods=methods,
-        rows=_recorded_rows(facts),
-        hashes=source_hashes(facts),
-        written=_written_hashes(facts),
-        values=file.values,
-        before=before,
-    )
+    if recipe.convert is not None:
+        settings = Resize(recipe.convert.to or "1x", method=recipe.convert.method)
+    try:
+        tables = {str(table["name"]): table for table in facts.get("tables", [])}
+        methods = dict[str, str]()
+        # The recipe's method may have been changed since.
+        if recipe.resize is not None and recipe.resize.method == facts.get("method"):
+            methods = {
+                name: str(item["method"]) for name, item in tables.items() if "method" in item
+            }
+        trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
+        fingerprint = None
+        if facts.get("source_fingerprint") is not None:
+            fingerprint = str(facts["source_fingerprint"])
+        return Step(
+            source=recipe.checkpoint,
+            settings=settings or Resize("1x"),
+            is_resize=settings is not None,
+            convert=recipe.convert,
+            trainable=trainable,
+            adapted=adapted,
+            method=_first_method(facts, methods, unregistered),
+            unregistered=unregistered,
+            methods=methods,
+            rows={name: _recorded_rows(table) for name, table in tables.items()},
+            fingerprint=fingerprint,
+            written={
+                name: str(item["sha256"]) for name, item in tables.items() if "sha256" in item
+            },
+            max_len_before=facts.get("max_len_before"),
+        )
+    except YAML_ERRORS as error:
+        raise RecipeError(f"its provenance is malformed: {one_line(error)}") from None
 
 
-def _written_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the recorded SHA-256 of each table that was written."""
-    hashes = dict[str, str]()
-    for name, table in _tables(facts).items():
-        if "sha256_after" in table:
-            hashes[name] = str(table["sha256_after"])
-    return hashes
-
-
-def _trained_parts(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
+def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
     """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
     if recipe.train is None:
         return None, frozenset()
     adapted = frozenset[str]()
     if recipe.train.lora:
-        adapted = frozenset(map(str, facts["trained"]["adapted"]))
-    trained = facts.get("trained") or {}
+        adapted = frozenset(map(str, trained.get("adapted", ())))
     if trained.get("saved_step") == 0:  # no step was better than the untrained weights
         return None, adapted
     trainable = recipe.train.trainable or "positions"
@@ -289,81 +306,43 @@ def _first_method(
     return None
 
 
-def _recorded_rows(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return the numbers of rows before and after, by table, if they are recorded."""
-    rows = dict[str, tuple[int, int]]()
-    for name, table in _tables(facts).items():
-        before: Any = table.get("rows_before")
-        after: Any = table.get("rows_after")
-        if _is_count(before) and _is_count(after):
-            rows[name] = (before, after)
-    return rows
+def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of rows of a table, before and after.
 
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_CONTEXT
-
-
-def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return what is recorded about each table, by its name."""
-    recorded = facts.get("tables")
-    if not isinstance(recorded, list):
-        return {}
-    tables = dict[str, Mapping[str, Any]]()
-    for item in recorded:
-        if isinstance(item, Mapping) and isinstance(item.get("name"), str):
-            tables[item["name"]] = item
-    return tables
-
-
-def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the recorded hashes of the source: SHA-256 by table, then its `FINGERPRINT`."""
-    hashes = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
-    hashes[FINGERPRINT] = str(facts.get(FINGERPRINT))
-    return {name: value for name, value in hashes.items() if SHA256.fullmatch(value)}
-
-
-def table_methods(file: RecipeFile) -> dict[str, str]:
-    """Return the recorded method of each table if they differ.
-
-    It is empty if the recipe's method was changed since.
+    Raises:
+        ValueError: They are not numbers of rows.
     """
-    resize = file.recipe.resize
-    facts = file.provenance
-    if resize is None or resize.method != facts.get("method"):
-        return {}
-    methods = dict[str, str]()
-    for name, table in _tables(facts).items():
-        if "method" in table:
-            methods[name] = replace(resize, method=str(table["method"])).choice.text
-    return methods
+    before = table["rows_before"]
+    after = table["rows_after"]
+    for count in (before, after):
+        if type(count) is not int or not 0 <= count <= MAX_CONTEXT:
+            raise ValueError("rows_before and rows_after must be numbers of rows")
+    return before, after
 
 
 def learned_before(
-    chain: Sequence[Provenance], table: str, reserved: int, maximum: int
+    provenance: Provenance | None, table: str, reserved: int, maximum: int
 ) -> NDArray[np.bool_] | None:
-    """Return a mask of the rows that were learned before a chain of resizes, shape (positions,).
+    """Return a mask of the rows that were learned before a resize, shape (positions,).
 
     Args:
-        chain: The provenances, newest first.
+        provenance: How the checkpoint was created.
         table: The name of the table.
         reserved: Its number of reserved rows.
         maximum: Its number of rows now.
 
     Returns:
-        The mask; None if the chain does not record it.
+        The mask; None if the recipe does not record it.
     """
-    oldest_first = chain[::-1]
-    rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    is_recorded = all(reserved < min(counts) and max(counts) <= maximum for counts in rows)
-    if not rows or not is_recorded or any(resize.unregistered for resize in chain):
+    if provenance is None:
         return None
-    steps = []
-    with suppress(ResizeError):  # an impossible resize
-        for (_, after), resize in zip(rows, oldest_first, strict=True):
-            method = resize.methods.get(table, resize.settings.method)
-            choice = replace(resize.settings, method=method).choice
-            steps.append((after - reserved, choice))
-        first, _ = rows[0]
-        return learned_rows_after(first - reserved, steps)
-    return None
+    step = provenance.resize
+    before, after = step.rows.get(table, (0, 0))
+    if step.unregistered or reserved >= min(before, after) or max(before, after) > maximum:
+        return None
+    method = step.methods.get(table, step.settings.method)
+    try:
+        choice = replace(step.settings, method=method).choice
+        return learned_rows_after(before - reserved, after - reserved, choice)
+    except ResizeError:  # an impossible resize
+        return None

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, SourceError, did_you_mean, flag_name, raise_first
-from ctxextend.families.known_types import is_known, known_names
+from ctxextend.families.known_types import describe_unknown, is_known, known_names
 from ctxextend.length_text import (
     FORMS_WITH_FACTOR,
     IS_LENGTH,
@@ -24,37 +24,14 @@ from ctxextend.length_text import (
     parse_length,
 )
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
-from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
+from ctxextend.tables.method_facts import TRUNCATE, Function, method_text
+from ctxextend.tables.method_parser import method_errors, read_choice, split_keep_first
 from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
 MEASURES = ("position", "context", "effective", "retrieval")
-# In which dialects an output states rotary settings: both, or as the source.
-BOTH = "both"
-DIALECTS = (BOTH, "keep")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Experiment trackers of transformers, with all that are installed, and none.
-# Source: transformers 5.24, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK.
-TRACKERS = (
-    "none",
-    "all",
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "mlflow",
-    "neptune",
-    "swanlab",
-    "tensorboard",
-    "trackio",
-    "wandb",
-)
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
     "new": "the new rows of the position table",
@@ -66,8 +43,6 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
-MAX_EPOCHS = 1_000_000
-SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
 SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
@@ -134,8 +109,7 @@ class CheckpointRef:
             hint = did_you_mean(self.model_type, known_names())
             if not hint:
                 hint = "List supported model types with `ctxextend families`."
-            message = f"Unknown model type {self.model_type!r}."
-            yield ResizeError(message, hint, "model_type")
+            yield ResizeError(describe_unknown(self.model_type), hint, "model_type")
 
     def resize_command(self, **flags: Any) -> str:
         """Return the command that resizes it, with the flags that are not None."""
@@ -213,7 +187,7 @@ class Convert:
                     )
                     yield ResizeError(message, f"Remove {flag}.", key)
             return
-        yield from method_errors(self.method, None, 0)
+        yield from method_errors(self.method, None)
         yield from _length_field_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
         window = self.attention_window
         if isinstance(window, int) and window % 2:
@@ -281,14 +255,9 @@ class Resize:
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
-    drop_last: int = 0  # positions at the end that are not used to create new rows
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
     # Make all length limits in config and tokenizer files agree with the table.
     fix_limits: bool = False
-    # How config.json states rotary settings: ``both`` as ``rope_parameters`` of transformers 5 and
-    # as ``rope_scaling`` of older readers, where these can mean the same; ``keep`` as the source.
-    dialect: str = BOTH
-    copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -297,19 +266,18 @@ class Resize:
                 object.__setattr__(self, setting.name, value.item())
         _parse_lengths(self)
         errors = list(_length_errors(self))
-        errors += method_errors(self.method, self.keep_first, self.drop_last)
-        errors += _choice_errors("dialect", self.dialect, DIALECTS)
+        errors += method_errors(self.method, self.keep_first)
         raise_first(errors)
         if self.method is not None:
-            method, counts = split_counts(self.method)
+            method, keep_first = split_keep_first(self.method)
             object.__setattr__(self, "method", method)
-            for key, count in counts.items():
-                object.__setattr__(self, key, count)
+            if keep_first is not None:
+                object.__setattr__(self, "keep_first", keep_first)
 
     @cached_property
     def choice(self) -> MethodChoice:
         """The requested method with all of its settings."""
-        return read_choice(self.method, self.keep_first, self.drop_last)
+        return read_choice(self.method, self.keep_first)
 
     def with_settings(self, **changes: Any) -> "Resize":
         """Return a copy with changed settings of the method; None unsets one."""
@@ -328,7 +296,8 @@ class Resize:
         flags = []
         if self.method is not None and self.method != TRUNCATE:
             flags.append("--method")
-        flags += [flag_name(key) for key in COUNTS if getattr(self, key)]
+        if self.keep_first:
+            flags.append("--keep-first")
         return tuple(flags)
 
 
@@ -539,12 +508,10 @@ class Train:
     """How to fine-tune a checkpoint."""
 
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    steps: int | None = None  # number of optimizer steps, ≥ 1; or `epochs`
-    # Instead of `steps`: how often to train on the text that is not held out, > 0.
-    epochs: float | None = None
+    steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
     # Maximum number of tokens of `data` to read; defaults to as many as `steps` need, and at least
-    # 1.3 million; with `epochs`, to all.
+    # 1.3 million.
     tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
     seq_len: int | None = field(default=None, metadata=IS_LENGTH)
@@ -586,17 +553,10 @@ class Train:
     contrastive: str | None = None
     # Dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's.
     dtype: str | None = None
-    copy_code: bool = False  # as in `resize`
     # Shard the model across processes, which are started by torchrun or accelerate.
     fsdp: bool = False
     device: str | None = None  # as in `evaluate`
     threads: int | None = None  # as in `evaluate`
-
-    @property
-    def num_steps(self) -> int:
-        """The optimizer steps; with `epochs`, they are known once the text was read."""
-        assert self.steps is not None
-        return self.steps
 
     @property
     def trains_weights(self) -> bool:
@@ -640,36 +600,20 @@ class Train:
         yield from _device_errors(self.device)
         yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
         yield from _choice_errors("save", self.save, ("best", "last"))
-        yield from _choice_errors("report_to", self.report_to, TRACKERS)
         yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
             hint = "Pass some with --data, such as --data book.txt."
             yield ResizeError("No training text.", hint)
         yield from _positive_errors("lr", self.lr)
-        if self.steps is None and self.epochs is None:
-            hint = "Pass --steps N, or --epochs E to train on all of the text."
-            yield ResizeError("Neither --steps nor --epochs is given.", hint)
-        yield from _positive_errors("epochs", self.epochs)
-        epochs = self.epochs
-        if epochs is not None and is_number(epochs) and MAX_EPOCHS < epochs < math.inf:
-            message = f"--epochs must be at most {MAX_EPOCHS:,}, got {epochs:g}."
-            yield ResizeError(message, setting="epochs")
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 
     def _conflicts(self) -> Iterator[ResizeError]:
         """Yield values that cannot be combined, each valid by itself."""
-        yield from _step_conflicts(self)
         yield from _contrastive_conflicts(self)
         yield from _adapter_conflicts(self)
         yield from _window_conflicts(self)
         yield from _batch_conflicts(self)
-
-
-def _step_conflicts(train: Train) -> Iterator[ResizeError]:
-    if train.steps is not None and train.epochs is not None:
-        message = "--steps cannot be used with --epochs."
-        yield ResizeError(message, "Remove one of them.", "steps")
 
 
 def _window_conflicts(train: Train) -> Iterator[ResizeError]:
@@ -727,11 +671,6 @@ class Recipe:
     # Output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`.
     output: str | None = None
     convert: Convert | None = None  # instead of `resize`
-
-    @property
-    def copies_code(self) -> bool:
-        """Whether code files are copied to the output."""
-        return any(step is not None and step.copy_code for step in (self.resize, self.train))
 
 
 # The steps of a recipe by their names in it.

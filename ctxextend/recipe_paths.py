@@ -34,8 +34,10 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
             return [changed(key, item) for item in value]
         if key in PATH_KEYS and isinstance(value, str):
             return change(value, PATH_KEYS[key])
-        if key in (*SECTIONS, "provenance", "source_recipe") and isinstance(value, Mapping):
+        if key in (*SECTIONS, "provenance") and isinstance(value, Mapping):
             return map_paths(value, change)
+        if key == "steps" and isinstance(value, list):
+            return [changed("provenance", step) for step in value]
         return value
 
     return {key: changed(key, value) for key, value in values.items()}

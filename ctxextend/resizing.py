@@ -1,4 +1,4 @@
-"""Resize or convert a checkpoint as the commands do: plan, choose on text, write, train, verify."""
+"""Resize or convert a checkpoint as the commands do: plan, tune, write, train, verify."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from ctxextend.output.prepare import must_write
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
-from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.plan.plan import Plan
 from ctxextend.planned import (
     Planned,
     Reference,
@@ -29,12 +29,9 @@ from ctxextend.planned import (
 )
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
-    BOTH,
-    SEARCH_SECONDS,
     TABLE_KEYS,
     CheckpointRef,
     Convert,
-    Evaluate,
     Recipe,
     Resize,
     Train,
@@ -44,17 +41,13 @@ from ctxextend.recipe import (
 )
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Comparison, SettingsSearch
-    from ctxextend.comparison.search_settings import SearchRequest
     from ctxextend.training.train_result import TrainResult
 
-SHARE_FOR_METHODS = 1 / 2  # of the budget, to choose a method before its settings
+TUNING_SECONDS = 60
 
 Texts = Reference | Sequence[Reference]
 
@@ -62,15 +55,13 @@ Texts = Reference | Sequence[Reference]
 class ResizeOptions(NamedTuple):
     """What a resize does besides its settings; recipes do not contain it."""
 
-    # Text to tune a table on or, of rotary positions, to choose a method and search its settings.
-    data: tuple[str, ...] = ()
-    budget: int | None = None  # with `data`: seconds; None: `SEARCH_SECONDS`
+    tune: tuple[str, ...] = ()  # text to tune a table on
+    budget: int | None = None  # with `tune`: seconds; None: `TUNING_SECONDS`
     edit_only: bool = False  # write only edited and created files, and no weights
     link: bool = False  # link weights files that stay as they are instead of copying them
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
     runtime: str | None = None
-    uploads: bool = False  # the output is then uploaded
 
     def check(
         self,
@@ -106,11 +97,11 @@ class ResizeOptions(NamedTuple):
         Raises:
             ResizeError: A time is given without a text, or is invalid.
         """
-        if self.budget is not None and not self.data:
-            raise ResizeError("--budget requires --data.", "Add --data, or remove --budget.")
+        if self.budget is not None and not self.tune:
+            raise ResizeError("--budget requires --tune.", "Add --tune, or remove --budget.")
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
-            raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
+            raise ResizeError(message, f"The default is {TUNING_SECONDS}.")
 
 
 def _check_link(link: bool, *, is_trained: bool) -> None:
@@ -124,15 +115,6 @@ def _check_link(link: bool, *, is_trained: bool) -> None:
         raise ResizeError(message, "Remove one of them.")
 
 
-class Chosen(NamedTuple):
-    """A method that was chosen on text, and what was measured."""
-
-    method: str | None = None
-    warnings: tuple[str, ...] = ()
-    comparison: "Comparison | None" = None
-    search: "SettingsSearch | None" = None
-
-
 @accepts_settings(CheckpointRef, Resize)
 def resize(
     reference: Reference,
@@ -141,14 +123,13 @@ def resize(
     *,
     output: Reference | None = None,
     force: bool = False,
-    data: Texts = (),
+    tune: Texts = (),
     budget: int | None = None,
     edit_only: bool = False,
     link: bool = False,
     runtime: str | None = None,
     train: Texts = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     **settings: Any,
 ) -> ResizeResult:
@@ -165,12 +146,10 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders that make the result better. For a table of rows, methods and
-            settings of `bands` are compared, then the rows are trained so that a window of the
-            old length predicts the same everywhere. For rotary positions, a method is chosen and
-            the settings that `yarn` and `switch` leave open are searched. What is not better on
-            held-out text by more than its 95 % interval is not kept.
-        budget: With `data`: seconds, by default 60.
+        tune: Text files or folders. The rows of a table are trained so that a window of the old
+            length predicts the same everywhere; what is not better on held-out text by more than
+            its 95 % interval is not kept.
+        budget: With `tune`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         link: Link weights files that stay as they are instead of copying them: by hard links or,
             from the Hub cache, by symbolic links.
@@ -178,10 +157,9 @@ def resize(
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
-        lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+        settings: Other fields of `Resize` (``keep_first``, ``part``,
+            ``fix_limits``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -195,9 +173,9 @@ def resize(
         TrainingError: Training failed to start or finish.
     """
     ref, others = split_ref(reference, settings)
-    training = _training(train, steps, lora)
+    training = short_training(train, steps)
     options = ResizeOptions(
-        data=path_names(data),
+        tune=path_names(tune, "tune"),
         budget=budget,
         edit_only=edit_only,
         link=link,
@@ -220,7 +198,6 @@ def convert(
     link: bool = False,
     train: Texts = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     **settings: Any,
 ) -> ResizeResult:
@@ -245,7 +222,7 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+        link, train, steps, verify: As in `resize`; only ``"none"`` leaves weights files as
             they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
@@ -256,28 +233,26 @@ def convert(
         CtxextendError: As `resize`.
     """
     ref, others = split_ref(reference, settings)
-    training = _training(train, steps, lora)
+    training = short_training(train, steps)
     options = ResizeOptions(link=link, verify=verify)
     options.check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
     return convert_checkpoint(recipe, output, force=force, link=link, verify=verify)
 
 
-def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
+def short_training(data: Texts, steps: int | None) -> Train | None:
     """Return the training after a resize or conversion; None without text.
 
     Raises:
-        ResizeError: Only some of the settings are given.
+        ResizeError: Only one of both is given.
     """
     paths = path_names(data, "train")
     if bool(paths) != (steps is not None):
         message = "--train and --steps must be used together."
         raise ResizeError(message, "Add the other, or remove both.")
-    if steps is not None:
-        return Train(paths, steps, lora=lora)
-    if lora is not None:
-        raise ResizeError("--lora requires --train.", "Add --train and --steps, or remove --lora.")
-    return None
+    if steps is None:
+        return None
+    return Train(paths, steps)
 
 
 def resize_checkpoint(
@@ -295,56 +270,34 @@ def resize_checkpoint(
         recipe: The source, the settings, and the training after it.
         options: What else to do.
         output, force: As in `resize`.
-        dry_run: Only plan, and choose on text: write nothing.
+        dry_run: Only plan: write nothing.
         events: What the steps report.
     """
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    if options.data:
-        check_beginnings(options.data)
-    model, planned, for_runtime = _open_and_plan(recipe, options, dry_run=dry_run)
-    if options.data and planned.plan.tables[0].has_rows:
-        _check_tunes(recipe, options)
+    if options.tune:
+        check_beginnings(options.tune)
+    planned, for_runtime = _open_and_plan(recipe, options, dry_run=dry_run)
+    if options.tune:
+        _check_tunes(planned.plan, recipe, options)
     planned = _with_options(planned, options)
     if not dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
         check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
-    chosen = Chosen()
-    if options.data and planned.plan.tables[0].has_rows:
-        if for_runtime is not None:
-            events.note(*for_runtime.notes)
-            events.warning(*for_runtime.warnings)
-        tuned = _tune(recipe, planned, options, output, events, force=force, dry_run=dry_run)
-        return replace(tuned, for_runtime=for_runtime)
     if for_runtime is not None:
-        _check_chooses_once(planned.plan, recipe.resize, options)
         events.note(*for_runtime.notes)
         events.warning(*for_runtime.warnings)
-        chosen = Chosen(warnings=for_runtime.warnings)
-    if options.data:
-        known = chosen.warnings
-        ignored = () if for_runtime is None else for_runtime.ignored_settings
-        chosen = _choose_on_text(planned, options, events, ignored)
-        chosen = chosen._replace(warnings=(*known, *chosen.warnings))
-        first = planned
-        settings = replace(planned.plan.settings, method=chosen.method)
-        planned, for_runtime = _plan(model, settings, options.runtime)
-        announce(planned, events, known=first)
-        planned = _with_options(planned, options)
-    if recipe.train is not None and not dry_run:
+    if not dry_run:
         recipe = replace(recipe, resize=planned.plan.settings)
-    result = _make(
-        recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
-    )
-    return replace(
-        result,
-        for_runtime=for_runtime,
-        choice_warnings=chosen.warnings,
-        comparison=chosen.comparison,
-        search=chosen.search,
-    )
+    if options.tune and not dry_run:
+        result = _tune(recipe, planned, options, output, events, force=force)
+    else:
+        result = _make(
+            recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
+        )
+    return replace(result, for_runtime=for_runtime)
 
 
 def _with_options(planned: Planned, options: ResizeOptions) -> Planned:
@@ -358,10 +311,10 @@ def _with_options(planned: Planned, options: ResizeOptions) -> Planned:
 
 def _open_and_plan(
     recipe: Recipe, options: ResizeOptions, *, dry_run: bool
-) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+) -> tuple[Planned, RuntimePlan | None]:
     """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
     writes_weights = not (options.edit_only or dry_run)
-    reads_text = bool(options.data) or recipe.train is not None
+    reads_text = bool(options.tune) or recipe.train is not None
     if writes_weights or reads_text:
         return _plan_opened(recipe, options, only_headers=False)
     try:
@@ -374,25 +327,16 @@ def _open_and_plan(
 
 def _plan_opened(
     recipe: Recipe, options: ResizeOptions, *, only_headers: bool
-) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+) -> tuple[Planned, RuntimePlan | None]:
     """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
     assert recipe.resize is not None
     model = open_model(recipe.checkpoint, reads_gguf=True, only_headers=only_headers)
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_options(model.checkpoint, recipe, options)
-    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
-    return model, planned, for_runtime
-
-
-def check_upload(checkpoint: Checkpoint) -> None:
-    """Check that the output of a resize can be uploaded.
-
-    Raises:
-        MethodError: It is a GGUF file.
-    """
-    if gguf_of(checkpoint) is not None:
-        message = "--push-to-hub uploads folders, and does not apply to a GGUF file."
-        raise MethodError(message, "Remove --push-to-hub.")
+    if options.runtime is None:
+        return prepare_resize(model, recipe.resize), None
+    for_runtime = plan_for_runtime(model, recipe.resize, options.runtime)
+    return prepare_plan(for_runtime.plan), for_runtime
 
 
 def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeOptions) -> None:
@@ -402,12 +346,10 @@ def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeO
         MethodError: One is.
     """
     assert recipe.resize is not None
-    if recipe.train is not None or options.data:
-        flag = "--train" if recipe.train is not None else "--data"
+    if recipe.train is not None or options.tune:
+        flag = "--train" if recipe.train is not None else "--tune"
         message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
         raise MethodError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
-    if options.uploads:
-        check_upload(checkpoint)
     if options.runtime not in (None, LLAMA_CPP):
         message = f"--for {options.runtime}: a GGUF file is planned as llama.cpp reads it."
         hint = (
@@ -415,12 +357,6 @@ def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeO
             f"--for {options.runtime}."
         )
         raise MethodError(message, hint)
-    if recipe.resize.dialect != BOTH:
-        message = "--dialect is about config.json, and does not apply to a GGUF file."
-        raise MethodError(message, "Remove --dialect.")
-    if recipe.resize.copy_code:
-        message = "--copy-code does not apply to a GGUF file: no code belongs to it."
-        raise MethodError(message, "Remove --copy-code.")
 
 
 def convert_checkpoint(
@@ -490,122 +426,10 @@ def check_can_write(
         check_train_texts(recipe.train)
 
 
-def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:
-    """Report what to know before an output is written, and is not known from an earlier plan."""
-    explanation = planned.explanation
-    known_notes = () if known is None else known.explanation.notes
-    known_warnings = () if known is None else known.explanation.warnings
-    events.note(*(note for note in explanation.notes if note not in known_notes))
-    events.warning(*(text for text in explanation.warnings if text not in known_warnings))
-
-
-def _plan(
-    model: OpenedModel, settings: Resize, runtime: str | None
-) -> tuple[Planned, RuntimePlan | None]:
-    """Plan a resize, if need be for a runtime, and return what this does with the output too."""
-    if runtime is None:
-        return prepare_resize(model, settings), None
-    for_runtime = plan_for_runtime(model, settings, runtime)
-    return prepare_plan(for_runtime.plan), for_runtime
-
-
-def _check_chooses_once(plan: Plan, settings: Resize, options: ResizeOptions) -> None:
-    """Check that only a runtime or only a text chooses a method.
-
-    Raises:
-        ResizeError: Both would.
-    """
-    if options.data and not plan.has_rows and settings.choice.name == DEFAULT_METHOD:
-        message = "--for and --data both choose the method of rotary positions."
-        hint = f"Name it, such as --method {next(iter(OPEN_IN))}, or remove one of them."
-        raise ResizeError(message, hint)
-
-
-def _choose_on_text(
-    planned: Planned, options: ResizeOptions, events: Events, ignored: Sequence[str]
-) -> Chosen:
-    """Return a method that is chosen on text, and the measurements that chose it.
-
-    Args:
-        planned: The plan before the choice.
-        options: The text, and the time for it.
-        events: What the steps report.
-        ignored: Settings that the requested runtime ignores, which are not searched.
-    """
-    return _choose_rotary(planned, options, events, ignored)
-
-
-def _choose_method(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
-    """Return the method that a comparison on text recommends."""
-    from ctxextend.comparison.quick import choose_method
-    from ctxextend.report.numbers import NumberFormat
-    from ctxextend.report.verdicts import comparison_verdict
-
-    seconds = _seconds(options) * SHARE_FOR_METHODS
-    with events.progress("Choosing", unit="tokens") as progress:
-        method, comparison = choose_method(planned.plan, options.data, progress, seconds)
-    events.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
-    events.warning(*comparison.warnings)
-    return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
-
-
-def _choose_rotary(
-    planned: Planned, options: ResizeOptions, events: Events, ignored: Sequence[str]
-) -> Chosen:
-    """Return a method of rotary positions, and its settings that a search has found.
-
-    A requested method stays. Otherwise, a part of the budget chooses it.
-    """
-    from ctxextend.comparison.search_settings import (
-        SearchRequest,
-        check_can_search,
-        check_text,
-        free_settings,
-    )
-    from ctxextend.evaluation.eval_model import ENCODER
-
-    chosen = Chosen(method=planned.plan.settings.method)
-    budget = _seconds(options)
-    available: float = budget
-    plan = planned.plan
-    if plan.settings.choice.name != DEFAULT_METHOD:
-        check_can_search(plan, ignored)
-    if plan.method in OPEN_IN:
-        check_text(plan, Evaluate(options.data))
-    if plan.settings.choice.name == DEFAULT_METHOD:
-        chosen = _choose_method(planned, options, events)
-        assert chosen.comparison is not None
-        available = max(budget - chosen.comparison.seconds, 0)
-        plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
-        # Encoders are ranked by retrieval, which few windows do not measure.
-        if chosen.comparison.kind == ENCODER or not free_settings(plan):
-            return chosen
-    request = SearchRequest(plan=plan, budget=budget, available=available, fixed=tuple(ignored))
-    return _search_settings(request, options.data, chosen, events)
-
-
-def _search_settings(
-    request: "SearchRequest", data: tuple[str, ...], chosen: Chosen, events: Events
-) -> Chosen:
-    """Return a chosen method with the settings that a search has found."""
-    from ctxextend.comparison.search_settings import search_settings
-    from ctxextend.report.tuning import describe_search
-
-    with events.progress("Searching", unit="tokens") as progress:
-        search = search_settings(request, Evaluate(data), progress)
-    warnings = [text for text in search.warnings if text not in chosen.warnings]
-    events.warning(*warnings)
-    events.note(describe_search(search))
-    return chosen._replace(
-        method=search.method,
-        warnings=(*chosen.warnings, *warnings),
-        search=search,
-    )
-
-
-def _seconds(options: ResizeOptions) -> int:
-    """Return the time for reading text, in seconds."""
-    return SEARCH_SECONDS if options.budget is None else options.budget
+def announce(planned: Planned, events: Events) -> None:
+    """Report what to know before an output is written."""
+    events.note(*planned.explanation.notes)
+    events.warning(*planned.explanation.warnings)
 
 
 def _tune(
@@ -616,45 +440,29 @@ def _tune(
     events: Events,
     *,
     force: bool,
-    dry_run: bool,
 ) -> ResizeResult:
     """Tune a table on a text, and write it; what the text does not improve stays as planned."""
     from ctxextend.comparison.tune_table import TuningRequest, tune_table
     from ctxextend.report.tuning import describe_tuning
 
-    if not dry_run:
-        _check_run_folder(output_path(output, planned.output.default_folder), force=force)
+    _check_run_folder(output_path(output, planned.output.default_folder), force=force)
     request = TuningRequest(
         recipe=recipe,
-        data=options.data,
-        budget=_seconds(options),
+        data=options.tune,
+        budget=options.budget or TUNING_SECONDS,
         output=output,
         force=force,
         check=_check_trained if options.verify else no_check,
-        dry_run=dry_run,
     )
-
-    def plan_again(settings: Resize) -> Planned:
-        again, _ = _plan(planned.model, settings, options.runtime)
-        announce(again, events, known=planned)
-        return again
-
-    tuned = tune_table(planned, request, events, plan_again)
-    events.note(describe_tuning(tuned.tuning))
-    if tuned.trained is None:
+    tuning, trained = tune_table(planned, request, events)
+    events.note(describe_tuning(tuning, planned.plan.method))
+    if trained is None:
         result = _make(
-            recipe,
-            tuned.planned,
-            output,
-            events,
-            force=force,
-            dry_run=dry_run,
-            verify=options.verify,
+            recipe, planned, output, events, force=force, dry_run=False, verify=options.verify
         )
     else:
-        result = _trained_result(tuned.planned, tuned.trained)
-        result = replace(result, verified=options.verify)
-    return replace(result, choice_warnings=tuned.tuning.warnings, tuning=tuned.tuning)
+        result = replace(_trained_result(planned, trained), verified=options.verify)
+    return replace(result, tuning=tuning)
 
 
 def _check_run_folder(output: Path, *, force: bool) -> None:
@@ -678,16 +486,19 @@ def _check_trained(folder: Path) -> None:
     check_recorded_output(folder)
 
 
-def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
+def _check_tunes(plan: Plan, recipe: Recipe, options: ResizeOptions) -> None:
     """Check that a table can be tuned with the other options.
 
     Raises:
+        MethodError: The positions have no rows to train.
         ResizeError: It cannot.
         TrainingError: A library is missing.
     """
+    from ctxextend.comparison.tuning_settings import check_tunable
     from ctxextend.training.training_source import check_libraries
 
-    reason = "cannot be used with --data, which trains the position table"
+    check_tunable(plan)
+    reason = "cannot be used with --tune, which trains the position table"
     if recipe.train is not None:
         hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
         raise ResizeError(f"--train {reason}.", hint)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import build_app
-from ctxextend.comparison import python_text, quick
+from ctxextend.comparison import python_text
 from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
@@ -27,9 +27,8 @@ def demo(*arguments: str) -> Result:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read two windows, train for one step on little text, and write few tokens."""
+    """Compare and train for one step on little text, and write few tokens."""
     documents = [topic for topic in topics.values() if len(topic) < 3000]
-    monkeypatch.setattr(quick, "SECONDS", 0)
     for module in (demonstration, python_text):
         monkeypatch.setattr(module, "python_documents", lambda: documents)
     monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
@@ -50,7 +49,7 @@ def test_demo_compares_trains_and_writes_past_the_old_end() -> None:
     page = Path("ctxextend-demo.html").read_text("utf-8")
     assert "bands" in page
     assert re.search("after the comparison, the position table of .*, 1 step on .* documents", page)
-    next_command = "ctxextend resize tiny-gpt2 --to 256 --data TEXT"
+    next_command = "ctxextend resize tiny-gpt2 --to 256 --tune TEXT"
     assert f"Next: <code>{next_command}</code>" in page
     assert done.stdout.splitlines()[-1] == f"Next, on your text: {next_command}"
 
@@ -135,7 +134,7 @@ def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPat
     assert not list(Path().iterdir())
 
 
-def test_quick_comparison_reads_held_out_documents_first_or_else_long_ones(
+def test_default_text_is_held_out_documents_or_else_long_ones_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     documents = python_text.python_documents()

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import recipe_names, recipe_paths, shipped
+from ctxextend import recipe_names, recipe_paths
 from ctxextend.errors import RecipeError
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -276,16 +276,17 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
         "line 3: Unknown method",
         "line 3: resize.to must",
         "line 4: --seq-len must",
-        "line 4: Neither --steps nor --epochs is given",
         "line 4: train.data is missing",
+        "line 4: train.steps is missing",
     ]
     for line, start in zip(error_lines(text), expected, strict=True):
         assert start in line
 
 
-def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
-    text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
-    with pytest.raises(RecipeError, match="more than 16 nested recipes"):
+@pytest.mark.parametrize("steps", ["5", "[5]", "text", "[{source: a}]", "{source: a}"])
+def test_parse_provenance_rejects_steps_that_are_no_list_of_recipes(steps: str) -> None:
+    text = f"{{source: a, resize: {{to: 2}}, provenance: {{steps: {steps}}}}}"
+    with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         parse_provenance(text, "ctxextend.yaml")
 
 
@@ -331,7 +332,7 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
 def test_builtin_recipes_ignore_other_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "ctxextend" / "shipped.py"))
+    monkeypatch.setattr(recipe_names, "__file__", str(tmp_path / "ctxextend" / "names.py"))
     project = tmp_path / "pyproject.toml"
     recipes = tmp_path / "recipes"
     recipes.mkdir()

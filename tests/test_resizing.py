@@ -58,11 +58,11 @@ def test_resize_tunes_a_table_on_text_and_verifies_the_result(
     fix_steps(monkeypatch, 2)
     make_source(Path("small"), "gpt2", n_positions=48)
     write_texts(192, 10)
-    result = resize("small", 96, data="texts.jsonl", verify=True, output="python")
+    result = resize("small", 96, tune="texts.jsonl", verify=True, output="python")
     assert result.verified
     assert result.plan.methods["transformer.wpe.weight"].startswith("bands:")
     assert result.tuning is not None
-    flags = ["--to", "96", "--data", "texts.jsonl", "--verify", "-o", "flags"]
+    flags = ["--to", "96", "--tune", "texts.jsonl", "--verify", "-o", "flags"]
     assert plain(result) == comparable(printed("resize", "small", *flags))
 
 
@@ -107,7 +107,6 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
         ({"budget": 60}, "--budget requires --data"),
         ({"train": "book.txt"}, "--train and --steps must be used together"),
         ({"steps": 1}, "--train and --steps must be used together"),
-        ({"lora": 4}, "--lora requires --train"),
         (
             {"train": "book.txt", "steps": 1, "verify": True},
             "--verify cannot be used with --train",

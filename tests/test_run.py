@@ -17,14 +17,12 @@ import ctxextend
 from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.opened_model import open_reference
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import read_recipe
 from ctxextend.recipe_text import without_folders
 from tests.helpers import pico, trainings
-from tests.helpers.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
@@ -50,7 +48,7 @@ def write(text: str) -> str:
         {"to": 512},
         {"to": 100},
         {"to": 128, "fix_limits": True},
-        {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
+        {"to": 300, "method": "stretch", "keep_first": 4},
     ],
     ids=str,
 )
@@ -80,7 +78,7 @@ def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
-    message = f"{source} has changed since the recipe was written: table transformer.wpe"
+    message = f"{source} has changed since the recipe was written."
     assert message in done.stderr
     assert not Path("again").exists()
 
@@ -130,13 +128,12 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
     assert done.stdout == ""
-    message = "has changed since the recipe was written: its tables are the same, but other"
-    assert message in done.stderr
+    assert "has changed since the recipe was written" in done.stderr
 
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     flags = ["--data", "book.txt", "--tokens", "320", "--measure", "position"]
     evaluated = CliRunner().invoke(build_app(), ["evaluate", "first", *flags])
-    assert "has changed since the recipe was written: its tables are" in evaluated.stderr
+    assert "has changed since the recipe was written" in evaluated.stderr
 
 
 def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
@@ -219,15 +216,15 @@ def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> N
 
     provenance = read_provenance(open_reference(CheckpointRef(str(third))))
     assert provenance
-    bases = [Path(step.base.source).resolve() for step in provenance.chain]
-    assert bases == [second.resolve(), first.resolve(), source]
+    bases = [Path(step.source.source).resolve() for step in provenance.steps]
+    assert bases == [source, first.resolve(), second.resolve()]
     shared = without_folders((third / "ctxextend.yaml").read_text())
     lines = [line.strip() for line in shared.splitlines()]
     assert ".." not in shared
     assert [line for line in lines if "source:" in line] == [
         "source: ./second",
-        "source: ./first",
-        "source: ./source",
+        "- source: ./source",
+        "- source: ./first",
     ]
 
 
@@ -396,23 +393,19 @@ def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
     assert unchecked.exit_code == 0
 
 
-def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keeps_its_output_if_the_evaluation_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def stop(*_: object) -> None:
-        raise EvaluationInterrupted(INTERRUPTED)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "evaluate_checkpoint", stop)
     Path("book.txt").write_text("Some words.")
     recipe = write("source: tiny-gpt2\nresize: {to: 160}\nevaluate: {data: book.txt}\n")
     done = invoke(recipe)
     assert done.exit_code == 130
-    assert done.stdout == "tiny-gpt2-160\n"
-    assert "Incomplete: interrupted before everything was measured." in done.stderr
-
-    with pytest.raises(ctxextend.RunInterrupted) as error:
-        ctxextend.run(recipe, "other")
-    result = error.value.result
-    assert result.output == Path("other")
-    assert result.evaluation == INTERRUPTED
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "Stopped: tiny-gpt2-160 is complete."
 
 
 def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
@@ -460,7 +453,7 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     refused = invoke(recipe, "-o", "out")
     message = " ".join(refused.stderr.split())
     assert refused.exit_code == 1
-    assert "resize with resize.fix_limits, which takes the length of the table" in message
+    assert "resize with --fix-limits, which takes the length of the table" in message
 
     fixed = invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true")
     assert fixed.exit_code == 0

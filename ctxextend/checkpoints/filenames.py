@@ -1,4 +1,4 @@
-"""File names in a model folder: weights, stale files, code, and other known files.
+"""File names in a model folder: weights, stale files, and other known files.
 
 A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing
 ``/*`` below a folder.
@@ -49,25 +49,6 @@ IGNORED_NAMES = {
     "__pycache__": "a cache",
     ".DS_Store": "desktop metadata",
 }
-
-# Suffixes of files that Python imports, systems load, or shells and interpreters run.
-CODE_TYPES = (
-    "py",
-    "pyc",
-    "pyd",
-    "pyo",
-    "pyw",
-    "pyx",
-    "so",
-    "so.*",
-    "dll",
-    "dylib",
-    "sh",
-    "bat",
-    "cmd",
-    "ps1",
-    "exe",
-)
 
 # Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write.
 KNOWN_FILES = (
@@ -142,11 +123,6 @@ def is_known(path: PurePosixPath) -> bool:
             return True
         path = PurePosixPath(path.name)
     return first_match(path, KNOWN_FILES) is not None
-
-
-def is_code(path: PurePosixPath) -> bool:
-    """Whether a file is code by its suffix, at any depth."""
-    return first_match(path, (f"**/*.{suffix}" for suffix in CODE_TYPES)) is not None
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:

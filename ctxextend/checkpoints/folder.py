@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -52,7 +52,6 @@ LM_CLASSES = (
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
 # Why files are skipped.
-CODE = "code, never executed"
 LINKED = "a symlink to a folder"
 
 
@@ -160,18 +159,6 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 # Checkpoints that differ from an opened one
 
 
-def code_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the code files of a checkpoint, which are copied only with --copy-code."""
-    return tuple(name for name, reason in checkpoint.omitted.items() if reason == CODE)
-
-
-def with_code(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that also copies its code files."""
-    omitted = {name: reason for name, reason in checkpoint.omitted.items() if reason != CODE}
-    copied = sorted((*checkpoint.copied, *code_files(checkpoint)))
-    return replace(checkpoint, copied=tuple(copied), omitted=omitted)
-
-
 # What to say about a checkpoint
 
 
@@ -235,35 +222,19 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
-def open_config(source: Source, also: Sequence[str] = ()) -> Checkpoint:
-    """Read only the config of a folder: a checkpoint without weights.
-
-    Args:
-        source: The folder.
-        also: Names of other files that the checkpoint has, of those that are here.
+def open_config(source: Source) -> Mapping[str, Any]:
+    """Read only the config of a folder.
 
     Raises:
-        CheckpointError: The config is missing, malformed or unreadable.
+        CheckpointError: It is missing, malformed or unreadable.
     """
     with reading(source.folder):
         _reject_foreign(source)
-        model = _model_folder(source)
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        config = _read_config(source, model, listed, lambda *_: None)
+        config = _read_config(source, _model_folder(source), listed, lambda *_: None)
         if not config:
             raise _no_config(source, listed)
-        names = [(model / name).as_posix() for name in (CONFIG, filenames.PARAMS_FILE, *also)]
-        return Checkpoint(
-            source=source,
-            model=model,
-            config=config,
-            weights=Weights(files={}),
-            generated={},
-            copied=tuple(name for name in names if name in listed),
-            omitted={},
-            fingerprints={},
-            adapter_of=None,
-        )
+        return config
 
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
@@ -580,8 +551,6 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
         return stale
     if is_local and points_outside(source.folder, local):
         return OUTSIDE
-    if filenames.is_code(path):
-        return CODE
     if _is_other_weights(source, path):
         return "other weights, not rewritten"
     return None

@@ -1,22 +1,20 @@
-"""Downloads and uploads of models on the Hub, and messages for their errors."""
+"""Downloads of models on the Hub, and messages for their errors."""
 
 import glob
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import header_size
-from ctxextend.errors import CtxextendError, OutputError, SourceError
+from ctxextend.errors import CtxextendError, SourceError
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have
 RANGE_NOT_SATISFIABLE = 416  # status of a server for a range that it does not send
 PAUSES = (0.5, 2.0)  # seconds between tries to read the start of a file
 CHUNK_BYTES = 1 << 16
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
-LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
 # Messages and hints by exception classes, HTTP statuses, or ``errno`` for errors of the system; the
@@ -261,44 +259,6 @@ def _message_and_hint(kinds: set[str]) -> tuple[str, str]:
         if kinds.intersection(names):
             return message_and_hint
     return OTHER_MESSAGE
-
-
-def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder to a Hub repository, which is created if it does not exist.
-
-    Args:
-        folder: The folder; its `LOGS` are not uploaded.
-        repo_id: The repository.
-        texts: Replace files by name.
-
-    Returns:
-        The URL of the repository.
-
-    Raises:
-        OutputError: It cannot be created, or not be written to.
-    """
-    from huggingface_hub import CommitOperationAdd, HfApi
-
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    operations = []
-    for name in sorted(path.relative_to(folder).as_posix() for path in paths):
-        if not name.startswith(f"{LOGS}/"):
-            operations.append(CommitOperationAdd(name, texts.get(name, folder / name)))
-    try:
-        repo = HfApi().create_repo(repo_id, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the client warns about cards without metadata
-            HfApi().create_commit(
-                repo.repo_id, operations, commit_message="Upload checkpoint created with ctxextend"
-            )
-    except Exception as error:  # as in `download`
-        kinds, reason = _error_kinds(error)
-        if kinds & {"HTTP 401", "HTTP 403"}:
-            reason = f"the token has no write access: {reason}"
-        message = f"{repo_id} could not be pushed to the Hub: {reason}."
-        advice = f"Check the connection and HF_ENDPOINT, and {LOGIN}."
-        raise OutputError(message, f"{advice} The local folder {folder} is complete.") from error
-    return str(repo)
 
 
 def _error_kinds(error: Exception) -> tuple[set[str], str]:

@@ -36,7 +36,6 @@ from ctxextend.errors import (
     MethodError,
     RecipeChangeError,
     TrainingInterrupted,
-    TuningInterrupted,
     VerificationError,
     install_command,
 )
@@ -45,7 +44,6 @@ from ctxextend.version import __version__
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
     "resize",
     "convert",
-    "flags",
     "train",
     "inspect",
     "verify",
@@ -56,9 +54,8 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "families",
     "methods",
     "demo",
-    "skill",
-    "doctor",
 )
+SHOWN_LIBRARIES = ("torch", "transformers", "safetensors", "numpy")  # by --version
 # Exit codes of known errors; of others, 1.
 EXIT_CODES: dict[type[CtxextendError], int] = {
     VerificationError: FAILED_CHECK,
@@ -228,7 +225,7 @@ class App(TyperGroup):
         except (KeyboardInterrupt, Terminated) as stop:
             ignore_ctrl_c()
             _remove_bar()
-            console.interrupted(describe_stop(ctx.invoked_subcommand, stop))
+            console.interrupted(describe_stop(ctx.invoked_subcommand))
             raise typer.Exit(_exit_code(stop)) from None
 
 
@@ -243,7 +240,7 @@ def _exit_code(stop: BaseException) -> int:
     """Return the exit code after an interruption: 128 and the number of the signal."""
     if isinstance(stop, Terminated):
         return stop.code
-    if isinstance(stop, TrainingInterrupted | TuningInterrupted):
+    if isinstance(stop, TrainingInterrupted):
         return 128 + stop.signal
     return INTERRUPTED
 
@@ -272,14 +269,25 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _print_version(requested: bool) -> None:
-    if requested:
-        Console().data(f"ctxextend {__version__}")
-        raise typer.Exit
+    """Print our version, then those of Python and of the libraries that decide results."""
+    if not requested:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    lines = [f"ctxextend {__version__}", f"python {python_version()}"]
+    for name in SHOWN_LIBRARIES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} missing")
+    Console().data("\n".join(lines))
+    raise typer.Exit
 
 
 def ctxextend(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, help="Print the versions.")
     ] = False,
 ) -> None:
     """Resize position embeddings; everything else stays byte-identical.

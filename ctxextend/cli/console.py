@@ -44,9 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
     "right": {"fg": "green"},
     "learned": {"fg": "cyan"},
     "second": {"fg": "green"},
-    "third": {"fg": "magenta"},
     "new": {"fg": "yellow"},
-    "reserved": {"fg": "magenta"},
 }
 
 
@@ -148,20 +146,14 @@ class Console:
         """Write the files and print the result of a measurement.
 
         Raises:
-            typer.Exit: The run was interrupted, or a file could not be written.
+            typer.Exit: A file could not be written.
         """
-        if not result.complete:
-            ignore_ctrl_c()
         failures = _write_files(files)  # before printing, which fails when a pipe is closed
         self.note(*result.notes)
         self.warning(*result.warnings)
         self.screen(lines)
         self.result(command, value or result, [*result.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
-        if not result.complete:
-            if not self.silent:
-                _print_error("Stopped: these are the results so far. Run the same command again.")
-            raise typer.Exit(INTERRUPTED)
         if failures:
             raise typer.Exit(1)
 

@@ -52,9 +52,6 @@ def convert(
     steps: Annotated[
         int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
     ] = None,
-    lora: Annotated[
-        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
-    ] = None,
     model_type: options.ModelType = None,
     output: Annotated[Path | None, options.output_folder("<name>-<scheme>-<N>")] = None,
     revision: options.Revision = None,
@@ -62,7 +59,6 @@ def convert(
     variant: options.Variant = None,
     link: options.Link = False,
     force: options.Force = False,
-    push_to_hub: options.PushToHub = None,
     verify: Annotated[
         bool, files("--verify", "Verify the output before moving it into place.")
     ] = False,
@@ -83,7 +79,7 @@ def convert(
     (rotary). A rotary model keeps its type and weights without positions (none).
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
-    from ctxextend.resizing import ResizeOptions, convert_checkpoint
+    from ctxextend.resizing import ResizeOptions, convert_checkpoint, short_training
 
     console = Console(as_json, quiet)
     with options.usage_errors():
@@ -102,7 +98,7 @@ def convert(
             attention_window=attention_window,
             method=method,
         )
-        training = options.short_training(train, steps, lora, verify=verify)
+        training = short_training(train or (), steps)
         ResizeOptions(link=link, verify=verify).check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=settings)
     result = convert_checkpoint(
@@ -114,4 +110,4 @@ def convert(
         verify=verify,
         events=console,
     )
-    finish("convert", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)
+    finish("convert", console, recipe, result, output=output, force=force)

@@ -1,54 +1,28 @@
 """`ctxextend evaluate`."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console, Pieces
+from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.cli.plots import Curve
     from ctxextend.evaluation import evaluation_result as results
 
 
-@dataclass(frozen=True)
-class ModeStyle:
-    """How the losses of a reading mode are shown."""
-
-    label: str  # in charts
-    column: str  # in tables
-    in_sentences: str
-    style: str
-
-
-LOSS_CURVES = {
-    "model": ModeStyle(
-        label="model",
-        column="model",
-        in_sentences="the model",
-        style="learned",
-    ),
-    "sliding": ModeStyle(
-        label="base, sliding windows",
-        column="base, sliding",
-        in_sentences="the base in sliding windows",
-        style="second",
-    ),
-    "truncated": ModeStyle(
-        label="base, separate windows",
-        column="base, separate",
-        in_sentences="the base in separate windows",
-        style="third",
-    ),
+# The reading modes, in the order in which they are shown.
+MODES_IN_TABLES = {"model": "model", "sliding": "base, sliding", "truncated": "base, separate"}
+MODES_IN_SENTENCES = {
+    "model": "the model",
+    "sliding": "the base in sliding windows",
+    "truncated": "the base in separate windows",
 }
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
@@ -94,18 +68,15 @@ def evaluate(
     up to which length they find what a text hides. The base reads the same text in short windows.
     """
     flags = options.given(context)  # most parameters are read from here, by the settings' names
-    from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
+    from ctxextend.evaluation.evaluate import evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
     console = Console(as_json, quiet)
     options.check_files(plot, report)
     ref = options.from_flags(CheckpointRef, flags)
     settings = options.from_flags(Evaluate, flags)
-    try:
-        with console.progress("Reading", unit="tokens") as progress:
-            evaluation = evaluate_checkpoint(ref, settings, progress)
-    except EvaluationInterrupted as stop:
-        evaluation = stop.evaluation
+    with console.progress("Reading", unit="tokens") as progress:
+        evaluation = evaluate_checkpoint(ref, settings, progress)
 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
@@ -133,13 +104,11 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     from ctxextend.report.verdicts import evaluation_verdict
 
     page.text(evaluation_verdict(evaluation, page.numbers), "title")
-    if not evaluation.complete:
-        page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
     page.values(_settings(evaluation))
     if evaluation.positions is not None:
-        _add_positions(page, evaluation.positions, evaluation)
+        _add_positions(page, evaluation.positions)
     if evaluation.contexts is not None:
         _add_contexts(page, evaluation.contexts, evaluation)
     if evaluation.effective is not None:
@@ -171,54 +140,29 @@ def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
     yield "run", f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
 
 
-def _add_positions(
-    page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
-) -> None:
-    page.line()
-    _add_loss_chart(page, positions, evaluation)
-    page.line()
-    _add_loss_table(page, positions)
-    for mode, shown in LOSS_CURVES.items():
-        change = positions.changes.get(mode)
-        if change is not None:
-            compared = page.numbers.compared(change, shown.in_sentences)
-            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
-
-
-def _add_loss_chart(
-    page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
-) -> None:
-    from ctxextend.cli.plots import add_chart
-
-    title = "Loss by position"
-    if evaluation.kind == "masked":
-        title = "Loss of masked tokens by position"
-    curves = [_loss_curve(mode, positions, evaluation.base_max_len) for mode in _modes(positions)]
-    add_chart(page, f"{title} (nats)", curves, shared="overlap")
-
-
-def _modes(positions: "results.PositionLosses") -> list[str]:
-    """Return the measured reading modes, in the order in which they are shown."""
-    return [mode for mode in LOSS_CURVES if mode in positions.losses]
-
-
-def _add_loss_table(page: Page, positions: "results.PositionLosses") -> None:
+def _add_positions(page: Page, positions: "results.PositionLosses") -> None:
     from ctxextend.tables.stats import describe_range
 
+    page.line()
     numbers = page.numbers
-    modes = _modes(positions)
+    modes = [mode for mode in MODES_IN_TABLES if mode in positions.losses]
     windows = counted(positions.windows, "window")
     page.text(
         f"Perplexity by position, {windows} of {positions.length:,} tokens",
         "title",
     )
-    header = ["positions", *(numbers.head(LOSS_CURVES[mode].column) for mode in modes)]
+    header = ["positions", *(numbers.head(MODES_IN_TABLES[mode]) for mode in modes)]
     rows = list[list[str]]()
     for bucket in positions.buckets:
         span = describe_range(bucket.start, bucket.stop)
         rows.append([span, *_perplexities(page, bucket.losses, modes)])
     rows.append(["all", *_perplexities(page, positions.losses, modes)])
     page.table(header, rows)
+    for mode, name in MODES_IN_SENTENCES.items():
+        change = positions.changes.get(mode)
+        if change is not None:
+            compared = numbers.compared(change, name)
+            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
 def _perplexities(
@@ -226,33 +170,6 @@ def _perplexities(
 ) -> list[str]:
     """Return the cells of a row: the perplexity in each mode."""
     return [page.numbers.perplexity(losses.get(mode)) for mode in modes]
-
-
-def _loss_curve(
-    mode: str, positions: "results.PositionLosses", base_max_len: int | None
-) -> "Curve":
-    """Return the losses of a mode by position; those of the model beyond the base stand out."""
-    from ctxextend.cli.plots import Curve
-
-    shown = LOSS_CURVES[mode]
-    values = [math.nan] * positions.length
-    for bucket in positions.buckets:
-        if mode in bucket.losses:
-            size = bucket.stop - bucket.start
-            values[bucket.start : bucket.stop] = [bucket.losses[mode].mean] * size
-    within_base = positions.length
-    if mode == "model" and base_max_len is not None:
-        within_base = min(base_max_len, positions.length)
-    beyond_base = positions.length - within_base
-    key: tuple[Pieces, ...] = ()
-    if beyond_base:
-        key = ([(f"  beyond the base's {base_max_len:,} tokens", "new")],)
-    return Curve(
-        values,
-        [shown.style] * within_base + ["new"] * beyond_base,
-        name=shown.label,
-        key=key,
-    )
 
 
 def _add_contexts(

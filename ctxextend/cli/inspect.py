@@ -9,7 +9,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import MethodError, ResizeError, counted, size_text
+from ctxextend.errors import MethodError, ResizeError, size_text
 
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ctxextend.inspection.table_report import TableReport
     from ctxextend.tables.sinusoids import LayoutFit
 
+ALL_ROWS = "all"  # value of --rows
 # The limit of a library, and what happens to longer inputs.
 BEYOND_LIMIT = {
     "cut": "{}, longer inputs are truncated",
@@ -38,11 +39,11 @@ def inspect(
         options.model("Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids."),
     ],
     rows: Annotated[
-        str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")
+        str | None,
+        options.basic(
+            "--rows A:B", "Print rows A to B-1; all: also all pairs of rotary positions."
+        ),
     ] = None,
-    all_rows: Annotated[
-        bool, options.basic("--all-rows", "Print all rows, or all pairs of rotary positions.")
-    ] = False,
     check: Annotated[
         bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")
     ] = False,
@@ -77,12 +78,14 @@ def inspect(
     """
     console = Console(as_json, quiet)
     page = Page.for_stdout()
-    row_range = _read_rows(rows, all_rows=all_rows)
+    if rows is not None:
+        page.has_charts = page.unicode
+    if as_json or check:
+        page.has_charts = False
+    row_range = _read_rows(rows)
     options.check_files(plot, report)
     if output_format is not None:
-        _check_format(
-            check=check, others={"--json": as_json, "--rows": rows, "--all-rows": all_rows}
-        )
+        _check_format(check=check, others={"--json": as_json, "--rows": rows})
         _annotate(console, models, part, options.given(context))
         return
     inspections = _inspect_models(models, part, options.given(context))
@@ -93,11 +96,11 @@ def inspect(
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
     statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
-    if all_rows:
+    if rows == ALL_ROWS:
         _add_pairs(page, inspections)
     console.screen(page.lines)
     if as_json:
-        values = _values(inspections, statistics, check=check, all_rows=all_rows)
+        values = _values(inspections, statistics, check=check, all_rows=rows == ALL_ROWS)
         console.result("inspect", {"models": list(values)})
     if row_range is None and not check:
         console.next_steps(*_next_steps(inspections))
@@ -162,11 +165,9 @@ def _annotate(
         raise typer.Exit(FAILED_CHECK)
 
 
-def _read_rows(rows: str | None, *, all_rows: bool) -> slice | None:
+def _read_rows(rows: str | None) -> slice | None:
     """Return the rows that a range, or the number of one row, selects."""
-    if all_rows and rows is not None:
-        raise options.WrongFlags("--rows cannot be used with --all-rows.", "Remove one of them.")
-    if all_rows:
+    if rows == ALL_ROWS:
         return slice(None)
     if rows is not None and rows.isdecimal():
         rows = f"{rows}:{int(rows) + 1}"
@@ -189,7 +190,7 @@ def _inspect_models(
 
 def _check_tables(inspections: Sequence["Inspection"], rows: str | None, plot: Path | None) -> None:
     """Raise MethodError if a flag that is given needs tables that a model lacks."""
-    if rows is not None:
+    if rows not in (None, ALL_ROWS):
         _require_tables("--rows", inspections)
     if plot is not None:
         _require_tables("--plot", inspections)
@@ -297,7 +298,8 @@ def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str])
     else:
         for item in group:
             _add_norms(page, [item], names)
-    page.line()
+    if page.lines[-1]:
+        page.line()
     header = list[str]()
     if names:
         header = [names[id(inspection)] for inspection, _ in group]
@@ -349,13 +351,15 @@ def _add_title(
 
 def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str]) -> None:
     """Add a chart of the row norms of up to two tables, and the positions of new rows."""
-    from ctxextend.cli.plots import add_chart
     from ctxextend.tables.stats import describe_range
 
-    curves = []
-    for (inspection, table), style in zip(tables, ("learned", "second"), strict=False):
-        curves.append(_norm_curve(table, style, names.get(id(inspection), "")))
-    add_chart(page, "Row norm by position", curves, "both")
+    if page.has_charts:
+        from ctxextend.cli.plots import add_chart
+
+        curves = []
+        for (inspection, table), style in zip(tables, ("learned", "second"), strict=False):
+            curves.append(_norm_curve(table, style, names.get(id(inspection), "")))
+        add_chart(page, "Row norm by position", curves)
     for inspection, table in tables:
         if not table.new_rows:
             continue
@@ -373,13 +377,9 @@ def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
     key = list[Pieces]()
     if table.new_rows:
         key.append([("  learned", learned), (" new", "new")])
-    if table.reserved_rows:
-        key.append([(f"  {counted(table.reserved_rows, 'reserved row')}", "reserved")])
-    norms = table.norms.tolist()
     return Curve(
-        values=norms[table.reserved_rows :],
+        values=table.norms[table.reserved_rows :].tolist(),
         styles=["new" if table.is_new(position) else learned for position in positions],
-        reserved=norms[: table.reserved_rows],
         name=name,
         key=tuple(key),
     )
@@ -397,12 +397,9 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     if cosine["median"] is not None:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
         yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
-    if stats.components:
+    if stats.effective_rank:
         most = min(len(stats.norms), table.hidden_size)
         yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
-    for number, component in enumerate(stats.components, 1):
-        fit = f"{100 * component.fit:.0f} % fit"
-        yield f"period of component {number}", f"{component.period:.0f} ({fit})"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
     if table.sinusoidal:
         yield from _sinusoidal_statistics(table.sinusoidal)
@@ -474,11 +471,13 @@ def _unlimited_text(report: "SchemeReport") -> str:
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
     """Add a chart of the wavelengths of the layers of one type."""
-    from ctxextend.cli.plots import Curve, add_chart
-
     if rope.is_local:
         page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
         return
+    if not page.has_charts:
+        return
+    from ctxextend.cli.plots import Curve, add_chart
+
     pairs = len(rope.wavelengths)
     rope_type = str(rope.parameters["rope_type"])
     curves = [Curve(values=rope.wavelengths.tolist(), styles=["new"] * pairs, name=rope_type)]
@@ -496,7 +495,7 @@ def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
     title = "Wavelength in tokens by pair"
     if rope.layers:
         title += f" of {rope.layers}"
-    add_chart(page, title, curves, "shared")
+    add_chart(page, title, curves)
 
 
 def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
@@ -586,6 +585,7 @@ def _add_rows(
             f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}."
         )
     page.text(f"{inspection.source} {table.name}", "title")
+    _add_norms(page, [(inspection, table)], {})
     statistics: list[dict[str, Any]] = [to_json(row) for row in report_rows(table, rows)]
     cells = list[list[Cell]]()
     for row in statistics:
@@ -614,6 +614,7 @@ def _add_pairs(page: Page, inspections: Sequence["Inspection"]) -> None:
             for rope in report.layers:
                 words = (inspection.source, report.part, rope.layers)
                 page.text(" ".join(word for word in words if word), "title")
+                _add_wavelengths(page, rope)
                 wavelengths = zip(rope.wavelengths, rope.unscaled_wavelengths, strict=True)
                 cells = list[list[Cell]]()
                 for pair, (scaled, unscaled) in enumerate(wavelengths):

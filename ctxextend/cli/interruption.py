@@ -5,18 +5,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctxextend.errors import TuningInterrupted
-
 # Commands with --resume; of others that train, the same command resumes.
 WITH_RESUME = ("train", "run")
 # What commands that write no checkpoint do. There is nothing to resume, and the same command would
 # take as long again.
 WITHOUT_OUTPUT = {
     "compare": "measured",
-    "doctor": "printed",
     "evaluate": "measured",
     "families": "printed",
-    "flags": "printed",
     "inspect": "inspected",
     "methods": "printed",
     "recipes": "printed",
@@ -31,12 +27,10 @@ OUTPUTS = ("ctxextend.checkpoints.atomic_output", "completed")
 WRITTEN = (RUN_FOLDERS, OUTPUTS)
 
 
-def describe_stop(command: str | None, stop: BaseException | None = None) -> str:
+def describe_stop(command: str | None) -> str:
     """Return what an interrupted command has kept, and how to go on.
 
-    Args:
-        command: The name of the command; None before it is known.
-        stop: The exception; None in a signal handler.
+    The name of the command is None before it is known.
     """
     saved = list(_saved_states())
     if saved:
@@ -46,11 +40,6 @@ def describe_stop(command: str | None, stop: BaseException | None = None) -> str
     if complete:
         are = "is" if len(complete) == 1 else "are"
         return f"Stopped: {', '.join(complete)} {are} complete."
-    if isinstance(stop, TuningInterrupted) and stop.method is not None:
-        return (
-            f"Stopped: nothing was written. {START_AGAIN} Or take the rows found so far: replace "
-            f"--data and --budget with --method {stop.method}"
-        )
     if command in WITHOUT_OUTPUT:
         return f"Stopped: nothing was {WITHOUT_OUTPUT[command]}."
     discarded = "".join(_discarded_states())

@@ -4,13 +4,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -19,15 +19,11 @@ from ctxextend.recipe_names import builtin_recipes
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 
-if TYPE_CHECKING:
-    from ctxextend.recipe import Train
-
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
 MEASURES = ("position", "context", "effective", "retrieval")
-# Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
+# Duplicates ctxextend.recipe.SCHEMES too.
 SCHEMES = ("rotary", "alibi", "window", "none")
-FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
 COMMON_DEVICES = ("cpu", "cuda", "mps")  # that completion offers
 ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
@@ -96,13 +92,6 @@ def completing(names: Callable[[], Iterable[str]]) -> Any:
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-def hub_id(repo: str | None) -> str | None:
-    """Validate a Hub repository name; an invalid one is a usage error."""
-    if repo is not None and not re.fullmatch(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", repo):
-        raise WrongFlags(f"{repo} is not a valid Hub repository name.", "Use OWNER/NAME.")
-    return repo
-
-
 def complete_recipe(incomplete: str) -> list[str]:
     """Return built-in recipes and recipe files that a text may become.
 
@@ -134,12 +123,10 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 complete_runtime = completing(lambda: RUNTIME_KEYS)
-complete_flags_runtime = completing(lambda: FLAGS_RUNTIMES)
 complete_scheme = completing(lambda: SCHEMES)
 complete_builtin_recipe = completing(builtin_recipes)
 complete_measure = completing(lambda: MEASURES)
 complete_table_method = completing(table_method_names)
-complete_rotary_method = completing(rotary_method_names)
 complete_method = completing(lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()]))
 complete_device = completing(lambda: COMMON_DEVICES)
 complete_model_type = completing(
@@ -230,9 +217,6 @@ Report = Annotated[
 Plot = Annotated[
     Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)
 ]
-PushToHub = Annotated[
-    str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=hub_id)
-]
 DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Suppress all stderr output except errors.")]
@@ -279,14 +263,7 @@ Subfolder = Annotated[
     str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")
 ]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
-Dialect = Annotated[
-    Literal["both", "keep"],
-    files("--dialect D", "Dialects of rotary settings: both, keep."),
-]
 Link = Annotated[bool, files("--link", "Link unchanged weights files instead of copying them.")]
-CopyCode = Annotated[
-    bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
-]
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -308,7 +285,7 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 def _invalid_range(text: str) -> typer.BadParameter:
-    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1.")
+    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1, or all.")
 
 
 def command_line() -> str:
@@ -372,29 +349,6 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         )
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
-
-
-def short_training(
-    data: Sequence[str] | None, steps: int | None, lora: int | None, *, verify: bool
-) -> "Train | None":
-    """Return the training of a command with --train and --steps; None without them.
-
-    Raises:
-        typer.BadParameter: The flags do not go together.
-    """
-    from ctxextend.recipe import Train
-
-    if bool(data) != (steps is not None):
-        raise WrongFlags(
-            "--train and --steps must be used together.", "Add the other, or remove both."
-        )
-    if data and steps is not None:
-        if verify:
-            raise WrongFlags("--verify cannot be used with --train.", "Remove one of them.")
-        return Train(tuple(data), steps, lora=lora)
-    if lora is not None:
-        raise WrongFlags("--lora requires --train.", "Add --train and --steps, or remove --lora.")
-    return None
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:

@@ -20,16 +20,13 @@ def resize(
             "--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", complete_method
         ),
     ] = None,
-    data: Annotated[
-        list[str] | None, basic("--data PATH", "Make the result better on this text.")
+    tune: Annotated[
+        list[str] | None, basic("--tune TEXT", "Train the rows of the table on this text.")
     ] = None,
-    budget: Annotated[int | None, basic("--budget S", "With --data: seconds for it.", "60")] = None,
+    budget: Annotated[int | None, basic("--budget S", "With --tune: seconds for it.", "60")] = None,
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
-    drop_last: Annotated[
-        int, basic("--drop-last K", "Create no rows from the last K learned ones.")
-    ] = 0,
     part: options.Part = None,
     runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
@@ -41,7 +38,6 @@ def resize(
     fix_limits: Annotated[
         bool, basic("--fix-limits", "Make all length limits agree with the table.")
     ] = False,
-    dialect: options.Dialect = "both",
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
@@ -52,9 +48,6 @@ def resize(
     steps: Annotated[
         int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
     ] = None,
-    lora: Annotated[
-        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
-    ] = None,
     output: Annotated[
         Path | None,
         options.output_folder("<name>-<N>", "Output folder or GGUF file."),
@@ -62,9 +55,7 @@ def resize(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
-    push_to_hub: options.PushToHub = None,
     verify: Annotated[
         bool, files("--verify", "Verify the output before moving it into place.")
     ] = False,
@@ -77,9 +68,12 @@ def resize(
     Examples:
         ctxextend resize gpt2 --to 4096
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
+
+    With --for vllm, sglang or llama.cpp, --dry-run -q prints only the flags that serve MODEL
+    itself.
     """
     from ctxextend.recipe import CheckpointRef, Recipe, Resize
-    from ctxextend.resizing import ResizeOptions, resize_checkpoint
+    from ctxextend.resizing import ResizeOptions, resize_checkpoint, short_training
 
     console = Console(as_json, quiet)
     if tensor and part:
@@ -88,15 +82,14 @@ def resize(
             "Remove --part.",
         )
     with options.usage_errors():
-        training = options.short_training(train, steps, lora, verify=verify)
+        training = short_training(train or (), steps)
         more = ResizeOptions(
-            data=tuple(data or ()),
+            tune=tuple(tune or ()),
             budget=budget,
             edit_only=edit_only,
             link=link,
             verify=verify,
             runtime=runtime,
-            uploads=push_to_hub is not None,
         )
         more.check(is_trained=training is not None)
         ref = CheckpointRef(
@@ -115,12 +108,9 @@ def resize(
             to,
             method=method,
             keep_first=keep_first,
-            drop_last=drop_last,
             part=part,
             fix_limits=fix_limits,
-            dialect=dialect,
-            copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)
     result = resize_checkpoint(recipe, more, output, force=force, dry_run=dry_run, events=console)
-    finish("resize", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)
+    finish("resize", console, recipe, result, output=output, force=force)

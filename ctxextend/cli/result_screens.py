@@ -6,9 +6,7 @@ from functools import singledispatch
 
 from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
-from ctxextend.cli.doctor import add_environment
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.flags import show_flags
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.run_steps import show_training
 from ctxextend.cli.show_result import show_plan, show_result
@@ -16,12 +14,10 @@ from ctxextend.cli.tables import Page
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.environment import Environment
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
 from ctxextend.pipeline import RunResult
-from ctxextend.plan.runtime_flags import RuntimeFlags
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.recipe import Recipe
 from ctxextend.training.train_result import TrainingPlan, TrainResult
@@ -36,9 +32,7 @@ CSS = {
     "right": "color: #388e3c",
     "learned": "color: #00838f",
     "second": "color: #388e3c",
-    "third": "color: #ab47bc",
     "new": "color: #a87000",
-    "reserved": "color: #ab47bc",
 }
 
 
@@ -138,16 +132,6 @@ def _(result: RunResult, console: Transcript) -> None:
     if result.evaluation is not None:
         console.page.line()
         show(result.evaluation, console)
-
-
-@show.register
-def _(result: RuntimeFlags, console: Transcript) -> None:
-    show_flags(console, result)
-
-
-@show.register
-def _(result: Environment, console: Transcript) -> None:
-    add_environment(console.page, result)
 
 
 def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:

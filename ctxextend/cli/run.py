@@ -9,7 +9,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.run_steps import execute, push
+from ctxextend.cli.run_steps import execute
 from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.json_output import to_json
@@ -31,7 +31,6 @@ def run(
     output: Annotated[Path | None, options.output_folder("from the recipe")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
-    push_to_hub: options.PushToHub = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -49,7 +48,7 @@ def run(
     """
     from ctxextend.pipeline import plan_run, with_recorded_threads
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.resizing import announce, check_can_write, check_upload
+    from ctxextend.resizing import announce, check_can_write
 
     console = Console(as_json, quiet)
     recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
@@ -58,13 +57,7 @@ def run(
     if folder is None and settings.output:
         folder = Path(settings.output)
     planned = plan_run(recipe_file)
-    if push_to_hub and planned is None and settings.train is None:
-        raise options.WrongFlags(
-            "--push-to-hub does not apply: this recipe creates no checkpoint.", "Remove it."
-        )
     if planned is not None:
-        if push_to_hub:
-            check_upload(planned.plan.checkpoint)
         if not dry_run:
             check_can_write(settings, planned, folder, force=force)
         announce(planned, console)
@@ -75,8 +68,6 @@ def run(
     result = execute(console, settings, planned, output, force=force, resume=resume)
     evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    if evaluation is None or evaluation.complete:
-        values |= push(console, result.output, push_to_hub)
     if evaluation is None:
         console.result("run", values)
         return

@@ -32,12 +32,9 @@ def execute(
         TrainingInterrupted: Training was interrupted.
         CtxextendError: As `run_recipe`.
     """
-    from ctxextend.pipeline import RunInterrupted, run_recipe
+    from ctxextend.pipeline import run_recipe
 
-    try:
-        result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
-    except RunInterrupted as stop:
-        result = stop.result
+    result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
     if result.resize is not None:
         console.warning(*result.resize.warnings)
     if result.training is not None:
@@ -117,28 +114,3 @@ def _cost_text(trained: "TrainResult") -> str:
     if cost.peak_bytes:
         text += f", peak memory {size_text(cost.peak_bytes)}"
     return text
-
-
-def push(console: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
-    """Upload an output if a repository is given, and return its URL.
-
-    Local paths in it are shortened to names.
-
-    Raises:
-        OutputError: The upload failed.
-    """
-    if repo is None or folder is None or console.silent:
-        return {}
-    from ctxextend.checkpoints.hub import LOGS, push_folder
-    from ctxextend.recipe import RECIPE_FILE
-    from ctxextend.recipe_text import texts_without_folders
-
-    texts = texts_without_folders(folder)
-    for name in texts:
-        kept = "; fingerprints are kept" if name == RECIPE_FILE else ""
-        console.note(f"{name} is uploaded with local paths shortened to names{kept}.")
-    if (folder / LOGS).is_dir():
-        console.note(f"{LOGS}/ is not uploaded: logs contain the host name and local paths.")
-    url = push_folder(folder, repo, texts)
-    console.note(f"pushed to {url}")
-    return {"pushed_to": url}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.console import Console
-from ctxextend.cli.run_steps import push, show_training, steps_after_training
+from ctxextend.cli.run_steps import show_training, steps_after_training
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError, listed, size_text, time_text
 from ctxextend.json_output import to_json
@@ -308,12 +308,16 @@ def finish(
     *,
     output: Path | None,
     force: bool,
-    push_to_hub: str | None,
 ) -> None:
-    """Print the result of `resize` or `convert`, and upload it if a repository is given."""
+    """Print the result of `resize` or `convert`."""
     values = to_json(result)
     warnings = list(result.warnings)
-    if result.dry_run:
+    if result.dry_run and console.quiet and result.for_runtime is not None:
+        from ctxextend.plan.runtime_flags import runtime_flags
+
+        values["flags"] = runtime_flags(result.for_runtime)
+        console.data(values["flags"])
+    elif result.dry_run:
         plan, warnings = show_plan(
             console,
             recipe,
@@ -337,6 +341,6 @@ def finish(
         console.data(str(result.output))
         _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))
-    if not result.dry_run:
-        values |= push(console, result.output, push_to_hub)
-    console.result(command, values, [*result.choice_warnings, *warnings])
+    if result.for_runtime is not None:
+        warnings = [*result.for_runtime.warnings, *warnings]
+    console.result(command, values, warnings)

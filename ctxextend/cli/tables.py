@@ -24,7 +24,7 @@ MARGIN = 12  # width of a column of labels
 GAP = 2  # spaces between columns
 MIN_WIDTH = 40  # minimum line width; text is unreadable below
 MIN_VALUE_WIDTH = 18
-CHART_CHARACTERS = "\u28ff\u2588\u2524"
+CHART_CHARACTERS = "\u28ff\u2588\u00d7\u2524"
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Page:
 
     width: int = sys.maxsize  # characters per line
     unicode: bool = True  # whether charts and numbers may use non-ASCII characters
+    has_charts: bool = False  # whether curves are drawn, by a library that takes time to import
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
@@ -41,7 +42,12 @@ class Page:
         columns = shutil.get_terminal_size((80, 24)).columns
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         encoded = CHART_CHARACTERS.encode(encoding, "replace")
-        return cls(width=max(columns, MIN_WIDTH), unicode=b"?" not in encoded)
+        unicode = b"?" not in encoded
+        return cls(
+            width=max(columns, MIN_WIDTH),
+            unicode=unicode,
+            has_charts=unicode and sys.stdout.isatty(),
+        )
 
     @classmethod
     def for_terminal(cls) -> "Page":

@@ -8,10 +8,8 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import advanced, learning, text
-from ctxextend.cli.run_steps import execute, push
+from ctxextend.cli.run_steps import execute
 from ctxextend.cli.tables import Page
-from ctxextend.errors import counted
-from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
@@ -21,16 +19,13 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     source: options.Model,
+    steps: Annotated[int, learning("--steps N", "Optimizer steps.", False)],
     data: options.OptionalData = None,
     pairs: Annotated[
         str | None, text("--pairs FILE", "Instead: anchors and positives: .jsonl or .tsv.")
     ] = None,
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
-    steps: Annotated[int | None, learning("--steps N", "Optimizer steps.", False)] = None,
-    epochs: Annotated[
-        float | None, learning("--epochs E", "Instead: train on all text E times.", False)
-    ] = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     window_skip: Annotated[
@@ -72,7 +67,6 @@ def train(
     save_adapter: Annotated[
         bool, advanced("--save-adapter", "Save a PEFT adapter instead of merged weights.")
     ] = False,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
@@ -89,7 +83,6 @@ def train(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    push_to_hub: options.PushToHub = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -99,7 +92,7 @@ def train(
     Examples:
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all --resume
-        ctxextend train gpt2-4096 --data a.jsonl --epochs 2 --dry-run
+        ctxextend train gpt2-4096 --data a.jsonl --steps 500 --dry-run
 
     Trains language models to predict tokens, and distils converted models and encoders without a
     head from their base checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend
@@ -122,15 +115,13 @@ def train(
         show_training_plan(console, recipe, output, force=force)
         return
     result = execute(console, recipe, None, output, force=force, resume=resume)
-    values = to_json(result.training)
-    values |= push(console, result.output, push_to_hub)
-    console.result("train", values, result.warnings)
+    console.result("train", result.training, result.warnings)
 
 
 def show_training_plan(
     console: Console, recipe: "Recipe", output: Path | None, *, force: bool
 ) -> None:
-    """Print what a training run would train, and the memory that it would need."""
+    """Print what a training run would train."""
     from ctxextend.training.start import plan_recipe_training
 
     plan = plan_recipe_training(recipe, output, force=force)
@@ -143,17 +134,8 @@ def show_training_plan(
 
 
 def add_training_plan(page: Page, plan: "TrainingPlan") -> None:
-    """Add what a training run would train, and the memory that it would need."""
+    """Add what a training run would train."""
     what = plan.trainable
     if plan.lora is not None:
         what += f", adapters of rank {plan.lora}"
-    page.values(
-        [
-            ("parameters", f"{plan.model_parameters:,}"),
-            ("trained", f"{plan.parameters:,} ({what})"),
-            ("steps", plan.steps_text),
-        ]
-    )
-    if plan.long_context is not None:
-        page.values([("context", str(plan.long_context))])
-    page.values((counted(memory.devices, "device"), str(memory)) for memory in plan.memory)
+    page.values([("trained", what), ("steps", plan.steps_text)])

@@ -22,6 +22,15 @@ def verify(
         options.model("Resized or converted checkpoint: folder, weights or GGUF file, or Hub id."),
     ],
     base: options.Base = None,
+    method: Annotated[
+        str | None,
+        options.basic(
+            "--method NAME", "How it was resized.", "from ctxextend.yaml", options.complete_method
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, options.basic("--to N", "Its context length.", "from ctxextend.yaml")
+    ] = None,
     deep: Annotated[
         bool, options.basic("--deep", "Also run both in transformers and compare outputs.")
     ] = False,
@@ -41,10 +50,12 @@ def verify(
     Examples:
         ctxextend verify gpt2-4096 --deep
         ctxextend verify bert-2048 --base path/to/bert --json
+        ctxextend verify by-hand --base gpt2 --method copy --to 4096
 
-    Reads every byte and prints the verdict first; exits with 3 if a check fails.
+    Reads every byte and prints the verdict first; exits with 3 if a check fails. Without
+    ctxextend.yaml, it needs --base, --method and --to.
     """
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.recipe import CheckpointRef, Resize
     from ctxextend.report.next_steps import after_verification
     from ctxextend.verification.verify import verify_resized
 
@@ -59,12 +70,22 @@ def verify(
         "subfolder": subfolder,
         "variant": variant,
     }
-    options.from_flags(CheckpointRef, flags, source=base or "")  # checks them
+    # Check them.
+    options.from_flags(CheckpointRef, flags, source=base or "")
+    if to is not None:
+        options.from_flags(Resize, {"to": to, "method": method})
     # Others are as in the recipe.
     given = {name: value for name, value in flags.items() if value}
     with console.progress("Comparing") as progress:
         verification = verify_resized(
-            resized, base, given, deep=deep, progress=progress, notify=console.note
+            resized,
+            base,
+            given,
+            method=method,
+            to=to,
+            deep=deep,
+            progress=progress,
+            notify=console.note,
         )
     console.note(*verification.notes)
     page = Page.for_terminal()

@@ -1,61 +1,33 @@
 """The candidates of a comparison: a plan of each method, and what is measured of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import TuningSteps
 from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
-from ctxextend.comparison.tuning_settings import check_tunable
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.output.record import pinned_ref, recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import Recipe, Resize, Train
+from ctxextend.recipe import Recipe, Resize
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
-from ctxextend.tables.method_parser import split_tuned
 
 
-class Measurement(NamedTuple):
-    """The evaluation of a candidate at one stage."""
-
-    evaluation: Evaluation
-    scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
-
-
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
-    """A method or a checkpoint, and its measurements so far."""
+    """A method or a checkpoint that was measured."""
 
     name: str  # of a method with its settings, if any
+    evaluation: Evaluation
+    scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
+    seconds: float
     keeps_learned_rows: bool = False
-    # YAML that reproduces its checkpoint; empty for a tuned one until its steps are known
-    recipe: str = ""
-    # Untrained, then trained; a tuned one is measured once.
-    measured: list[Measurement] = field(default_factory=list)
-    seconds: float = 0.0
-    tuned: TuningSteps | None = None  # None if it is not tuned, or not yet
-
-    def add(self, run: EvaluationRun) -> None:
-        """Add what a run has measured."""
-        self.measured.append(Measurement(run.report(complete=True), run.scores))
-
-    @property
-    def untrained(self) -> Measurement | None:
-        """The measurement without training; None if it was not measured yet."""
-        return self.measured[0] if self.measured else None
-
-    @property
-    def trained(self) -> Measurement | None:
-        """The measurement after training; None without one."""
-        return self.measured[1] if len(self.measured) > 1 else None
+    recipe: str = ""  # YAML that reproduces its checkpoint; empty for a checkpoint
 
 
 @dataclass(frozen=True)
@@ -90,10 +62,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     for spec in settings.methods:
         resize = spec.resize(length)
         try:
-            plan = plan_model(files.opened, resize)
-            if spec.is_tuned:
-                check_tunable(plan, f"Use --method {spec.method}.")
-            plans[spec.name] = plan
+            plans[spec.name] = plan_model(files.opened, resize)
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
@@ -141,20 +110,11 @@ def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 
 
-def open_candidates(
-    opened: OpenedModel, settings: Compare, methods: MethodPlans
-) -> list[Candidate]:
-    """Return an unmeasured candidate for each method, with the recipe of its checkpoint."""
-    candidates = list[Candidate]()
-    for name, plan in methods.plans.items():
-        candidate = Candidate(name=name, keeps_learned_rows=plan.keeps_learned_rows)
-        if not split_tuned(name)[1]:
-            candidate.recipe = recipe_text(opened, recorded_settings(plan), settings.train)
-        candidates.append(candidate)
-    return candidates
-
-
-def recipe_text(opened: OpenedModel, resize: Resize, train: Train | None) -> str:
-    """Return the recipe that resizes a checkpoint, and then trains it if it is trained."""
+def method_recipes(opened: OpenedModel, methods: MethodPlans) -> dict[str, str]:
+    """Return the recipe of the checkpoint of each method, by name."""
     ref = pinned_ref(opened.ref, opened.checkpoint)
-    return yaml_text(recipe_values(Recipe(ref, resize=resize, train=train)))
+    recipes = dict[str, str]()
+    for name, plan in methods.plans.items():
+        recipe = Recipe(ref, resize=recorded_settings(plan))
+        recipes[name] = yaml_text(recipe_values(recipe))
+    return recipes

@@ -1,32 +1,19 @@
-"""One loaded model that gets the positions of one plan after another, and is trained in memory."""
+"""One loaded model that gets the positions of one plan after another."""
 
 import copy
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.safetensors_file import numpy_dtype
-from ctxextend.errors import TrainingError, TrainingInterrupted
-from ctxextend.evaluation.eval_model import EvalModel, ResizableFiles
+from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import Plan
-from ctxextend.recipe import Train
-from ctxextend.tables.apply import learned_rows_after
-
-if TYPE_CHECKING:
-    from ctxextend.training.training_run import RunFolder
-    from ctxextend.training.training_task import TrainingTask
-
 
 TableRows = NDArray[Any]  # shape (rows, d)
 ROPE_KEY = "rope_parameters"  # of rotary settings in configs of transformers
@@ -90,16 +77,13 @@ def _settings_path(path: tuple[str, ...]) -> tuple[str, ...]:
     return path[: path.index(ROPE_KEY) + 1]
 
 
-def open_resizer(base: EvalModel, plan: Plan, *, shares: bool = True) -> InMemoryResizer:
+def open_resizer(base: EvalModel, plan: Plan) -> InMemoryResizer:
     """Copy a model and give the copy the positions of a plan.
 
-    The copy `shares` all other tensors with the base, unless they are trained while the base is
-    used.
+    The copy shares all other tensors with the base.
     """
     stored = [table.name for table in plan.stored]
-    shared = {}
-    if shares:
-        shared = {id(value): value for value in base.model.parameters()}
+    shared = {id(value): value for value in base.model.parameters()}
     model = copy.deepcopy(base.model, shared)
     resizer = InMemoryResizer(
         model=replace(base, model=model, max_len=plan.max_len_after),
@@ -109,149 +93,3 @@ def open_resizer(base: EvalModel, plan: Plan, *, shares: bool = True) -> InMemor
     )
     resizer.set_length(plan)
     return resizer
-
-
-@dataclass(frozen=True)
-class InMemoryTrainer:
-    """Trains one model with the tables of each method in turn; writes only the tokenized text."""
-
-    task: "TrainingTask"  # as `train` would prepare it for the output of `resize`
-    folder: "RunFolder"  # for the tokenized text; no saves are written
-    teacher: EvalModel  # the base, from which encoders are distilled
-
-    @contextmanager
-    def trained(
-        self,
-        resizer: InMemoryResizer,
-        plan: Plan,
-        advance: Callable[[int], None],
-        deadline: float | None = None,
-    ) -> Iterator[Train]:
-        """Train a model with the tables of a plan; restore its weights at the end of the block.
-
-        Args:
-            resizer: The model, with the positions of the plan.
-            plan: The plan.
-            advance: Called with the number of tokens of each step.
-            deadline: Take as many steps as fit until this time of `time.perf_counter`, not those
-                of the task.
-
-        Yields:
-            The settings of the training, with the steps taken.
-
-        Raises:
-            TrainingError: The loss became NaN or infinite, or memory is too small.
-            TimeTooShortError: There is too little time until the deadline.
-        """
-        from ctxextend.training import time_limit
-        from ctxextend.training.setup import set_up
-        from ctxextend.training.trainer import run_training
-        from ctxextend.training.training_task import LoadedTask
-
-        model = resizer.model.model
-        loaded = LoadedTask.of_models(
-            self._task_of(plan), resizer.model, resizer.names, teacher=self.teacher
-        )
-        setup = set_up(loaded)
-        trainable = setup.trainable
-        before = {name: value.detach().clone() for name, value in trainable.parameters.items()}
-        try:
-            if deadline is not None:
-                setup = time_limit.plan_steps(setup, deadline)
-            run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            round_to_files(model, trainable.names, plan)
-            model.train(False)
-            yield setup.task.settings
-        except TrainingInterrupted as stop:  # re-raise the signal for the handler of the command
-            signal.raise_signal(stop.signal)
-            raise
-        finally:
-            trainable.load(before)
-            model.zero_grad()
-            model.train(False)
-
-    def of_rows(self, trainable: str) -> "InMemoryTrainer":
-        """Return a trainer of other rows of the table: ``new`` or ``positions``."""
-        settings = replace(self.task.settings, trainable=trainable)
-        return replace(self, task=replace(self.task, settings=settings))
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that training reads."""
-        settings = self.task.settings
-        return settings.num_steps * settings.batch_size * self.task.lengths.length
-
-    @property
-    def held_out_windows(self) -> list[NDArray[Any]]:
-        """The windows held out of the training text, each of shape (tokens,)."""
-        text = self.task.text.held_out
-        return [text.tokens[start:stop] for start, stop in text.spans]
-
-    def _task_of(self, plan: Plan) -> "TrainingTask":
-        """Return the task with the trainable rows of a plan, and as little evaluation as can be."""
-        task = self.task
-        if task.settings.trainable == "new":
-            task = replace(task, rows=_new_rows(plan))
-        # The trainer measures the held-out loss at both ends; one sequence is enough here.
-        held_out = task.text.held_out
-        start = int(held_out.spans[0, 0])
-        sequence = np.array([[start, start + task.lengths.text]])
-        return replace(
-            task,
-            text=replace(task.text, held_out=held_out._replace(spans=sequence)),
-            settings=replace(task.settings, eval_every=task.settings.num_steps),
-        )
-
-
-def _new_rows(plan: Plan) -> NDArray[np.bool_]:
-    """Return the mask of the rows of the first table that are not learned ones, shape (rows,)."""
-    table = plan.tables[0]
-    reserved = table.reserved_rows
-    created = (table.rows_after - reserved, plan.choice_of(table))
-    rows = np.zeros(table.rows_after, np.bool_)
-    rows[reserved:] = ~learned_rows_after(table.rows_before - reserved, [created])
-    return rows
-
-
-def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
-    """Round parameters, given by tensor name, to the dtypes of the files, as when written."""
-    import torch
-
-    with torch.no_grad():
-        for name, parameter in names.items():
-            weight = model.get_parameter(parameter)
-            dtype = numpy_dtype(plan.checkpoint.weights.entries[name].dtype)
-            rounded = weight.detach().float().cpu().numpy().astype(dtype)
-            weight.copy_(to_tensor(rounded))
-
-
-def open_trainer(task: "TrainingTask", base: EvalModel, folder: Path) -> InMemoryTrainer:
-    """Return the trainer of a task of `open_training`, with the base as the teacher."""
-    from ctxextend.training.training_run import RunFolder
-
-    return InMemoryTrainer(task=task, folder=RunFolder(folder, keeps_saves=False), teacher=base)
-
-
-def open_training(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -> "TrainingTask":
-    """Tokenize the training text into a folder and prepare training; `plan` is of any method.
-
-    The model is not loaded yet.
-
-    Raises:
-        TrainingError: There are several processes, or a setting does not apply to the model.
-        DataError: The text is too short.
-    """
-    from ctxextend.training.parallel import open_devices
-    from ctxextend.training.training_run import RunFolder
-    from ctxextend.training.training_task import open_task
-
-    devices = open_devices(train.device)
-    run_folder = RunFolder(folder, keeps_saves=False)
-    if devices.num_processes > 1:
-        message = (
-            "Methods are compared and tuned in one process, but torchrun or accelerate started "
-            "several."
-        )
-        raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    longer = replace(files, max_len=plan.tables[0].max_len_after)
-    return open_task(longer, train, devices, run_folder, base_length=files.max_len)

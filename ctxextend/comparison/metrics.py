@@ -53,10 +53,6 @@ class Metric:
         """Return a number to sort by, best first; NaN and infinity rank last."""
         return self.sign * score if isfinite(score) else inf
 
-    def is_worse(self, change: Estimate) -> bool:
-        """Whether the difference of two scores, paired, is worse by more than chance."""
-        return change.sign != 0 and self.sign * change.mean > 0
-
     def worsening(self, scores: Scores, references: Scores) -> Estimate:
         """Return how much worse scores are than others, paired; a negative mean is better."""
         pairs = zip(scores, references, strict=True)

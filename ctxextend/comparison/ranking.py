@@ -1,11 +1,11 @@
 """Rank candidates by their measurements."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ctxextend.comparison.candidates import Candidate, Measurement
-from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
-from ctxextend.comparison.metrics import METRICS, Metric
+from ctxextend.comparison.candidates import Candidate
+from ctxextend.comparison.comparison_result import Comparison, Row
+from ctxextend.comparison.metrics import METRICS
 from ctxextend.errors import DataError
 from ctxextend.evaluation.effective import EffectiveTask
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
@@ -30,57 +30,31 @@ def check_ranked(run: EvaluationRun, advice: str = "") -> None:
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
-    """Return measured candidates, best first and those without training last.
-
-    The deltas of a stage, untrained or trained, refer to the best candidate of that stage.
-    """
+    """Return candidates as rows, best first."""
     measure = METRICS[metric]
-    best_untrained = _best((one.untrained for one in candidates), measure)
-    best_trained = _best((one.trained for one in candidates), measure)
+
+    def cost(candidate: Candidate) -> float:
+        return measure.cost(measure.mean(candidate.scores).mean)
+
+    best = min(candidates, key=cost)
     rows = list[Row]()
-    for candidate in candidates:
-        if candidate.untrained is None:
-            continue
-        trained = None
-        if candidate.trained is not None:
-            trained = _outcome(candidate.trained, best_trained, measure)
+    for candidate in sorted(candidates, key=cost):
+        delta = None
+        if candidate is not best:
+            delta = measure.worsening(candidate.scores, best.scores)
         rows.append(
             Row(
                 method=candidate.name,
                 keeps_learned_rows=candidate.keeps_learned_rows,
                 recipe=candidate.recipe,
-                untrained=_outcome(candidate.untrained, best_untrained, measure),
-                trained=trained,
+                score=measure.mean(candidate.scores),
+                delta=delta,
+                short_inputs=_short_inputs(candidate.evaluation),
+                evaluation=candidate.evaluation,
                 seconds=round(candidate.seconds, 3),
-                tuned=candidate.tuned,
             )
         )
-
-    def order(row: Row) -> tuple[bool, float]:
-        return row.trained is None, measure.cost(row.final.score.mean)
-
-    return tuple(sorted(rows, key=order))
-
-
-def _best(stage: Iterable[Measurement | None], metric: Metric) -> Measurement | None:
-    """Return the best measurement of a stage; None if nothing was measured."""
-
-    def cost(measurement: Measurement) -> float:
-        return metric.cost(metric.mean(measurement.scores).mean)
-
-    return min(filter(None, stage), key=cost, default=None)
-
-
-def _outcome(measured: Measurement, best: Measurement | None, metric: Metric) -> Outcome:
-    delta = None
-    if best is not None and measured is not best:
-        delta = metric.worsening(measured.scores, best.scores)
-    return Outcome(
-        score=metric.mean(measured.scores),
-        delta=delta,
-        short_inputs=_short_inputs(measured.evaluation),
-        evaluation=measured.evaluation,
-    )
+    return tuple(rows)
 
 
 def _short_inputs(evaluation: Evaluation) -> Estimate | None:
@@ -105,21 +79,13 @@ def measured_comparison(
     model_type: str = "",
     table: str = "",
 ) -> Comparison:
-    """Return the comparison of what was measured so far.
+    """Return the comparison of what was measured.
 
     `run` is the evaluation of any candidate, and `started` the time at which the comparison was;
     the others are fields of `Comparison`.
     """
     rows = rank(candidates, metric)
-    evaluations = list[Evaluation]()
-    for row in rows:
-        evaluations.append(row.untrained.evaluation)
-        if row.trained is not None:
-            evaluations.append(row.trained.evaluation)
-    warnings = [text for evaluation in evaluations for text in evaluation.warnings]
-    base = None
-    if evaluations:
-        base = _score_of_base(evaluations[0])
+    warnings = [text for row in rows for text in row.evaluation.warnings]
     return Comparison(
         source=source,
         model_type=model_type,
@@ -128,7 +94,7 @@ def measured_comparison(
         max_len_before=max_len_before,
         max_len_after=max_len_after,
         metric=metric,
-        base=base,
+        base=_score_of_base(rows[0].evaluation),
         rows=rows,
         documents=len(run.text.documents),
         tokens=run.text_tokens,

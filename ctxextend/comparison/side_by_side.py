@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
-from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
@@ -40,7 +39,7 @@ from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
+from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
     MIN_WINDOW,
     CheckpointRef,
@@ -82,18 +81,14 @@ def compare_checkpoints(
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     _, others = split_ref("", settings)
     requested = Evaluate(path_names(data), **others)
     refs = [CheckpointRef(reference_name(reference)) for reference in references]
     run = open_side_by_side(refs, requested)
-    try:
-        for files, name in zip(run.files, run.facts, strict=True):
-            run.measure(files, name, progress)
-    except KeyboardInterrupt:
-        raise ComparisonInterrupted(run.report(complete=False)) from None
-    return run.report(complete=True)
+    for files, name in zip(run.files, run.facts, strict=True):
+        run.measure(files, name, progress)
+    return run.report()
 
 
 @dataclass
@@ -146,10 +141,8 @@ class SideBySide:
             run.measure(lambda tokens: progress(tokens, total, name))
             if model.kind == ENCODER:
                 self.short_costs[name] = self._short_cost(run)
-        candidate = Candidate(name)
-        candidate.add(run)
-        self.candidates.append(candidate)
-        candidate.seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self.candidates.append(Candidate(name, run.report(), run.scores, seconds))
         self.run = run
         if self.documents is not None:
             self.documents = run.text.documents
@@ -188,14 +181,9 @@ class SideBySide:
         costs = np.round(1 - cosines, 6)  # embeddings are in float32
         return estimate([*costs[:, None]], COSINE_COST_BOUNDS)
 
-    def report(self, *, complete: bool) -> Comparison:
-        """Return the results so far.
-
-        Raises:
-            KeyboardInterrupt: Nothing was measured yet.
-        """
-        if self.run is None:
-            raise KeyboardInterrupt
+    def report(self) -> Comparison:
+        """Return the results."""
+        assert self.run is not None
         found = measured_comparison(
             self.candidates,
             choose_metric(self.run.model.kind, self.settings),
@@ -210,17 +198,11 @@ class SideBySide:
             row_type="checkpoint",
             rows=tuple(self._with_facts(row) for row in found.rows),
             warnings=(*self.warnings, *found.warnings),
-            complete=complete,
         )
 
     def _with_facts(self, row: Row) -> Row:
-        outcome = row.untrained
-        short_inputs = self.short_costs.get(row.method, outcome.short_inputs)
-        return replace(
-            row,
-            untrained=replace(outcome, short_inputs=short_inputs),
-            checkpoint=self.facts[row.method],
-        )
+        short_inputs = self.short_costs.get(row.method, row.short_inputs)
+        return replace(row, short_inputs=short_inputs, checkpoint=self.facts[row.method])
 
 
 def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
@@ -334,7 +316,6 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
         if base is None and isinstance(files, StatedFiles):
             return None
         if base is None:
-            hashes = {FINGERPRINT: files.checkpoint.weights.fingerprint()}
-            base = BaseCheckpoint(files.ref, hashes)
-        bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
+            base = BaseCheckpoint(files.ref, files.checkpoint.weights.fingerprint())
+        bases[base.fingerprint or base.ref.source] = base
     return next(iter(bases.values())) if len(bases) == 1 else None

@@ -1,100 +1,84 @@
-"""How a table is trained on a text: the same in `resize --data` and as a candidate of `compare`."""
+"""How a table is trained on a text: the same in `resize --tune` and in the demo."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ctxextend.errors import DataError, MethodError, counted
-from ctxextend.evaluation.eval_model import ENCODER, ResizableFiles
+from ctxextend.errors import DataError, MethodError, ResizeError, counted
+from ctxextend.evaluation.eval_model import ENCODER, open_files
+from ctxextend.held_out import read_ids
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.method_facts import FORMULA
-from ctxextend.text_data import check_texts
-
-if TYPE_CHECKING:
-    from ctxextend.training.training_task import TrainingTask
 
 WINDOWS_PER_STEP = 8  # of the old length, or as many tokens in whole texts
 READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
 
 
-def check_tunable(plan: Plan, hint: str) -> None:
-    """Check that the first table of a plan has rows that can be trained.
+def check_tunable(plan: Plan) -> None:
+    """Check that a plan creates rows that can be trained.
 
     Raises:
-        MethodError: It has none, or its rows are fixed; with the hint.
+        MethodError: The positions have no rows, or their rows are fixed.
+        ResizeError: The new length creates none.
     """
     table = plan.tables[0]
+    hint = "Remove --tune."
     if not table.has_rows:
         message = f"{table.location.scheme.capitalize()} positions have no rows to tune."
         raise MethodError(message, hint)
     if not table.is_stored or plan.choice_of(table).name == FORMULA:
         message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
         raise MethodError(message, hint)
+    if table.rows_after <= table.rows_before:
+        source = plan.model.ref.source
+        message = (
+            f"{source} has a context length of {plan.max_len_before} tokens, so --to "
+            f"{plan.max_len_after} creates no new rows to tune."
+        )
+        raise ResizeError(message, "Use a larger --to, or remove --tune.")
 
 
-def rows_to_tune(plan: Plan) -> str:
-    """Return which rows are trained, as `Train.trainable`: all but those that the method keeps."""
-    table = plan.tables[0]
-    keeps_rows = plan.choice_of(table).kept_rows(table.max_len_before) > 0
-    return "new" if keeps_rows else "positions"
-
-
-def tuning_settings(plan: Plan, data: tuple[str, ...], kind: str | None) -> Train:
-    """Return the settings of the training; its steps follow from the time.
-
-    Args:
-        plan: The resize.
-        data: The text.
-        kind: Of the model, as its files state it; None if they do not.
-    """
-    settings = Train(
-        data,
-        steps=1,
-        tokens=READ_TOKENS,
-        trainable=rows_to_tune(plan),
-        save="last",
-    )
-    if kind == ENCODER:
-        return replace(settings, window=plan.max_len_before)
-    # As many tokens per step, however long the texts are.
-    texts = max(WINDOWS_PER_STEP * plan.max_len_before // plan.max_len_after, 1)
-    return replace(settings, distill=1.0, batch_size=texts)
-
-
-def open_tuning(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -> "TrainingTask":
-    """Tokenize the text that a table is tuned on into a folder, before the model is loaded.
-
-    Args:
-        files: The model before the resize.
-        plan: The resize, with any method.
-        train: From `tuning_settings`.
-        folder: For the tokens.
+def check_tuning_text(plan: Plan, data: tuple[str, ...]) -> None:
+    """Check that a text has windows of the new length to train on, and others to decide by.
 
     Raises:
-        TrainingError: There are several processes, or a setting does not apply to the model.
-        DataError: The text cannot be read, or has too few windows of the new length to train on,
-            and others to decide by.
+        DataError: It has too few.
+        CheckpointError: The model has no tokenizer.
     """
-    from ctxextend.comparison.in_memory import open_training
-    from ctxextend.training.training_text import MIN_WHOLE_WINDOWS, ShortTextError
+    from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
 
-    check_texts(train.data, train.text_field)
-    folder.mkdir(exist_ok=True)
-    task: TrainingTask | None = None
-    try:
-        task = open_training(files, plan, train, folder)
-        tokens = len(task.text.train.tokens)
-    except ShortTextError as error:
-        tokens = error.tokens
-    length = plan.max_len_after - files.tokenizer.num_special
+    tokenizer = open_files(plan.model).tokenizer
+    length = plan.max_len_after - tokenizer.num_special
     required = 2 * MIN_WHOLE_WINDOWS
-    windows = tokens // length
-    if task is None or windows < required:
+    texts = read_ids(
+        data, Train.text_field, tokenizer.encode, tokenizer.separator, required * length, []
+    )
+    windows = sum(map(len, texts)) // length
+    if windows < required:
         message = (
             f"The text has {counted(windows, 'window')} of {length:,} tokens, but tuning a table "
             f"requires {required}: {MIN_WHOLE_WINDOWS} to train on, and {MIN_WHOLE_WINDOWS} that "
             "decide."
         )
-        raise DataError(message, "Pass more text with --data, or use a smaller --to.")
-    return task
+        raise DataError(message, "Pass more text with --tune, or use a smaller --to.")
+
+
+def tuning_settings(plan: Plan, data: tuple[str, ...], kind: str | None) -> Train:
+    """Return the settings of the training; its steps follow from the time.
+
+    All rows are trained but those that the method keeps.
+
+    Args:
+        plan: The resize.
+        data: The text.
+        kind: Of the model.
+    """
+    table = plan.tables[0]
+    trainable = "positions"
+    if plan.choice_of(table).kept_rows(table.max_len_before) > 0:
+        trainable = "new"
+    settings = Train(data, steps=1, tokens=READ_TOKENS, trainable=trainable, save="last")
+    if kind == ENCODER:
+        return replace(settings, window=plan.max_len_before)
+    # As many tokens per step, however long the texts are.
+    texts = max(WINDOWS_PER_STEP * plan.max_len_before // plan.max_len_after, 1)
+    return replace(settings, distill=1.0, batch_size=texts)

@@ -19,10 +19,10 @@ from ctxextend.output.output import Output
 from ctxextend.output.prepare import compute_tables, edited_texts, encode
 from ctxextend.output.record import (
     Hashes,
-    facts_of_rows,
     pinned_ref,
     placeholders,
     recipe_text,
+    resize_facts,
     uses_ml_dtypes,
 )
 from ctxextend.plan.layouts import weight_layouts
@@ -73,7 +73,7 @@ def _encoded_recipe(plan: Plan, converted: Converted, folder: Path, hashes: Hash
     """Return the recipe of a conversion; see `output.record.recipe_text`."""
     facts = converted.facts
     if converted.records_rows:
-        facts = {**facts, **facts_of_rows(plan, hashes.tables)}
+        facts = {**resize_facts(plan, hashes.tables), **facts}
     text = recipe_text(
         Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=converted.settings),
         plan.checkpoint,

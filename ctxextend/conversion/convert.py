@@ -19,8 +19,7 @@ from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Convert, Resize
-from ctxextend.tables.choice import complete_text
-from ctxextend.tables.method_facts import COPY
+from ctxextend.tables.method_facts import COPY, method_text
 from ctxextend.version import __version__
 
 
@@ -84,7 +83,9 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     settings = conversion.settings
     if not conversion.twin.has_windows or not twin_plan.creates_rows:
         return settings
-    return replace(settings, method=complete_text(twin_plan.main_choice))
+    choice = twin_plan.main_choice
+    method = method_text(choice.name, {**choice.settings, "keep_first": choice.keep_first or None})
+    return replace(settings, method=method)
 
 
 def prepare_conversion(

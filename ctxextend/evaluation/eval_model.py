@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.text_tokenizer import NamedTokenizer, TextTokenizer
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
-from ctxextend.output.record import table_hash
 from ctxextend.plan.found_table import FoundTable, context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
-from ctxextend.provenance import FINGERPRINT, Provenance, read_provenance, trainings
+from ctxextend.provenance import Provenance, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef
 from ctxextend.tables.sinusoids import fit_layout
 
@@ -201,16 +199,16 @@ class EvalModel:
 ModelOrFiles = EvalModel | ModelFiles
 
 
-def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ResizableFiles:
-    """Check that a checkpoint can be loaded and has the weights of the hashes.
+def open_files(opened: OpenedModel, fingerprint: str | None = None) -> ResizableFiles:
+    """Check that a checkpoint can be loaded and has the weights of a fingerprint.
 
     Raises:
-        CheckpointError: The weights differ from the hashes, transformers cannot load them, or the
+        CheckpointError: The weights are others, transformers cannot load them, or the
             first table does not have the rows that the config states.
     """
     checkpoint = opened.checkpoint
     table = opened.tables[0]
-    check_source(checkpoint, opened.ref, hashes or {})
+    check_source(checkpoint, opened.ref, fingerprint)
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
     max_len = context_length(table)
     if table.has_rows:
@@ -247,51 +245,29 @@ def _without_held_out(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
     """Return the tokenizer that the recipe of a checkpoint names, or else that in its folder."""
-    if provenance is not None and provenance.base.tokenizer:
-        return provenance.base.tokenizer
+    if provenance is not None and provenance.steps[-1].source.tokenizer:
+        return provenance.steps[-1].source.tokenizer
     return checkpoint.root / checkpoint.model
 
 
-def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
-    """Check weights against the hashes in a recipe, by name of the table.
-
-    The hash of the name `FINGERPRINT` is that of samples of all tensors. It is checked last, so
-    that a table that differs is named.
+def check_source(checkpoint: Checkpoint, ref: CheckpointRef, fingerprint: str | None) -> None:
+    """Check weights against the fingerprint in a recipe, if it records one.
 
     Raises:
         CheckpointError: The weights differ.
     """
-    for name, expected in hashes.items():
-        if name != FINGERPRINT and not _has_hash(checkpoint, name, expected):
-            raise _changed_source(ref, f"table {name} differs")
-    fingerprint = hashes.get(FINGERPRINT)
     if fingerprint is not None and checkpoint.weights.fingerprint() != fingerprint:
-        change = "its tables are the same, but other weights or a header changed"
-        raise _changed_source(ref, change)
-
-
-def _has_hash(checkpoint: Checkpoint, name: str, expected: str) -> bool:
-    """Whether a checkpoint has a table of this name and hash."""
-    file = checkpoint.weights.file_of.get(name)
-    if file is None:
-        return False
-    return table_hash(read_floats(file, name)) == expected
-
-
-def _changed_source(ref: CheckpointRef, change: str) -> CheckpointError:
-    """Return the error for a source that differs from what a recipe recorded."""
-    message = f"{ref.source} has changed since the recipe was written: {change}."
-    hint = (
-        "Restore its weights, or use the changed ones: add --set provenance=null (run) "
-        "or --base (train)."
-    )
-    return CheckpointError(message, hint)
+        raise CheckpointError(
+            f"{ref.source} has changed since the recipe was written.",
+            "Restore its weights, or use the changed ones: add --set provenance=null (run) or "
+            "--base (train).",
+        )
 
 
 def open_eval_model(
     ref: CheckpointRef,
     precision: str = "auto",
-    hashes: Mapping[str, str] | None = None,
+    fingerprint: str | None = None,
     device: str | None = None,
 ) -> EvalModel:
     """Load a checkpoint with its tokenizer.
@@ -300,7 +276,7 @@ def open_eval_model(
         CheckpointError: As `open_files` and `load_eval_model`.
         UnsupportedModelError: It is an encoder-decoder model.
     """
-    return load_eval_model(open_files(open_model(ref), hashes), precision, device)
+    return load_eval_model(open_files(open_model(ref), fingerprint), precision, device)
 
 
 def auto_precision(device: str) -> str:

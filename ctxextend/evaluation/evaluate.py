@@ -42,14 +42,6 @@ TRAINED_AND_BASE = (
 )
 
 
-class EvaluationInterrupted(KeyboardInterrupt):
-    """Ctrl-C during an evaluation; `evaluation` has the results so far, with `complete` False."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__("interrupted")
-        self.evaluation = evaluation
-
-
 @accepts_settings(CheckpointRef, Evaluate, without=TABLE_KEYS)
 def evaluate(
     reference: str | os.PathLike[str],
@@ -81,7 +73,6 @@ def evaluate(
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
             shorter than one window, or a length or a measure does not apply to the model.
-        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     ref, settings = split_ref(reference, settings)
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
@@ -94,7 +85,6 @@ def evaluate_checkpoint(
 
     Raises:
         CtxextendError: As `evaluate`.
-        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     check_start(settings)
     search_set = read_search_set(settings)
@@ -122,13 +112,9 @@ def evaluate_checkpoint(
     failed = [f"{failure} {PASS_BASE}" for failure in failures]
     run.warnings = (*failed, *text_warnings, *run.warnings)
     total = run.tokens + run.base_tokens
-    try:
-        threads = torch_threads(model.model, settings.threads)
-        with threads, length_errors(files, longest):
-            run.measure(lambda tokens: progress(tokens, total))
-    except KeyboardInterrupt:
-        raise EvaluationInterrupted(run.report(complete=False)) from None
-    return run.report(complete=True)
+    with torch_threads(model.model, settings.threads), length_errors(files, longest):
+        run.measure(lambda tokens: progress(tokens, total))
+    return run.report()
 
 
 def check_start(settings: Evaluate) -> None:
@@ -172,7 +158,8 @@ def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[s
     """Return a note without a base, or if the model was trained and its base was not."""
     if stated is None:
         return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
-    if base is not None and any(step.trainable for step in stated.chain):
+    is_trained = stated.provenance is not None and stated.provenance.trainable is not None
+    if base is not None and is_trained:
         return [TRAINED_AND_BASE]
     return []
 
@@ -192,7 +179,7 @@ def open_base(
         return None, []
     try:
         base = eval_model.open_eval_model(
-            stated.ref, settings.precision, stated.hashes, settings.device
+            stated.ref, settings.precision, stated.fingerprint, settings.device
         )
         if base.kind != kind:
             message = f"{base.name} is {KIND_NAMES[base.kind]}, but {name} is {KIND_NAMES[kind]}."

@@ -113,7 +113,6 @@ class LossEstimate(Estimate):
 # What limited the text that was read, for messages.
 TEXT_LIMITS = {
     "tokens": "limited by --tokens",
-    "time": "limited by the time",
     "text": "limited by the end of the text",
 }
 
@@ -377,7 +376,7 @@ def _difference(measured: DocumentScores, mode: str) -> Estimate | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete")):
+class Evaluation(Result, shows=("source", "base", "max_len", "tokens")):
     """How much a checkpoint's context length helps on a text."""
 
     source: str  # the evaluated checkpoint
@@ -399,7 +398,6 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     effective: Effective | None = None
     retrieval: Retrieval | None = None
     search: SearchResult | None = None
-    complete: bool = True  # False if interrupted
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The tasks of an evaluation: which ones apply to a model and a text, and their results so far."""
+"""The tasks of an evaluation: which ones apply to a model and a text, and their results."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ KIND_NAMES = {
 
 @dataclass
 class EvaluationRun:
-    """The tasks of an evaluation and their results so far.
+    """The tasks of an evaluation and their results.
 
     `measure` can be called again after the positions of the model have changed.
     """
@@ -93,8 +93,8 @@ class EvaluationRun:
         for task in self.tasks:
             task.measure(advance)
 
-    def report(self, *, complete: bool) -> Evaluation:
-        """Return the results so far."""
+    def report(self) -> Evaluation:
+        """Return the results."""
         model = self.model
         base = self.base
         warnings = [*self.warnings]
@@ -113,7 +113,6 @@ class EvaluationRun:
             limited_by=self.text.limited_by,
             seed=self.settings.seed,
             precision=model.precision,
-            complete=complete,
             seconds=round(time.perf_counter() - self.started, 3),
             warnings=tuple(warnings),
             notes=self.notes,
@@ -128,7 +127,6 @@ def plan_evaluation(
     documents: Iterable[Ids] | None = None,
     *,
     search_set: SearchSet | None = None,
-    minimum: int = 1,
     short_hint: str = "",
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
@@ -140,10 +138,9 @@ def plan_evaluation(
         settings: What to measure, and on which text.
         documents: Token ids of each document; None: those of the settings.
         search_set: Judged queries, for encoders.
-        minimum: Minimum number of windows.
-        short_hint: What to do if the text has fewer; by default, to pass more text or to use
-            shorter windows.
-        notes: Notes of the evaluation so far.
+        short_hint: What to do if the text is shorter than a window; by default, to pass more text
+            or to use shorter windows.
+        notes: Notes about the model.
 
     Raises:
         ResizeError: A length or a measure does not apply to the model.
@@ -160,7 +157,7 @@ def plan_evaluation(
     size = longest - model.tokenizer.num_special
     warnings = list[str]()
     if documents is None and settings.data:
-        documents, warnings = read_unseen([model], settings, size * minimum)
+        documents, warnings = read_unseen([model], settings, size)
     if documents is None:
         measures = ()
         text = TextWindows()
@@ -171,7 +168,6 @@ def plan_evaluation(
             max(settings.tokens // longest, 1),
             model.tokenizer.separator,
             one_each="retrieval" in measures,
-            minimum=minimum,
             short_hint=short_hint,
         )
     eval_model.check_vocabulary(model, text.ids)

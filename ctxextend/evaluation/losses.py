@@ -261,7 +261,7 @@ class TargetWindows:
 
 @dataclass
 class LossTask:
-    """Scores windows of one text in several modes, and keeps the losses so far."""
+    """Scores windows of one text in several modes, and keeps the losses."""
 
     scorer: Scorer
     windows: TargetWindows
@@ -269,7 +269,7 @@ class LossTask:
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
     across_documents: bool = False  # whether texts span several documents
-    # losses of each window's targets, for the windows read so far
+    # losses of each window's targets
     losses_by_mode: dict[ModeKey, list[Losses]] = field(default_factory=dict)
 
     @property
@@ -319,18 +319,12 @@ class LossTask:
             advance(self._tokens_per_window(modes) * len(batch))
 
     @property
-    def windows_scored(self) -> int:
-        """The number of windows scored in all modes."""
-        scored = [len(self.losses_by_mode.get(mode.key, ())) for mode in self.modes]
-        return min(scored, default=0)
-
-    @property
     def scores(self) -> tuple[Losses, ...]:
         """The values that rank models: the losses of each window."""
         return tuple(self.losses_by_mode[self.modes[0].key])
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
-        """Return the losses of the windows scored in all modes, by mode name and context length.
+        """Return the losses of all windows, by mode name and context length.
 
         Those of the model with its longest context are not read again if they are known by
         position.
@@ -338,15 +332,11 @@ class LossTask:
         losses_of = dict[tuple[str, int], list[Losses]]()
         for mode in self.modes:
             if mode.key.measure == measure:
-                losses_of[mode.key.name, mode.key.context] = self._losses_in(mode.key)
+                losses_of[mode.key.name, mode.key.context] = self.losses_by_mode[mode.key]
         is_reused = reuses_position_losses(self.scorer.model, self.requested)
         if measure == BY_CONTEXT and is_reused:
             losses_of[MODEL, self.windows.length] = self._longest_context_losses()
         return losses_of
-
-    def _losses_in(self, key: ModeKey) -> list[Losses]:
-        """Return the losses in a mode of the windows scored in all modes."""
-        return self.losses_by_mode[key][: self.windows_scored]
 
     def _longest_context_losses(self) -> list[Losses]:
         """Return the losses with the longest context.
@@ -354,20 +344,19 @@ class LossTask:
         They are the last losses by position: both ranges of scored tokens end with the window.
         """
         key = ModeKey(measure=BY_POSITION, name=MODEL, context=self.windows.length)
-        by_position = self._losses_in(key)
         count = len(self.windows.ranges[BY_CONTEXT])
-        return [losses[-count:] for losses in by_position]
+        return [losses[-count:] for losses in self.losses_by_mode[key]]
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        reported = self.requested if self.windows_scored else ()
+        reported = self.requested
         warnings = []
         if not all(are_finite(losses) for losses in self.losses_by_mode.values()):
             warnings.append(NOT_FINITE)
         if BY_POSITION in reported:
             warnings += _unsuitable_text(self)
         return {
-            "tokens": self.windows.length * self.windows_scored,
+            "tokens": self.windows.length * len(self.windows.texts),
             "across_documents": self.across_documents,
             "warnings": warnings,
             "positions": _position_losses(self) if BY_POSITION in reported else None,
@@ -388,7 +377,8 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
     by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
     before = len(task.scorer.model.tokenizer.before)
     positions = [
-        task.windows.targets(number)[BY_POSITION] + before for number in range(task.windows_scored)
+        task.windows.targets(number)[BY_POSITION] + before
+        for number in range(len(task.windows.texts))
     ]
     changes = dict[str, Estimate]()
     for name, losses in by_name.items():
@@ -396,7 +386,7 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
             changes[name] = _difference(by_name[MODEL], losses)
     return results.PositionLosses(
         length=task.windows.length,
-        windows=task.windows_scored,
+        windows=len(task.windows.texts),
         losses={name: estimate_loss(losses) for name, losses in by_name.items()},
         changes=changes,
         buckets=tuple(loss_buckets(positions, by_name, task.windows.length)),
@@ -406,7 +396,7 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
 def _unsuitable_text(task: LossTask) -> Iterator[str]:
     """Yield a warning if the base predicts a text worse with more context."""
     by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
-    if SLIDING not in by_name or TRUNCATED not in by_name:  # quick comparisons have one
+    if SLIDING not in by_name:  # without a base
         return
     cost = _difference(by_name[SLIDING], by_name[TRUNCATED])
     if cost.sign == 1:
@@ -443,7 +433,7 @@ def _context_losses(task: LossTask) -> results.ContextLosses:
             )
         )
     return results.ContextLosses(
-        reference=reference, windows=task.windows_scored, points=tuple(points)
+        reference=reference, windows=len(task.windows.texts), points=tuple(points)
     )
 
 

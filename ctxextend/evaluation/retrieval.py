@@ -58,7 +58,7 @@ class BaseReading:
 
 @dataclass
 class DocumentTask:
-    """Documents with queries, and the scores so far; all texts are without special tokens."""
+    """Documents with queries, and their scores; all texts are without special tokens."""
 
     model: Embedder
     base: Embedder | None  # None: the model also embeds the queries, and no other mode is measured
@@ -210,8 +210,6 @@ class RetrievalTask(DocumentTask):
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
-        if MODEL not in self.found:
-            return {}
         modes = dict[str, Recall]()
         for mode in self.found:
             change = None

@@ -8,7 +8,6 @@ import numpy as np
 from ctxextend.evaluation.embedding import Embedder, read_prompts
 from ctxextend.evaluation.eval_model import check_same_tokens, check_vocabulary
 from ctxextend.evaluation.evaluation_result import (
-    MODEL,
     TRUNCATED,
     Estimate,
     SearchResult,
@@ -18,7 +17,7 @@ from ctxextend.evaluation.search_set import SearchSet
 
 
 class SearchTask(DocumentTask):
-    """A search set as tokens, and the scores so far.
+    """A search set as tokens, and its scores.
 
     `DocumentTask` ranks the documents, keeps the scores of queries as `found`, by mode and name,
     and returns the `mean` of a score.
@@ -28,8 +27,6 @@ class SearchTask(DocumentTask):
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
-        if MODEL not in self.found:
-            return {}
         search = SearchResult(
             length=self.length,
             documents=len(self.documents),

@@ -89,7 +89,7 @@ def _is_other_causal_model(ref: CheckpointRef) -> bool:
     source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
     if (source.folder / MODULES).is_file():
         return False
-    return _is_causal(open_config(source).config)
+    return _is_causal(open_config(source))
 
 
 def _is_causal(config: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class Task(Protocol):
-    """Something to measure of a model, and its results so far."""
+    """Something to measure of a model, and its results."""
 
     @property
     def tokens(self) -> int:

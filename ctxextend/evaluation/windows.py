@@ -37,14 +37,12 @@ def cut_windows(
     separator: int | None,
     *,
     one_each: bool = False,
-    minimum: int = 1,
     short_hint: str = "",
 ) -> TextWindows:
     """Cut documents, each of shape (tokens,), into windows that do not overlap.
 
-    Windows stay inside documents, unless that would leave more than half of the text unused or give
-    fewer than `minimum` windows: then documents are joined with a separator. Reading stops at the
-    last document needed.
+    Windows stay inside documents, unless that would leave more than half of the text unused: then
+    documents are joined with a separator. Reading stops at the last document needed.
 
     Args:
         documents: Token ids of each document.
@@ -52,11 +50,10 @@ def cut_windows(
         count: Maximum number of windows.
         separator: The token between joined documents, or None.
         one_each: Take only the first window of each document.
-        minimum: Minimum number of windows.
-        short_hint: What to do if there are fewer.
+        short_hint: What to do if the text is shorter than a window.
 
     Raises:
-        DataError: The text has fewer than `minimum` windows.
+        DataError: It is.
     """
     inside = list[Ids]()
     read = list[Ids]()
@@ -72,9 +69,9 @@ def cut_windows(
             break
     inside = inside[:count]
     joined = _cut(join_documents(read, separator), size)[:count]
-    if len(joined) < minimum:
-        raise too_short_error(tokens, size, minimum, short_hint)
-    across = 2 * len(inside) < len(joined) or len(inside) < minimum
+    if not joined:
+        raise too_short_error(tokens, size, short_hint)
+    across = 2 * len(inside) < len(joined)
     windows = joined if across else inside
     if len(windows) == count:
         limited_by = "tokens"
@@ -100,22 +97,18 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
 
 
-def too_short_error(tokens: int, size: int, minimum: int = 1, hint: str = "") -> DataError:
-    """Return the error for a text of so many tokens: fewer than `minimum` windows of `size`.
+def too_short_error(tokens: int, size: int, hint: str = "") -> DataError:
+    """Return the error for a text of so many tokens, fewer than a window of `size`.
 
     `hint` is what to do, by default to pass more text or to use shorter windows.
     """
-    if minimum == 1:
-        needed = f"one window needs {size:,}"
-    else:
-        needed = f"{minimum} windows of {size:,} are needed"
     if not hint:
         hint = "Pass more text with --data"
         shorter = 2 ** max(tokens.bit_length() - 1, 0)
-        if minimum == 1 and shorter >= MIN_WINDOW:
+        if shorter >= MIN_WINDOW:
             hint += f", or use shorter windows with --length {shorter}"
         hint += "."
-    return DataError(f"The text has {tokens:,} tokens; {needed}.", hint)
+    return DataError(f"The text has {tokens:,} tokens; one window needs {size:,}.", hint)
 
 
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:

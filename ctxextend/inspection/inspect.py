@@ -65,14 +65,14 @@ def inspect(
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect` for the arguments and errors."""
-    first_step = None  # of the recipe; it states what was trained in all later steps too
+    resize = None
     method = None
     trainable = None
     provenance = read_provenance(model.checkpoint)
     if provenance is not None:
-        first_step = provenance.chain[-1]
-        method = first_step.method
-        trainable = first_step.trainable
+        resize = provenance.resize
+        method = resize.method
+        trainable = provenance.trainable
     parameters = _count_parameters(model)
     gguf = gguf_of(model.checkpoint)
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
@@ -81,9 +81,9 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         if gguf is not None and is_quantised(table):
             reports[table.name] = report_quantised(table)
         elif not table.has_rows:
-            reports[table.name] = report_scheme(table, first_step)
+            reports[table.name] = report_scheme(table, resize)
         else:
-            reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
+            reports[table.name] = report_table(model.checkpoint, table, resize, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
     if gguf is None:
         limits = _folder_limits(model, reports, selected)

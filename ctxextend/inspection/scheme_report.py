@@ -13,7 +13,7 @@ from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.found_table import FoundTable
-from ctxextend.provenance import Provenance
+from ctxextend.provenance import Step
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
 from ctxextend.tables.rotary import frequencies, ntk_base
@@ -115,7 +115,7 @@ class ThetaResize:
     length_before: int  # in tokens
 
 
-def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
+def report_scheme(table: FoundTable, recipe: Step | None) -> SchemeReport:
     """Report positions without a table of rows.
 
     Args:
@@ -158,7 +158,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     )
 
 
-def _theta_resize(table: FoundTable, recipe: Provenance | None, length: int) -> ThetaResize | None:
+def _theta_resize(table: FoundTable, recipe: Step | None, length: int) -> ThetaResize | None:
     """Return the resize by ``theta`` that gave rotary positions a length; None if none did.
 
     Args:

@@ -15,7 +15,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
-from ctxextend.provenance import Provenance
+from ctxextend.provenance import Step
 from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
@@ -82,7 +82,6 @@ class TableReport(
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
             "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
             "effective_rank": stats.effective_rank,
-            "components": stats.components,
             "mean_row_norm": stats.mean_norm,
             "outliers": [
                 {"row": position + first, "reason": reason}
@@ -262,7 +261,7 @@ def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
 
 
 def report_table(
-    checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int
+    checkpoint: Checkpoint, table: FoundTable, recipe: Step | None, parameters: int
 ) -> TableReport:
     """Read a table once, and measure its rows.
 
@@ -357,7 +356,7 @@ def _fit_sinusoids(
 
 
 def _resized_rows(
-    location: TableLocation, name: str, rows: int, recipe: Provenance | None
+    location: TableLocation, name: str, rows: int, recipe: Step | None
 ) -> tuple[tuple[RowRange, ...] | None, int | None]:
     """Return the rows that a recipe created, and the length before; None of both if unknown."""
     if recipe is None:

@@ -40,7 +40,6 @@ def extend_model(
     *,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
@@ -61,7 +60,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part: See `Resize`.
+        keep_first, part: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -73,7 +72,6 @@ def extend_model(
         to,
         method=method,
         keep_first=keep_first,
-        drop_last=drop_last,
         part=part,
     )
     config = _config_values(model)

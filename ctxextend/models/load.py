@@ -73,8 +73,8 @@ def load(
 ) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
-    Under torch's `FakeTensorMode`, no weights are read. Torch's random number generator is seeded,
-    since missing weights are initialised at random: the same for every checkpoint.
+    Torch's random number generator is seeded, since missing weights are initialised at random: the
+    same for every checkpoint.
 
     Args:
         checkpoint: The checkpoint; see `check_loadable`.
@@ -90,19 +90,14 @@ def load(
     """
     import torch
     import transformers
-    from torch._guards import active_fake_mode
 
     model_type = checkpoint.config.get("model_type")
-    has_values = active_fake_mode() is None
     torch.manual_seed(0)
     with quiet_transformers():
         try:
             # Finding a class imports its module, which may need a library that is not installed.
             loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
-            if has_values:
-                model, info = _from_pretrained(checkpoint, loader, dtype, config)
-            else:
-                model, info = _build(checkpoint, loader, dtype)
+            model, info = _from_pretrained(checkpoint, loader, dtype, config)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
@@ -171,41 +166,6 @@ def _config_object(checkpoint: Checkpoint, config_class: Any) -> Any:
         return transformers.AutoConfig.for_model(**checkpoint.config)
     folder = str(checkpoint.root / checkpoint.model)
     return config_class.from_pretrained(folder, trust_remote_code=False)
-
-
-def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
-    """Build the model of a checkpoint without values, and find parameters that the files lack."""
-    import torch
-    import transformers
-    from transformers.initialization import no_init_weights
-
-    config = _config_object(checkpoint, transformers.AutoConfig)
-    build = getattr(loader, "_from_config", None) or loader.from_config
-    with no_init_weights():  # some initialisations read values
-        model = build(config, dtype=getattr(torch, dtype))
-    model.tie_weights()
-    missing = _missing_parameters(model, checkpoint)
-    return model, LoadingInfo(missing=missing, unexpected=(), mismatched=())
-
-
-def _missing_parameters(model: Any, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the parameters outside of layers for which a checkpoint has no tensor."""
-    matched = _find_parameters(model, checkpoint).values()
-    # Tied parameters have several names, of which files have one.
-    matched_ids = {id(model.get_parameter(name)) for name in matched}
-    missing = []
-    for name, value in model.named_parameters():
-        if id(value) not in matched_ids and not _is_in_layer(name):
-            missing.append(name)
-    return tuple(missing)
-
-
-def _is_in_layer(name: str) -> bool:
-    """Whether a parameter belongs to a layer.
-
-    Files may name and shape such parameters otherwise, as those of experts.
-    """
-    return re.search(r"\.\d+\.", name) is not None
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
@@ -298,16 +258,6 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     Raises:
         CheckpointError: The model has no parameter for one of `tables`.
     """
-    matched = _find_parameters(model, checkpoint)
-    for table in tables:
-        if table not in matched:
-            wanted = f"parameter with name and shape of {table}"
-            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
-    return matched
-
-
-def _find_parameters(model: Any, checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the names of a model's parameters by tensor; see `match_parameters`."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     parameters = {
@@ -321,6 +271,10 @@ def _find_parameters(model: Any, checkpoint: Checkpoint) -> dict[str, str]:
             if parameters.get(candidate) == entry.shape:
                 matched[name] = candidate
                 break
+    for table in tables:
+        if table not in matched:
+            wanted = f"parameter with name and shape of {table}"
+            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
 
 

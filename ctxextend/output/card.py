@@ -116,17 +116,17 @@ def without_untrained_statements(card: str, max_len: int) -> str:
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub id of a checkpoint, or of the nearest Hub model in its chain of recipes.
+    """Return the Hub id of a checkpoint, or of the nearest Hub model that its recipe names.
 
     None if it is unknown.
     """
     if checkpoint.source.hub_id:
         return checkpoint.source.hub_id
     provenance = read_provenance(checkpoint)
-    for step in provenance.chain if provenance else ():
+    for step in reversed(provenance.steps if provenance else ()):
         # Only Hub models have a revision in recipes.
-        if step.base.revision and is_hub_id(step.base.source):
-            return step.base.source
+        if step.source.revision and is_hub_id(step.source.source):
+            return step.source.source
     return None
 
 

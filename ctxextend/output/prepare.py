@@ -18,7 +18,6 @@ from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import (
     Hashes,
     RecipeOf,
-    TableHashes,
     placeholders,
     resize_recipe_text,
     table_hash,
@@ -169,7 +168,7 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         ResizeError: A table does not fit in memory.
     """
     tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
-    hashes = dict[str, TableHashes]()
+    hashes = dict[str, str]()
     warnings = list[str]()
     fingerprint = None
     if not source.weights.is_remote:
@@ -178,7 +177,7 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         before = read_rows(plan.checkpoint, table)
         after = resize_rows(table, before, plan.choice_of(table))
         tensors[table.name] = after
-        hashes[table.name] = TableHashes(before=table_hash(before), after=table_hash(after))
+        hashes[table.name] = table_hash(after)
         warnings += _nonfinite_warnings(table, before, after)
     return NewTensors(
         tensor=tensors.__getitem__,

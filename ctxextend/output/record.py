@@ -13,25 +13,18 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.provenance import read_provenance, trainings
+from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.version import __version__
 
 
-class TableHashes(NamedTuple):
-    """SHA-256 of a table in the source and in the output."""
-
-    before: str
-    after: str
-
-
 class Hashes(NamedTuple):
     """What a recipe records of the weights, known once they are written."""
 
     fingerprint: str | None  # of the source's weights; None if they were not downloaded
-    tables: Mapping[str, TableHashes]  # of stored tables, by name
+    tables: Mapping[str, str]  # SHA-256 of stored tables in the output, by name
 
 
 # Returns the recipe of an output, for its folder.
@@ -47,8 +40,7 @@ def table_hash(array: NDArray[Any]) -> str:
 def placeholders(plan: Plan) -> Hashes:
     """Return hashes as long as the real ones, to plan the size of a recipe."""
     text = "x" * 64
-    tables = {table.name: TableHashes(before=text, after=text) for table in plan.stored}
-    return Hashes(fingerprint=text, tables=tables)
+    return Hashes(fingerprint=text, tables={table.name: text for table in plan.stored})
 
 
 def recipe_text(
@@ -96,14 +88,13 @@ def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:
 
 def resize_recipe_text(plan: Plan, folder: Path, hashes: Hashes) -> str:
     """Return the recipe of a resized checkpoint; see `recipe_text`."""
-    settings = recorded_settings(plan)
-    facts = _facts(plan, settings, hashes.tables)
-    before = read_provenance(plan.checkpoint)
-    if before is not None and not plan.is_changed:
+    facts = resize_facts(plan, hashes.tables)
+    steps = earlier_steps(read_provenance(plan.checkpoint))
+    if steps and not plan.is_changed:
         # A copy: its rows are what the earlier resize or training made of them.
-        facts["source_recipe"] = before.values
+        facts["steps"] = steps
     return recipe_text(
-        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings),
+        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=recorded_settings(plan)),
         plan.checkpoint,
         facts,
         hashes.fingerprint,
@@ -122,12 +113,12 @@ def recorded_settings(plan: Plan) -> Resize:
 
     - Without new rows, it is `TRUNCATE`, or None if no table changes.
     - If all tables have the same method, it is that one, with the settings that were chosen.
-    - Else it is what the user gave, or None; `_facts` records the method of each table.
+    - Else it is what the user gave, or None; `resize_facts` records the method of each table.
     """
     settings = plan.settings
     if not plan.creates_rows:
         method = TRUNCATE if plan.is_changed else None
-        return replace(settings, method=method, keep_first=None, drop_last=0)
+        return replace(settings, method=method, keep_first=None)
     methods = set(plan.methods.values())
     if len(methods) == 1:
         return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
@@ -135,11 +126,12 @@ def recorded_settings(plan: Plan) -> Resize:
     return replace(settings, method=given, keep_first=settings.choice.keep_first)
 
 
-def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
+def resize_facts(plan: Plan, hashes: Mapping[str, str]) -> dict[str, Any]:
     """Return what a recipe records about the model and its tables.
 
     The method is stated once if all tables have the same, else for each table.
     """
+    settings = recorded_settings(plan)
     facts: dict[str, Any] = {"model_type": plan.model_type}
     if settings.method:
         facts["method"] = settings.method
@@ -153,20 +145,8 @@ def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> d
     return {**facts, "tables": tables}
 
 
-def facts_of_rows(plan: Plan, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
-    """Return what a recipe records about the method and the tables of a converted checkpoint.
-
-    Its source has other tables, so their hashes before are left out: no file has these.
-    """
-    facts = _facts(plan, recorded_settings(plan), hashes)
-    del facts["model_type"]
-    for table in facts["tables"]:
-        del table["sha256_before"]
-    return facts
-
-
 def _table_facts(
-    table: TablePlan, own_method: str | None, hashes: Mapping[str, TableHashes]
+    table: TablePlan, own_method: str | None, hashes: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return what a recipe records about a table, with its method if tables have several."""
     facts: dict[str, Any] = {"name": table.name}
@@ -175,6 +155,5 @@ def _table_facts(
     facts["rows_before"] = table.rows_before
     facts["rows_after"] = table.rows_after
     if table.is_stored:
-        facts["sha256_before"] = hashes[table.name].before
-        facts["sha256_after"] = hashes[table.name].after
+        facts["sha256"] = hashes[table.name]
     return facts

@@ -30,7 +30,7 @@ from ctxextend.plan.gguf_edits import metadata_edits
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
-from ctxextend.recipe import BOTH, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.rope_types import TRAINED, rotates
 
 
@@ -121,11 +121,13 @@ def _config_edits(
     config = checkpoint.config
     changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
     reasons = _reasons_of_engine_keys(config, tables)
-    if settings.dialect == BOTH:
-        planned = _in_both_dialects(config, changes, tables)
-        reasons |= dict.fromkeys(planned.keys() - changes.keys(), ADDED)
-        changes = planned
-    for path, after in in_existing_objects(config, changes).items():
+    planned = changes
+    for table in tables:
+        if table.rope:
+            location = replace(table.location, config=config)
+            planned = with_other_dialect(location, planned)
+    reasons |= dict.fromkeys(planned.keys() - changes.keys(), ADDED)
+    for path, after in in_existing_objects(config, planned).items():
         reason = reasons.get(path, "")
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
 
@@ -140,17 +142,6 @@ def _reasons_of_engine_keys(
             if nested(config, path) is None:
                 reasons[path] = f"needed by {key.needed_by}"
     return reasons
-
-
-def _in_both_dialects(
-    config: Mapping[str, Any], changes: Changes, tables: Sequence[TablePlan]
-) -> Changes:
-    """Return changes of a config that also state planned rotary settings in the other dialect."""
-    for table in tables:
-        if table.rope:
-            location = replace(table.location, config=config)
-            changes = with_other_dialect(location, changes)
-    return changes
 
 
 def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> dict[Keys, Any]:

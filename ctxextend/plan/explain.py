@@ -85,11 +85,9 @@ def explain(plan: Plan) -> Explanation:
 def _summarise(plan: Plan) -> str:
     """Return the methods with their settings, or what else creates the output, in a few words."""
     parts = list(dict.fromkeys(plan.methods.values())) or [plan.method]
-    if plan.creates_rows:
-        if plan.settings.choice.keep_first:
-            parts.append(f"--keep-first {plan.settings.choice.keep_first}")
-        if plan.settings.drop_last:
-            parts.append(f"--drop-last {plan.settings.drop_last}")
+    kept = plan.settings.choice.keep_first
+    if plan.creates_rows and kept:
+        parts.append(f"--keep-first {kept}")
     return ", ".join(parts)
 
 

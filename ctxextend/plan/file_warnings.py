@@ -1,10 +1,9 @@
-"""Warnings about links and code in the folder of a checkpoint."""
+"""Warnings about links in the folder of a checkpoint, and about code that its files name."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from ctxextend.checkpoints.filenames import is_code
-from ctxextend.checkpoints.folder import Checkpoint, code_files
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, listed
@@ -19,22 +18,13 @@ AUTO_MAP_FILES = (
 
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield a warning for links that leave the folder, for code files, and for auto_map entries."""
+    """Yield a warning for links that leave the folder, and for auto_map entries."""
     outside = [name for name, reason in checkpoint.omitted.items() if reason == OUTSIDE]
     if outside:
         kind = "symlinks that point" if len(outside) > 1 else "a symlink that points"
         yield (
             f"Not copied: {listed(outside)}, {kind} outside the folder. "
             f"{dereference_hint(checkpoint.root)}"
-        )
-    copied = [name for name in checkpoint.copied if is_code(PurePosixPath(name))]
-    if copied:
-        yield f"Code files are copied, but not executed: {listed(copied)}."
-    skipped = code_files(checkpoint)
-    if skipped:
-        yield (
-            f"Code files are neither executed nor copied: {listed(skipped)}. Copy them "
-            "with --copy-code."
         )
     classes = list(dict.fromkeys(_auto_map_classes(checkpoint)))
     if classes:

@@ -9,7 +9,7 @@ from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.recipe import BOTH, Resize
+from ctxextend.recipe import Resize
 from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
@@ -42,17 +42,6 @@ class RuntimePlan(NamedTuple):
             f"{self.runtime.name} {applies} {self.replaced.plan.method} to {self.plan.model_type} "
             f"models: the method is {self.plan.method}.",
         )
-
-    @property
-    def ignored_settings(self) -> tuple[str, ...]:
-        """Names of settings of `yarn` that the runtime computes itself, whatever is stated."""
-        facts = folder_facts(self.plan)
-        if facts is None:
-            return ()
-        for statement in runtime_statements(replace(facts, attention_factor=facts.factor)):
-            if statement.runtime == self.runtime and statement.ignores_attention_factor:
-                return (ATTENTION_FACTOR,)
-        return ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -170,10 +159,6 @@ def _effect(statement: RuntimeStatement) -> str:
 
 def _alternatives(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> str:
     """Return what works instead: other settings, or another runtime."""
-    if settings.dialect != BOTH:
-        both = plan_model(model, replace(settings, dialect=BOTH))
-        if _is_served(wrong.runtime, both):
-            return "Remove --dialect keep."
     methods = list[str]()
     if settings.choice.name != DEFAULT_METHOD:
         for plan in _candidates(model, replace(settings, method=None)):

@@ -11,8 +11,6 @@ from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
-    open_config,
-    with_code,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
@@ -21,11 +19,14 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import (
     CheckpointError,
-    ResizeError,
     UnsupportedModelError,
 )
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
-from ctxextend.limits.statements import TOKENIZER_CONFIG
+from ctxextend.families.lookup import (
+    Architecture,
+    TableLocation,
+    find_architecture,
+    matching_types,
+)
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -37,8 +38,8 @@ from ctxextend.plan.own_code import code_error, describe_code, own_class
 from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
-from ctxextend.plan.usable_types import check_model_type, is_unknown, types_of_tensors
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef
+from ctxextend.plan.usable_types import check_model_type, is_unknown
+from ctxextend.recipe import CheckpointRef
 
 MAX_LISTED_TYPES = 5
 
@@ -53,10 +54,6 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[FoundTable, ...]  # its position tables, in registry order
-
-    def with_code(self) -> "OpenedModel":
-        """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -114,33 +111,6 @@ def open_model(
         UnsupportedModelError: The model has no supported position table.
     """
     checkpoint = open_reference(ref, check_type, reads_gguf=reads_gguf, only_headers=only_headers)
-    return identify_model(checkpoint, ref)
-
-
-def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
-    """Open only the config of a model whose positions have no table of rows.
-
-    Args:
-        ref: The checkpoint.
-        instead: What to do with a model that has rows, as a sentence.
-
-    Raises:
-        SourceError: The checkpoint does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: It has a table of rows.
-    """
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
-    if is_gguf(source.file):
-        message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
-        raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
-    # These tell whether a length may have been raised by hand.
-    checkpoint = open_config(source, also=(TOKENIZER_CONFIG, RECIPE_FILE))
-    architecture = _find_architecture(checkpoint, ref)
-    for location in architecture.locations:
-        if location.table.has_rows:
-            message = f"A longer context needs new rows of {location.table.name}."
-            raise ResizeError(message, instead)
     return identify_model(checkpoint, ref)
 
 
@@ -240,7 +210,8 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
     Raises:
         CheckpointError: They match several types.
     """
-    matching = types_of_tensors(checkpoint)
+    shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
+    matching = matching_types(checkpoint.config, shapes)
     if not matching:
         return checkpoint, None
     file = checkpoint.config_file
@@ -249,7 +220,7 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         if len(matching) > MAX_LISTED_TYPES:
             listed += " and others"
         message = f"{file} has no model_type, and its tensors match {listed}."
-        raise CheckpointError(message, "Specify it: --model-type TYPE")
+        raise CheckpointError(message, "Name the type: --model-type TYPE.")
     note = f"{file} has no model_type; detected {matching[0]} from its tensors."
     return _with_note(checkpoint, note), matching[0]
 

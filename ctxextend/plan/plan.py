@@ -169,8 +169,6 @@ def plan_model(
         ResizeError: The length, the method or another setting is invalid for this model.
     """
     recorded = recorded or {}
-    if settings.copy_code:
-        model = model.with_code()
     checkpoint = model.checkpoint
     check_named_table(checkpoint, model.ref)
     check_own_code(model)

@@ -17,7 +17,7 @@ from ctxextend.plan.rotary_plan import planned_dialects
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_length, with_length
-from ctxextend.recipe import BOTH, Convert, Resize
+from ctxextend.recipe import Convert, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none
@@ -138,7 +138,7 @@ def _without_positions(table: TablePlan) -> TablePlan:
         table,
         lengths=position_lengths(location),
         rope=tuple(plans),
-        rope_dialects=planned_dialects(location, plans, BOTH),
+        rope_dialects=planned_dialects(location, plans),
     )
 
 

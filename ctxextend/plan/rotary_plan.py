@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.errors import MethodError, ResizeError, flag_name
+from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim, rotary_facts
@@ -18,7 +18,7 @@ from ctxextend.families.rope_dialects import (
     with_values,
 )
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
-from ctxextend.recipe import BOTH, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (
@@ -84,7 +84,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         table,
         lengths=lengths,
         rope=tuple(plans),
-        rope_dialects=planned_dialects(location, plans, settings.dialect),
+        rope_dialects=planned_dialects(location, plans),
     )
 
 
@@ -95,15 +95,12 @@ def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
     return stated_dialects(location)
 
 
-def planned_dialects(
-    location: TableLocation, plans: Sequence[RopePlan], dialect: str
-) -> tuple[str, ...]:
+def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tuple[str, ...]:
     """Return the dialects that state the planned rotary settings in the output."""
     changes = Changes()
     for plan in plans:
         changes |= rope_changes(location, plan.before, plan.after)
-    if dialect == BOTH:
-        changes = with_other_dialect(location, changes)
+    changes = with_other_dialect(location, changes)
     return stated_dialects(with_values(location, changes))
 
 
@@ -125,12 +122,11 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
 
 def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
     """Raise MethodError if the user states a number of rows."""
-    counts = {"keep_first": settings.keep_first, "drop_last": settings.drop_last}
-    given = [flag_name(key) for key, count in counts.items() if count]
-    if given:
-        flags = " and ".join(given)
-        message = f"{flags} cannot be used with {location.scheme} positions, which have no rows."
-        raise MethodError(message, f"Remove {flags}.")
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {location.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
 
 
 def _check_no_trained_length_given(location: TableLocation) -> None:

@@ -1,30 +1,21 @@
 """The flags with which a runtime reads a checkpoint at a longer length, without a new folder."""
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import new_half, with_value, with_values
-from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.effects import describe_effects, suggest_kept_rows
-from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
-from ctxextend.plan.limit_warnings import missing_scaling
-from ctxextend.plan.opened_model import open_without_weights
+from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
-from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
-from ctxextend.runtimes.commands import base_command
-from ctxextend.runtimes.rule_schema import Runtime
-from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_ignored_lists
-from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
@@ -36,156 +27,40 @@ from ctxextend.tables.rope_types import (
     yarn_betas,
 )
 
-# Settings that change nothing of what flags state: of weights, of rows and of files.
-NOT_IN_FLAGS = (
-    *TENSOR_KEYS,
-    "variant",
-    "tokenizer",
-    "keep_first",
-    "drop_last",
-    "part",
-    "fix_limits",
-    "dialect",
-    "copy_code",
-)
+WRITE_FOLDER = "Write a folder: remove --dry-run."
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RuntimeFlags(Result, shows=("flags",)):
-    """Flags that give a runtime the rotary settings and the length of a resize."""
+def runtime_flags(planned: RuntimePlan) -> str:
+    """Return the flags with which a runtime serves the source of a plan itself.
 
-    source: str  # as the user names it
-    runtime: str  # its name
-    version: str
-    model_type: str
-    method: str
-    max_len_before: int
-    max_len_after: int
-    flags: str  # one line of shell words
-    # Values of config.json, as objects in objects, that the flags replace; empty if the flags state
-    # no JSON.
-    override: Mapping[str, Any]
-    serve: str  # the command that serves the checkpoint with the flags
-    # Why another method than that of `auto` was chosen, what it costs in the runtime, and what
-    # happens to outputs for short inputs if they change.
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-
-
-class _FlagWords(NamedTuple):
-    """The flags of one runtime."""
-
-    words: tuple[str, ...]
-    override: Mapping[str, Any]
-
-
-@accepts_settings(CheckpointRef, Resize, without=NOT_IN_FLAGS)
-def runtime_flags(
-    reference: str | os.PathLike[str],
-    to: int | str,
-    runtime: str,
-    method: str | None = None,
-    **settings: Any,
-) -> RuntimeFlags:
-    """Return the flags with which a runtime reads a rotary model at a longer length.
-
-    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
-    config.json is downloaded.
-
-    Args:
-        reference: As in `resize`.
-        to: The new context length, as in `resize`.
-        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
-        method: As in `resize`; by default one that the runtime applies.
-        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
-            ``trained_length``), as keyword arguments.
+    They are shell words on one line, and replace a new folder.
 
     Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
-            model has a table of rows.
+        ResizeError: The positions are rows of a table or those of a GGUF file, or the runtime has
+            no flags for the rotary settings.
     """
-    ref, _ = split_ref(reference, settings)
-    return find_flags(ref, Resize(to, method=method), runtime)
-
-
-def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
-    """Return the flags that replace a resize of rotary positions in a runtime.
-
-    Args:
-        ref: The checkpoint.
-        settings: The length and the method.
-        key: The runtime, as ``--for`` takes it.
-
-    Raises:
-        ResizeError: The runtime is unknown, has no such flags, or does not apply the method.
-        CtxextendError: As `plan_resize`.
-    """
-    runtime = find_flags_runtime(key)
-    write_folder = f"{ref.resize_command(to=settings.to)} --for {key}"
-    writer = _WRITERS.get(key)
-    if writer is None:
-        message = f"{runtime.name} has no flags for rotary settings."
-        hint = f"Write a folder: {write_folder}. Runtimes with flags: {joined(list(_WRITERS))}."
-        raise ResizeError(message, hint)
-    model = open_without_weights(ref, instead=f"Write a folder: {write_folder}.")
-    planned = plan_for_runtime(model, settings, key)
     plan = planned.plan
+    writer = _WRITERS.get(planned.runtime.key)
+    if writer is None:
+        message = f"{planned.runtime.name} has no flags for rotary settings."
+        raise ResizeError(message, f"Those of {joined(list(_WRITERS))} are known. {WRITE_FOLDER}")
+    for table in plan.tables:
+        if table.has_rows:
+            message = f"A longer context needs new rows of {table.name}, which no flag states."
+            raise ResizeError(message, WRITE_FOLDER)
+    if gguf_of(plan.checkpoint) is not None:
+        message = "A GGUF file states its rotary settings itself."
+        raise ResizeError(message, "Write a longer file: remove --dry-run.")
     if not plan.is_changed:
         message = f"The model reads {plan.max_len_before} tokens already, without any flags."
-        serve = base_command(runtime, ref.source, "").strip()
-        raise ResizeError(message, f"Serve it as it is: {serve}")
-    written = writer(planned)
-    flags = shlex.join(written.words)
-    statements = [item for item in (planned.statement,) if item is not None]
-    return RuntimeFlags(
-        source=ref.source,
-        runtime=runtime.name,
-        version=runtime.version,
-        model_type=plan.model_type,
-        method=plan.method,
-        max_len_before=plan.max_len_before,
-        max_len_after=plan.max_len_after,
-        flags=flags,
-        override=written.override,
-        serve=base_command(runtime, ref.source, flags),
-        notes=(
-            *planned.notes,
-            *describe_ignored_lists(statements),
-            *_effects_on_short_inputs(planned),
-        ),
-        warnings=(
-            *planned.warnings,
-            *missing_scaling(plan),
-            *describe_ignored_factor(statements),
-        ),
-    )
-
-
-def find_flags_runtime(key: str) -> Runtime:
-    """Return a runtime by its key.
-
-    Raises:
-        ResizeError: There is none; those with flags are named.
-    """
-    return find_runtime(key, suggested=list(_WRITERS))
-
-
-def _effects_on_short_inputs(planned: RuntimePlan) -> Iterator[str]:
-    """Yield what happens to outputs, as `resize` says it, if those for short inputs change."""
-    plan = planned.plan
-    if plan.keeps_learned_rows or plan.rounds_short_inputs:
-        return
-    hint = suggest_kept_rows(plan, planned.runtime)
-    yield f"{describe_effects(plan)} {hint}".strip()
+        raise ResizeError(message, "Serve it as it is.")
+    return shlex.join(writer(planned))
 
 
 # Runtimes that take values of config.json as JSON
 
 
-def _vllm_flags(planned: RuntimePlan) -> _FlagWords:
+def _vllm_flags(planned: RuntimePlan) -> list[str]:
     """Return the flags of vLLM.
 
     It replaces a value at the top level, and merges those of a nested config. The config is one of
@@ -212,7 +87,7 @@ def _with_second_length(override: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _sglang_flags(planned: RuntimePlan) -> _FlagWords:
+def _sglang_flags(planned: RuntimePlan) -> list[str]:
     """Return the flags of SGLang.
 
     It copies the values of a text config to the top level before it applies the flag, and some
@@ -228,12 +103,12 @@ def _sglang_flags(planned: RuntimePlan) -> _FlagWords:
     return _json_flags(planned, "--json-model-override-args", {**copied, **override})
 
 
-def _json_flags(planned: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _FlagWords:
+def _json_flags(planned: RuntimePlan, flag: str, override: Mapping[str, Any]) -> list[str]:
     """Return a flag that takes values of config.json, and the options that the length needs."""
     words = [flag, json.dumps(override)]
     if planned.statement is not None:
         words += shlex.split(planned.statement.option)
-    return _FlagWords(tuple(words), override)
+    return words
 
 
 def config_override(plan: Plan) -> dict[str, Any]:
@@ -287,7 +162,7 @@ def _loaded_path(plan: Plan, path: Keys) -> Keys:
 # Runtimes with options for rotary settings
 
 
-def _llama_cpp_flags(planned: RuntimePlan) -> _FlagWords:
+def _llama_cpp_flags(planned: RuntimePlan) -> list[str]:
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
@@ -301,7 +176,7 @@ def _llama_cpp_flags(planned: RuntimePlan) -> _FlagWords:
     for table in plan.tables:
         if scales(table):
             words += _scaling_words(table)
-    return _FlagWords(tuple(words), override={})
+    return words
 
 
 def _scaling_words(table: TablePlan) -> Iterator[str]:
@@ -327,7 +202,7 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
             yield from ("--yarn-beta-slow", _number(betas[BETA_SLOW]))
     else:
         message = f"llama.cpp has no flags for the {kind} settings of this model."
-        raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")
+        raise ResizeError(message, WRITE_FOLDER)
     facts = table.location.table.rope
     assert facts is not None
     if kind != "default" and after[THETA] != facts.theta[table.rope[0].before.layer_type]:
@@ -339,7 +214,7 @@ def _number(value: float) -> str:
     return f"{value:.15g}"
 
 
-_WRITERS: Mapping[str, Callable[[RuntimePlan], _FlagWords]] = {
+_WRITERS: Mapping[str, Callable[[RuntimePlan], list[str]]] = {
     "vllm": _vllm_flags,
     "sglang": _sglang_flags,
     "llama.cpp": _llama_cpp_flags,

@@ -89,7 +89,7 @@ def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
     provenance = read_provenance(checkpoint)
     if provenance is None:
         return True
-    _, after = provenance.rows.get(location.usual_name, (0, 0))
+    _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
     return location.positions(after) != lengths.context
 
 
@@ -135,7 +135,7 @@ def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[i
     """
     provenance = read_provenance(checkpoint)
     if provenance is not None:
-        _, after = provenance.rows.get(location.usual_name, (0, 0))
+        _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
         yield location.positions(after)
     for _, length in config_length_keys(location):
         yield length

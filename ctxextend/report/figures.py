@@ -815,8 +815,6 @@ def scores_of(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> Doc
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of all measurements of `evaluate`."""
     title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens"
-    if not evaluation.complete:
-        title += "; incomplete"
     return panel_figure(evaluation_panels(evaluation), title)
 
 

@@ -40,7 +40,7 @@ from ctxextend.report.figures import (
     Style,
     evaluation_panels,
 )
-from ctxextend.report.phrases import after_training, metric_column, short_reading_name
+from ctxextend.report.phrases import metric_column, short_reading_name
 from ctxextend.report.table_panels import inspection_panels
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
@@ -112,11 +112,6 @@ def _figure_title(comparison: Comparison) -> str:
         parts = [f"{counted(len(comparison.rows), comparison.row_type)} at {to}"]
     else:
         parts = [f"{public_name(comparison.source)}, {comparison.max_len_before} -> {to}"]
-    stage = after_training(comparison)
-    if stage:
-        parts.append(stage)
-    if not comparison.complete:
-        parts.append("incomplete")
     return "; ".join(parts)
 
 
@@ -303,7 +298,7 @@ def _delta_panel(comparison: Comparison) -> Panel | None:
 def _delta_plot(comparison: Comparison) -> Plot:
     """Return how much worse methods are than the best one."""
     deltas = [
-        Bar(row.method, row.final.delta or NO_DELTA, _bar_style(number), instead="best")
+        Bar(row.method, row.delta or NO_DELTA, _bar_style(number), instead="best")
         for number, row in enumerate(comparison.rows)
     ]
     label = f"delta vs. best ({_unit(comparison)}, ± 95 %)"
@@ -314,9 +309,9 @@ def _short_inputs_plot(comparison: Comparison) -> Plot | None:
     """Return the costs on short inputs; None if they were not measured."""
     costs: list[Bar] = []
     for number, row in enumerate(comparison.rows):
-        if row.final.short_inputs:
+        if row.short_inputs:
             style = _bar_style(number)
-            costs.append(Bar(row.method, row.final.short_inputs, style, instead="unchanged"))
+            costs.append(Bar(row.method, row.short_inputs, style, instead="unchanged"))
     if not costs:
         return None
     title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
@@ -330,7 +325,7 @@ def _unit(comparison: Comparison) -> str:
 
 def _loss_panel(comparison: Comparison, by: str) -> Panel | None:
     """Return the losses of all methods, and of the base."""
-    evaluations = [row.final.evaluation for row in comparison.rows]
+    evaluations = [row.evaluation for row in comparison.rows]
     losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
     if not any(losses):
         return None
@@ -379,7 +374,7 @@ def _score_panel(comparison: Comparison, by: Literal["search", "retrieval"]) -> 
     of_methods = list[DocumentBars]()
     of_base = list[DocumentBars]()
     for number, row in enumerate(comparison.rows):
-        measured = figures.scores_of(row.final.evaluation, by)
+        measured = figures.scores_of(row.evaluation, by)
         if measured is None:
             continue
         read = measured.tokens_read[MODEL]
@@ -410,7 +405,7 @@ def _effective_panels(comparison: Comparison) -> Iterator[Panel]:
     base_max_len = _base_length(comparison)
     plots = dict[str, list[Plot]]()
     for number, row in enumerate(comparison.rows):
-        effective = row.final.evaluation.effective
+        effective = row.evaluation.effective
         tasks = {} if effective is None else effective.tasks
         for name, task in tasks.items():
             if task.is_above_chance:

@@ -15,21 +15,13 @@ STEPS = 200  # of a first training
 TEXT = "TEXT"  # where the user's text goes
 
 
-def after_comparison(comparison: "Comparison", data: Sequence[str] = ()) -> str | None:
-    """Return the command that uses the best row; None if there is none.
-
-    Args:
-        comparison: The result.
-        data: The text that it was measured on.
-    """
-    if not comparison.rows:
-        return None
+def after_comparison(comparison: "Comparison") -> str:
+    """Return the command that uses the best row."""
     if comparison.row_type == "checkpoint":
-        return f"ctxextend inspect {_word(_source_of_best(comparison))}"
-    if comparison.steps and comparison.next_command:
-        texts = " ".join(f"--train {shlex.quote(path)}" for path in data or (TEXT,))
-        return f"{comparison.next_command} {texts} --steps {comparison.steps}"
-    return comparison.next_command or None
+        best = comparison.rows[0]
+        assert best.checkpoint is not None
+        return f"ctxextend inspect {_word(best.checkpoint.source)}"
+    return comparison.next_command
 
 
 def after_evaluation(evaluation: "Evaluation", data: Sequence[str] = ()) -> str:
@@ -88,12 +80,6 @@ def _helps(evaluation: "Evaluation") -> bool:
     elif evaluation.retrieval is not None:
         change = evaluation.retrieval.against_chunks
     return change is not None and change.sign == 1
-
-
-def _source_of_best(comparison: "Comparison") -> str:
-    best = comparison.rows[0]
-    assert best.checkpoint is not None
-    return best.checkpoint.source
 
 
 def _word(source: str) -> str:

@@ -31,7 +31,7 @@ from ctxextend.report.figures import (
     panel_figure,
     short_name,
 )
-from ctxextend.tables.stats import Component, TableStats, needs_log_scale
+from ctxextend.tables.stats import TableStats, needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +44,6 @@ MARKER_SHIFTS = 4  # places of markers between two of a curve, so that curves di
 MAX_MAP_POSITIONS = 512  # of a heat map
 MAX_COMPONENTS = 32  # of a spectrum
 MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding error
-MIN_FIT = 0.5  # variance of a component explained by a sinusoid, for its period to be shown
-PERIODS = "periods of components 1 to 4\n(-: no sinusoidal fit; *: longer than the table)"
 BAND = 0.045  # height of the band that marks new rows, as a share of the axes
 RANGE_OF_ROUNDING = 1e-5  # a smaller relative range of values is rounding, which is not magnified
 
@@ -278,21 +276,17 @@ def _set_log_scale(axes: "Axes") -> None:
 
 
 def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
-    """Draw the variance of the leading principal components; the legend lists their periods."""
+    """Draw the variance of the leading principal components."""
     axes.set(xlabel="principal component", ylabel="explained variance (%)")
     lowest = 10.0
     for curve in curves:
-        stats = curve.table.stats
-        shares = _shares_of_variance(stats)
+        shares = _shares_of_variance(curve.table.stats)
         lowest = min([lowest, *(shares / 2)])
-        periods = ", ".join(_period(item, len(stats.norms)) for item in stats.components)
-        axes.plot(
-            range(1, len(shares) + 1), shares, label=f"{curve.name}: {periods}", **curve.style
-        )
+        axes.plot(range(1, len(shares) + 1), shares, label=curve.name, **curve.style)
     axes.set_ylim(lowest, 100)
     axes.locator_params(axis="x", integer=True)
     _set_log_scale(axes)
-    add_legend(axes, PERIODS)
+    add_legend(axes)
 
 
 def _shares_of_variance(stats: TableStats) -> Values:
@@ -300,15 +294,6 @@ def _shares_of_variance(stats: TableStats) -> Values:
     total = stats.eigenvalues.sum() or 1  # 0 if all rows are equal
     shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / total
     return shares[shares > MIN_SHARE]
-
-
-def _period(component: Component, positions: int) -> str:
-    """Return the period of a component in a table; see `PERIODS`."""
-    if component.fit < MIN_FIT:
-        return "-"
-    if component.period > positions:
-        return f"{component.period:.0f}*"
-    return f"{component.period:.0f}"
 
 
 def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:

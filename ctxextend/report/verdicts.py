@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import (
@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
-from ctxextend.report.phrases import after_training, chunks_name, metric_column, metric_phrase
+from ctxextend.report.phrases import chunks_name, metric_column, metric_phrase
 
 # What a sample of a metric is called; of others, a document.
 SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries"), FOUND: ("text", "texts")}
@@ -50,9 +50,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
     if evaluation.effective:
         return effective_verdict(evaluation.effective)
-    if evaluation.contexts:
-        return "No longer context was measured."
-    return "Nothing was measured."
+    return "No longer context was measured."
 
 
 def _context_effect(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect | None:
@@ -163,16 +161,13 @@ def _against_sliding_windows(evaluation: Evaluation, numbers: NumberFormat) -> l
 # Comparisons
 # ------------------------------------------------------------------------------------------------
 
-Named = tuple[str, Outcome]  # the name of a method in backticks, and its result
-
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     """Return the best method, those tied with it, and how others and the base compare.
 
-    Names are in backticks. A quick comparison ends in advice. A text that is too short to choose
-    by is said to be so.
+    Names are in backticks. A text that is too short to choose by is said to be so.
     """
-    measured = _measured(comparison)
+    measured = [row for row in comparison.rows if math.isfinite(row.score.mean)]
     if not measured:
         metric = comparison.metric.replace("_", " ")
         return (
@@ -180,8 +175,6 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
             f"{comparison.max_len_after:,} tokens."
         )
     best, *others = measured
-    if comparison.is_quick and comparison.base and best[1].against_base:
-        return _quick_verdict(comparison, comparison.base, numbers)
     clauses = [
         _best(comparison, best, numbers),
         *_tied_with_best(others),
@@ -192,47 +185,30 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     return f"{'. '.join(sentences)}."
 
 
-def _measured(comparison: Comparison) -> list[Named]:
-    """Return the methods whose score is finite; all are untrained if the best one is."""
-    is_trained = _is_trained(comparison)
-    measured = []
-    for row in comparison.rows:
-        outcome = row.trained if is_trained else row.untrained
-        if outcome is not None and math.isfinite(outcome.score.mean):
-            measured.append((_name(row), outcome))
-    return measured
-
-
-def _is_trained(comparison: Comparison) -> bool:
-    return comparison.rows[0].trained is not None
-
-
-def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
-    name, outcome = best
+def _best(comparison: Comparison, best: Row, numbers: NumberFormat) -> str:
+    name = _name(best)
     score = _score(comparison, numbers)
-    result = f"{metric_phrase(comparison)} {score(outcome.score)}"
+    result = f"{metric_phrase(comparison)} {score(best.score)}"
     when = f"at {comparison.max_len_after:,} tokens"
     if comparison.metric == FOUND:  # in texts of all lengths
         when = f"up to {comparison.max_len_after:,} tokens"
-    if _is_trained(comparison):
-        when += f" {after_training(comparison)}"
     return f"{name} is best {when}: {result}"
 
 
-def _tied_with_best(others: Sequence[Named]) -> list[str]:
-    tied = [name for name, outcome in others if outcome.is_tied]
+def _tied_with_best(others: Sequence[Row]) -> list[str]:
+    tied = [_name(row) for row in others if row.is_tied]
     if not tied:
         return []
-    return [_tied(tied, "it")]
+    return [f"{joined(tied)} {_are(tied)} tied with it"]
 
 
-def _worse(comparison: Comparison, others: Sequence[Named], numbers: NumberFormat) -> list[str]:
+def _worse(comparison: Comparison, others: Sequence[Row], numbers: NumberFormat) -> list[str]:
     names = []
     amounts = []
-    for name, outcome in others:
-        if outcome.delta and not outcome.is_tied:
-            names.append(name)
-            amounts.append(_shown_change(outcome.delta, numbers, signed=False))
+    for row in others:
+        if row.delta and not row.is_tied:
+            names.append(_name(row))
+            amounts.append(_shown_change(row.delta, numbers, signed=False))
     if not names:
         return []
     unit = ""
@@ -243,37 +219,34 @@ def _worse(comparison: Comparison, others: Sequence[Named], numbers: NumberForma
     return [f"{joined(names)} {_are(names)} worse by {joined(amounts)}{unit}"]
 
 
-def _doubts(comparison: Comparison, others: Sequence[Named]) -> list[str]:
+def _doubts(comparison: Comparison, others: Sequence[Row]) -> list[str]:
     """Return why another method than the best one may be taken, or may be better."""
     if comparison.has_little_text:
         return [_little_text(comparison)]
     row = comparison.recommended_row
     best = comparison.rows[0]
-    if row is not None and row is not best and not row.final.is_tied:
+    if row is not best and not row.is_tied:
         what_for = f"scores of long inputs do not say what {_name(best)} is for"
         return [f"{_name(row)} is recommended: {what_for}"]
-    taken = _taken_by_auto(comparison)
-    if taken and any(outcome.is_tied for _, outcome in others):
-        return [f"of those tied, auto takes {taken}"]
-    deltas = [outcome.delta for _, outcome in others if outcome.delta]
+    takes_auto = row.method == comparison.auto
+    if takes_auto and any(other.is_tied for other in others):
+        return [f"of those tied, auto takes {_name(row)}"]
+    deltas = [other.delta for other in others if other.delta]
     if any(delta.standard_error is None for delta in deltas):
         return ["the ranking is based on one window or document, so it may be due to chance"]
     return []
 
 
-def _base(comparison: Comparison, best: Named, numbers: NumberFormat) -> list[str]:
+def _base(comparison: Comparison, best: Row, numbers: NumberFormat) -> list[str]:
     """Return how the best method compares to the base."""
-    name, outcome = best
-    change = outcome.against_base
+    name = _name(best)
+    change = best.against_base
     if comparison.base is None:
         return []
-    base = "The base"
-    if _is_trained(comparison) or comparison.rows[0].tuned is not None:
-        base += ", not trained,"
-    if outcome.document_scores is not None:
-        return [*_in_chunks(comparison, base, name, outcome.document_scores, numbers)]
+    if best.document_scores is not None:
+        return [*_in_chunks(comparison, name, best.document_scores, numbers)]
     score = _score(comparison, numbers)(comparison.base)
-    sentence = f"{base} in {_windows(comparison)}: {metric_phrase(comparison)} {score}"
+    sentence = f"The base in {_windows(comparison)}: {metric_phrase(comparison)} {score}"
     if change:
         sentence += f"; {name} is {_against_base(comparison, change, numbers)}"
     return [sentence]
@@ -281,7 +254,6 @@ def _base(comparison: Comparison, best: Named, numbers: NumberFormat) -> list[st
 
 def _in_chunks(
     comparison: Comparison,
-    base: str,
     name: str,
     measured: DocumentScores,
     numbers: NumberFormat,
@@ -294,52 +266,7 @@ def _in_chunks(
         score = numbers.estimate(measured.ranking_scores[mode])
         change = measured.differences[mode][measured.ranked_by]
         compared = _against_base(comparison, change, numbers)
-        yield f"{base} in {chunks}: {metric_phrase(comparison)} {score}; {name} is {compared}"
-
-
-def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat) -> str:
-    """Return whether to use the recommended method or the base in pieces, and why."""
-    row = comparison.recommended_row
-    assert row is not None
-    length = f"{comparison.max_len_after:,} tokens"
-    result = _quick_result(comparison, row, base, numbers)
-    if comparison.has_little_text:
-        return f"{_little_text(comparison)}. At {length} {result}."
-    advice = f"{_advice(comparison, row)}: at {length} {result}."
-    return " ".join([advice, *_tied_with_recommended(comparison, row)])
-
-
-def _quick_result(comparison: Comparison, row: Row, base: Estimate, numbers: NumberFormat) -> str:
-    name = _name(row)
-    score = _score(comparison, numbers)
-    metric = metric_phrase(comparison)
-    untrained = f"{metric} {score(row.untrained.score)} without training"
-    result = f"{name} has {untrained}, and the base in {_windows(comparison)} {score(base)}"
-    change = row.untrained.against_base
-    if change:
-        result += f"; {name} is {_against_base(comparison, change, numbers)}"
-    return result
-
-
-def _advice(comparison: Comparison, row: Row) -> str:
-    pieces = _pieces(comparison)
-    if comparison.pieces_win:
-        return f"Keep {pieces}, or train"
-    change = row.untrained.against_base
-    if change and change.sign == 0:
-        return f"Use {_name(row)} or keep {pieces}"
-    return f"Use {_name(row)}"
-
-
-def _tied_with_recommended(comparison: Comparison, row: Row) -> list[str]:
-    others = [other for other in comparison.rows if other is not row]
-    tied = [_name(other) for other in others if other.untrained.is_tied]
-    if not tied:
-        return []
-    sentence = _tied(tied, _name(row))
-    if _taken_by_auto(comparison):
-        sentence += "; auto takes it"
-    return [f"{sentence}."]
+        yield f"The base in {chunks}: {metric_phrase(comparison)} {score}; {name} is {compared}"
 
 
 def _name(row: Row) -> str:
@@ -352,14 +279,6 @@ def _score(comparison: Comparison, numbers: NumberFormat) -> Callable[[Estimate 
     if comparison.is_loss:
         return numbers.perplexity
     return numbers.estimate
-
-
-def _taken_by_auto(comparison: Comparison) -> str:
-    """Return the name of the row that `auto` takes, if that is the recommended one."""
-    row = comparison.recommended_row
-    if row is None or row.method != comparison.auto:
-        return ""
-    return _name(row)
 
 
 def _little_text(comparison: Comparison) -> str:
@@ -375,18 +294,11 @@ def _little_text(comparison: Comparison) -> str:
     return clause
 
 
-def _pieces(comparison: Comparison) -> str:
-    """Return what the base reads instead of longer inputs."""
-    if comparison.is_loss:
-        return "sliding windows"
-    return "chunks"
-
-
 def _windows(comparison: Comparison) -> str:
-    measured = comparison.rows[0].final.document_scores
+    measured = comparison.rows[0].document_scores
     if measured is not None:
         return chunks_name(measured.tokens_read, CHUNKS)
-    return f"{_pieces(comparison)} of {comparison.max_len_before:,} tokens"
+    return f"sliding windows of {comparison.max_len_before:,} tokens"
 
 
 def _against_base(comparison: Comparison, change: Estimate, numbers: NumberFormat) -> str:
@@ -399,10 +311,6 @@ def _shown_change(change: Estimate, numbers: NumberFormat, *, signed: bool = Tru
     if change.standard_error is None:
         return numbers.number(change.mean, None, signed=signed)
     return numbers.estimate(change, signed=signed)
-
-
-def _tied(names: Sequence[str], other: str) -> str:
-    return f"{joined(names)} {_are(names)} tied with {other}"
 
 
 def _are(names: Sequence[str]) -> str:

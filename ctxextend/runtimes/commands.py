@@ -65,17 +65,6 @@ def file_command(statement: RuntimeStatement, file: str, max_len: int) -> str:
     return command
 
 
-def base_command(runtime: Runtime, source: str, flags: str) -> str:
-    """Return the command that serves a checkpoint with flags.
-
-    Args:
-        runtime: The runtime, which has a command for that.
-        source: The checkpoint, as the user names it.
-        flags: One line of shell words.
-    """
-    return f"{runtime.base_command.format(model=_argument(source))} {flags}"
-
-
 def not_an_option(path: str) -> str:
     """Return a path that no program takes for an option."""
     if path.startswith("-"):

@@ -67,9 +67,6 @@ class Runtime(NamedTuple):
     # {task} what Optimum calls its task.
     # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
     command: str
-    # The command that serves a checkpoint with the flags of `runtime_flags`; {model} is the
-    # checkpoint. Empty: it has no such flags.
-    base_command: str = ""
     # The command that serves a file in its format: {file} is its path, {max_len} its length.
     # The options of a `RuntimeStatement` follow. Empty: it has none.
     file_command: str = ""

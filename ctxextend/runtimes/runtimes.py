@@ -1,7 +1,5 @@
 """The runtimes, with the versions that were run or read."""
 
-from collections.abc import Sequence
-
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, Runtime
 
@@ -27,7 +25,6 @@ RUNTIMES = (
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         reads_list_mscales=True,
         command="vllm serve {folder}",
-        base_command="vllm serve {model}",
         length_option="--max-model-len {max_len}",
     ),
     Runtime(
@@ -38,7 +35,6 @@ RUNTIMES = (
         ignores_attention_factor=True,
         reads_list_mscales=True,
         command="python -m sglang.launch_server --model-path {folder}",
-        base_command="python -m sglang.launch_server --model-path {model}",
         length_option="--context-length {max_len}",
     ),
     Runtime(
@@ -48,7 +44,6 @@ RUNTIMES = (
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
         "llama-server -m {folder}.gguf -c {max_len}",
-        base_command="llama-server -m MODEL.gguf",
         file_command="llama-server -m {file} -c {max_len}",
         ignores_attention_factor=True,
         beta_option="--yarn-beta-fast {beta_fast} --yarn-beta-slow {beta_slow}",
@@ -93,12 +88,8 @@ RUNTIMES = (
 RUNTIME_KEYS = tuple(runtime.key for runtime in RUNTIMES)
 
 
-def find_runtime(key: str, suggested: Sequence[str] = RUNTIME_KEYS) -> Runtime:
-    """Return a runtime by its key.
-
-    Args:
-        key: As ``--for`` takes it.
-        suggested: The keys that an error names.
+def find_runtime(key: str) -> Runtime:
+    """Return a runtime by its key, as ``--for`` takes it.
 
     Raises:
         ResizeError: There is none.
@@ -106,5 +97,5 @@ def find_runtime(key: str, suggested: Sequence[str] = RUNTIME_KEYS) -> Runtime:
     for runtime in RUNTIMES:
         if runtime.key == key:
             return runtime
-    hint = did_you_mean(key, suggested) or f"Use one of {', '.join(suggested)}."
+    hint = did_you_mean(key, RUNTIME_KEYS) or f"Use one of {', '.join(RUNTIME_KEYS)}."
     raise ResizeError(f"Unknown runtime {key!r}.", hint)

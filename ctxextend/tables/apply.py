@@ -1,15 +1,15 @@
 """Resize a stored position table in its dtype, with a method that was chosen for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, raise_first
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_checks import CHOOSE_ANOTHER, check_counts, check_source_rows
+from ctxextend.tables.method_checks import CHOOSE_ANOTHER, check_source_rows, inapplicable_count
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, SINUSOIDAL
 from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
@@ -24,11 +24,11 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
 
     A shorter table keeps the first rows. For a longer one, the method computes rows from some of
     the learned ones. Those that it keeps are copied bit for bit, and the others are cast to the
-    dtype once. With 6 rows, keep_first 1 and drop_last 1, an interpolation to 9 rows::
+    dtype once. With 6 rows and keep_first 1, an interpolation to 9 rows::
 
         learned    0  1  2  3  4  5
         kept       0                     copied; all 6 if the method keeps learned rows
-        source        1  2  3  4         what the method reads, from `first_source_row` on
+        source        1  2  3  4  5      what the method reads, from `first_source_row` on
         computed      1  2  3  4  5  6  7  8
         result     0  1  2  3  4  5  6  7  8
 
@@ -79,7 +79,7 @@ def _compute_rows(table: Table, rows: int, choice: MethodChoice) -> NDArray[Any]
         settings["start"] = choice.keep_first
     if method.reads_kept_rows:
         settings["keep"] = choice.keep_first
-    source = table[first : len(table) - choice.drop_last]
+    source = table[first:]
     if not method.repeats_rows:
         source = source.astype(np.float64)
     computed: NDArray[Any] = method.function(source, rows - first, **settings)
@@ -172,7 +172,7 @@ def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
         settings=formula._asdict(),
         reason=f"its sinusoids continue (layout {formula.layout})",
     )
-    check_counts(chosen)
+    raise_first(inapplicable_count(chosen.facts, chosen.keep_first))
     return chosen
 
 
@@ -182,7 +182,7 @@ def _chosen_from_rows(
     """Return the choice that a method makes by the learned rows; raise ResizeError if it fails."""
     assert choice.facts.choose is not None
     learned = len(table)
-    source = table[: learned - choice.drop_last].astype(np.float64)
+    source = table.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         chosen: MethodChoice = choice.facts.choose(source, rows, choice, no_lm_reason)
     if chosen.keeps_learned_rows and chosen.keep_first == learned:
@@ -270,26 +270,21 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     return learned
 
 
-def learned_rows_after(rows_before: int, resizes: Sequence[tuple[int, MethodChoice]]) -> Mask:
-    """Return a mask of the rows that are learned after a sequence of resizes.
+def learned_rows_after(rows_before: int, rows: int, choice: MethodChoice) -> Mask:
+    """Return a mask of the rows that are learned after a resize.
 
     Uses a random float32 table: in the real one, low precision can make an interpolated row equal
     to a learned one.
 
     Args:
-        rows_before: The number of learned rows before the first resize.
-        resizes: The number of rows, and the method, of each resize.
-
-    Returns:
-        A mask of the rows after the last resize.
+        rows_before: The number of rows before, all learned.
+        rows: The number of rows after.
+        choice: The method.
 
     Raises:
-        ResizeError: A method cannot extend its table.
+        ResizeError: The method cannot extend the table.
     """
     before = np.random.default_rng(0).normal(size=(rows_before, 8)).astype(np.float32)
-    table = before
-    for rows, choice in resizes:
-        if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
-            choice = read_choice(COPY, choice.keep_first, choice.drop_last)
-        table = resize_table(table, rows, choice)
-    return learned_rows(before, table)
+    if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
+        choice = read_choice(COPY, choice.keep_first)
+    return learned_rows(before, resize_table(before, rows, choice))

@@ -86,15 +86,6 @@ class BandSplit(NamedTuple):
 # ---- settings
 
 
-def has_free_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether settings of `bands` are unset that others do not determine."""
-    if settings["gain"] is None:
-        return True
-    if settings["sigma"] == 0:  # nothing is repeated
-        return False
-    return settings["sigma"] is None or settings["repeat"] is None
-
-
 def choose_bands(
     table: Rows, rows: int, choice: MethodChoice, no_lm_reason: str = ""
 ) -> MethodChoice:
@@ -127,8 +118,19 @@ def choose_bands(
         "high_gain": high_gain,
         "within": (split.head, split.stop),
     }
-    reason = _reason(split, gain, high_gain) if has_free_settings(given) else ""
+    reason = ""
+    if _has_free_settings(given):
+        reason = _reason(split, gain, high_gain)
     return replace(choice, settings=settings, reason=reason)
+
+
+def _has_free_settings(settings: Mapping[str, Any]) -> bool:
+    """Whether settings of `bands` are unset that others do not determine."""
+    if settings["gain"] is None:
+        return True
+    if settings["sigma"] == 0:  # nothing is repeated
+        return False
+    return settings["sigma"] is None or settings["repeat"] is None
 
 
 def _reason(split: BandSplit, gain: float, high_gain: float | None) -> str:
@@ -191,32 +193,6 @@ def _clipped(repeat: Range, split: BandSplit) -> Range:
     first, stop = repeat
     first = min(max(first, split.head), split.stop - 1) - split.head
     return first, max(min(stop, split.stop) - split.head, first + 1)
-
-
-def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[Range]:
-    """Return ranges of rows to tile, the one with the best matching ends first.
-
-    Args:
-        table: The learned rows, shape (n, d), float64.
-        sigma: The standard deviation of the low-pass filter, in rows.
-        maximum: The most ranges, of lengths 8 rows apart; the range of all split rows follows them.
-        keep: The number of rows at the start that are kept; ranges end there or later.
-    """
-    split = _typical_rows(table)
-    source = table[split.head : split.stop]
-    if not _can_be_split(source):
-        return []
-    min_stop = max(min(keep, split.stop) - split.head, 0)
-    ranges = _best_ranges(source - smoothed(source, sigma), min_stop)
-    found = list[Range]()
-    lengths = list[int]()
-    for (first, stop), _ in sorted(ranges, key=lambda item: -item[1]):
-        length = stop - first
-        is_apart = all(abs(other - length) >= SEAM for other in lengths)
-        if len(found) < maximum and is_apart:
-            found.append((first + split.head, stop + split.head))
-            lengths.append(length)
-    return [*found, (split.head, split.stop)]
 
 
 def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ctxextend.tables.method_facts import COUNTS, FORMULA, SINUSOIDAL, Method, method_text
+from ctxextend.tables.method_facts import FORMULA, SINUSOIDAL, Method, method_text
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,6 @@ class MethodChoice:
     facts: Method
     settings: Mapping[str, Any] = field(default_factory=dict)  # all; None: the table decides
     keep_first: int = 0  # positions at the start that the method does not change
-    drop_last: int = 0  # positions at the end that are not used to create new rows
     reason: str = ""  # what was chosen for a table and why, as text; empty if nothing was chosen
 
     @property
@@ -57,9 +56,3 @@ def limit_kept_first(choice: MethodChoice, learned: int) -> MethodChoice:
     if choice.facts.reads_kept_rows and choice.keep_first > learned:
         return replace(choice, keep_first=learned)
     return choice
-
-
-def complete_text(choice: MethodChoice) -> str:
-    """Return a method with all of its settings, and how many rows it keeps and leaves out."""
-    counts = {key: getattr(choice, key) or None for key in COUNTS}
-    return method_text(choice.name, {**choice.settings, **counts})

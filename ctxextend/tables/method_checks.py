@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ctxextend.errors import ResizeError, flag_name, raise_first
+from ctxextend.errors import ResizeError
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNT, TRUNCATE, Method, method_text
@@ -15,54 +15,34 @@ CHOOSE_ANOTHER = "Choose another method; list them with `ctxextend methods`."
 
 
 def setting_errors(
-    method: Method | None, given: Mapping[str, Any], counts: Mapping[str, int | None]
+    method: Method | None, given: Mapping[str, Any], keep_first: int | None
 ) -> Iterator[ResizeError]:
     """Yield every invalid or conflicting setting.
 
     Args:
-        method: The method; None if it is not known, so that only the counts are checked.
+        method: The method; None if it is not known, so that only the number of rows is checked.
         given: The settings in its text, each valid by itself.
-        counts: The values of ``keep_first``, None if it is not given, and ``drop_last``.
+        keep_first: The value of ``keep_first``, None if it is not given.
     """
-    for key, value in counts.items():
-        yield from _count_errors(key, value)
+    is_count = type(keep_first) is int and COUNT.allows(keep_first)
+    if keep_first is not None and not is_count:
+        message = f"--keep-first must be {COUNT.must}, got {keep_first!r}."
+        yield ResizeError(message, setting="keep_first")
     if method is None:
         return
-    for key, value in counts.items():
-        if value and key in given:
-            yield _given_twice(key, method, given)
-    keep_first = given.get("keep_first") or counts["keep_first"]
-    drop_last = given.get("drop_last") or counts["drop_last"]
-    yield from _inapplicable_counts(method, keep_first or 0, drop_last or 0)
+    if keep_first and "keep_first" in given:
+        text = method_text(method.name, given)
+        message = f"--keep-first is given twice: also in --method {text}."
+        yield ResizeError(message, "Remove one of them.", "keep_first")
+    yield from inapplicable_count(method, given.get("keep_first") or keep_first or 0)
     yield from _unused_by_bands(method, given)
 
 
-def check_counts(choice: MethodChoice) -> None:
-    """Raise ResizeError if a chosen method does not accept the requested counts."""
-    raise_first(_inapplicable_counts(choice.facts, choice.keep_first, choice.drop_last))
-
-
-def _count_errors(key: str, value: int | None) -> Iterator[ResizeError]:
-    is_count = type(value) is int and COUNT.allows(value)
-    if value is not None and not is_count:
-        message = f"{flag_name(key)} must be {COUNT.must}, got {value!r}."
-        yield ResizeError(message, setting=key)
-
-
-def _given_twice(key: str, method: Method, given: Mapping[str, Any]) -> ResizeError:
-    text = method_text(method.name, given)
-    message = f"{flag_name(key)} is given twice: also in --method {text}."
-    return ResizeError(message, "Remove one of them.", key)
-
-
-def _inapplicable_counts(method: Method, keep_first: int, drop_last: int) -> Iterator[ResizeError]:
+def inapplicable_count(method: Method, keep_first: int) -> Iterator[ResizeError]:
+    """Yield an error if rows are to be kept by a method that does not accept it."""
     if keep_first and method.keep_first is None:
         message = f"--keep-first does not apply to --method {method.name}."
         yield ResizeError(message, "Remove --keep-first.", "keep_first")
-    if drop_last and not method.reads_learned_rows:
-        reason = "which reads no learned rows"
-        message = f"--drop-last has no effect with --method {method.name}, {reason}."
-        yield ResizeError(message, "Remove --drop-last.", "drop_last")
 
 
 def _unused_by_bands(method: Method, given: Mapping[str, Any]) -> Iterator[ResizeError]:
@@ -104,50 +84,39 @@ def _check_keeps_more(choice: MethodChoice, learned: int) -> None:
 
 def _check_source_is_left(choice: MethodChoice, learned: int) -> None:
     first = choice.first_source_row
-    last = choice.drop_last
-    if learned - first - last > 0:
+    if learned > first:
         return
-    flags = []
-    if first:
-        flags.append(f"--keep-first {first}")
-    if last:
-        flags.append(f"--drop-last {last}")
     left = f"none of the {learned} learned positions is left as a source"
-    message = f"{' and '.join(flags)} with --method {choice.name}: {left}."
-    hint = f"Use a --drop-last below {learned}."
-    if last < learned:
-        hint = f"Use --keep-first {(learned - last) // 2}."
-    raise ResizeError(message, hint)
+    message = f"--keep-first {first} with --method {choice.name}: {left}."
+    raise ResizeError(message, f"Use --keep-first {learned // 2}.")
 
 
 def _check_can_be_split(choice: MethodChoice, learned: int) -> None:
-    source = learned - choice.drop_last
-    if choice.name != "bands" or source >= MIN_ROWS:
+    if choice.name != "bands" or learned >= MIN_ROWS:
         return
     for key in ("sigma", "repeat"):
         if choice.settings[key]:
-            message = f"{key} requires at least {MIN_ROWS} source rows, got {source}."
+            message = f"{key} requires at least {MIN_ROWS} source rows, got {learned}."
             hint = f"Remove {key}: shorter tables are interpolated."
             raise ResizeError(f"--method {choice.text}: {message}", hint)
 
 
 def _check_ranges(choice: MethodChoice, learned: int) -> None:
-    source = learned - choice.drop_last
     if choice.name != "bands":
         return
     for key in ("repeat", "within"):
         _, stop = choice.settings[key] or (0, 0)
-        if stop > source:
-            found = f"{key} ends after the last of the {source} source rows"
+        if stop > learned:
+            found = f"{key} ends after the last of the {learned} source rows"
             message = f"--method {choice.text}: {found}."
-            raise ResizeError(message, f"Use an end of at most {source}.")
+            raise ResizeError(message, f"Use an end of at most {learned}.")
 
 
 def _check_maximum(choice: MethodChoice, learned: int, rows: int) -> None:
     if choice.facts.max_rows is None:
         return
     first = choice.first_source_row
-    source = learned - first - choice.drop_last
+    source = learned - first
     most = choice.facts.max_rows(source)
     if rows - first <= most:
         return

@@ -104,9 +104,7 @@ def read_rows(text: str) -> tuple[int, int]:
     return first, stop
 
 
-# Settings of most methods, which exclude rows. A method whose default `keep_first` is None does not
-# accept that one.
-COUNTS = ("keep_first", "drop_last")
+# The values of `keep_first`.
 COUNT = count_setting("number of rows")
 
 
@@ -140,7 +138,7 @@ class Method:
     summary: str
     keeps_learned_rows: bool = True  # whether they stay bit-identical
     keep_first: int | None = 0  # default of ``keep_first``; None: not supported
-    # Besides ``keep_first`` and ``drop_last``.
+    # Besides ``keep_first``.
     settings: Mapping[str, Setting] = field(default_factory=dict)
     when: str  # when to use it, as a clause
     source: str  # paper or code, from the "Source:" paragraph of the docstring
@@ -153,8 +151,6 @@ class Method:
     # repeat rows. Of rotary positions: ``function(rope, lengths, dim, **settings) -> rope``, from
     # the parameters before to those after.
     function: Callable[..., Any] = field(metadata=not_in_json)
-    # Whether it reads learned rows, so that ``drop_last`` has an effect.
-    reads_learned_rows: bool = field(default=True, metadata=not_in_json)
     # Whether `function` takes ``start``, the position of the first source row.
     takes_start: bool = field(default=False, metadata=not_in_json)
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as

@@ -8,7 +8,6 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_checks import setting_errors
 from ctxextend.tables.method_facts import (
     COUNT,
-    COUNTS,
     DEFAULT_METHOD,
     TRUNCATE,
     Method,
@@ -17,61 +16,49 @@ from ctxextend.tables.method_facts import (
 )
 from ctxextend.tables.methods import TRUNCATION, find_methods
 
-TUNED = "tuned"
-TUNED_SUFFIX = f"+{TUNED}"  # of a candidate of `compare`: its table is trained on the text
 
-
-def read_choice(
-    method: str | None = None, keep_first: int | None = None, drop_last: int = 0
-) -> MethodChoice:
+def read_choice(method: str | None = None, keep_first: int | None = None) -> MethodChoice:
     """Return a method with all of its settings; None means `DEFAULT_METHOD`.
 
     Args:
         method: A method, with the settings that are not to have their defaults.
         keep_first: Positions at the start that the method does not change; None is the method's
             default.
-        drop_last: Positions at the end that are not used to create new rows.
 
     Raises:
         ResizeError: The method or a setting is unknown or invalid, or settings conflict.
     """
-    raise_first(method_errors(method, keep_first, drop_last))
+    raise_first(method_errors(method, keep_first))
     facts, given = parse_method(method)
     keep_first = given.pop("keep_first", keep_first)
-    drop_last = given.pop("drop_last", drop_last)
     if keep_first is None:
         keep_first = facts.keep_first or 0
     defaults = {key: setting.default for key, setting in facts.settings.items()}
-    return MethodChoice(
-        facts=facts, settings=defaults | given, keep_first=keep_first, drop_last=drop_last
-    )
+    return MethodChoice(facts=facts, settings=defaults | given, keep_first=keep_first)
 
 
-def method_errors(
-    method: str | None, keep_first: int | None, drop_last: int
-) -> Iterator[ResizeError]:
+def method_errors(method: str | None, keep_first: int | None) -> Iterator[ResizeError]:
     """Yield every invalid or conflicting setting of a method; see `read_choice`."""
-    counts = {"keep_first": keep_first, "drop_last": drop_last}
     try:
         facts, given = parse_method(method)
     except ResizeError as error:
-        yield from setting_errors(None, {}, counts)
+        yield from setting_errors(None, {}, keep_first)
         for invalid in (error, *error.others):
             invalid.setting = "method"
             yield invalid
     else:
-        yield from setting_errors(facts, given, counts)
+        yield from setting_errors(facts, given, keep_first)
 
 
-def split_counts(text: str) -> tuple[str, dict[str, int]]:
-    """Return a valid method in its canonical spelling without `COUNTS`, and these by key."""
+def split_keep_first(text: str) -> tuple[str, int | None]:
+    """Return a valid method in its canonical spelling without ``keep_first``, and that."""
     method, given = parse_method(text)
-    counts = {key: given.pop(key) for key in COUNTS if key in given}
-    return method_text(method.name, given), counts
+    keep_first = given.pop("keep_first", None)
+    return method_text(method.name, given), keep_first
 
 
 def parse_method(text: str | None) -> tuple[Method, dict[str, Any]]:
-    """Parse a method and the settings that its text gives, which may include `COUNTS`.
+    """Parse a method and the settings that its text gives, which may include ``keep_first``.
 
     Methods of tables and of rotary positions can have the same name: the text then means the one
     that accepts all settings, first that of tables.
@@ -80,37 +67,12 @@ def parse_method(text: str | None) -> tuple[Method, dict[str, Any]]:
         ResizeError: The method or a setting is unknown, or a value is invalid.
     """
     text = DEFAULT_METHOD if text is None else str(text)
-    method_only, is_tuned = split_tuned(text)
-    if is_tuned:
-        message = f"--method {text:.60}: only compare has candidates with {TUNED_SUFFIX}."
-        hint = (
-            f"To train the rows of {method_only:.60}, use --method {method_only:.60} --data TEXT."
-        )
-        raise ResizeError(message, hint)
     name, _, settings = (part.strip() for part in text.partition(":"))
     methods = [TRUNCATION] if name == TRUNCATE else find_methods(name)
     readings = [(method, *_read_settings(method, settings)) for method in methods]
     method, given, errors = min(readings, key=lambda reading: len(reading[2]))
     raise_first(errors)
     return method, given
-
-
-def split_tuned(text: str) -> tuple[str, bool]:
-    """Return a candidate of `compare` without ``+tuned``, and whether it had that.
-
-    Raises:
-        ResizeError: The word after the plus sign is misspelled, or given twice.
-    """
-    method, plus, word = (part.strip() for part in text.rpartition("+"))
-    if plus and word == TUNED:
-        if method.endswith(TUNED_SUFFIX):
-            message = f"--method {text:.60}: {TUNED_SUFFIX} is given twice."
-            raise ResizeError(message, "Remove one of them.")
-        return method, True
-    if plus and did_you_mean(word, [TUNED]):
-        message = f"--method {text:.60}: there is no +{word:.60}."
-        raise ResizeError(message, f"Did you mean {method:.60}{TUNED_SUFFIX}?")
-    return text, False
 
 
 def _read_settings(method: Method, text: str) -> tuple[dict[str, Any], list[ResizeError]]:
@@ -143,8 +105,6 @@ def _accepted(method: Method) -> dict[str, Setting]:
         return accepted
     if method.keep_first is not None:
         accepted["keep_first"] = COUNT
-    if method.reads_learned_rows:
-        accepted["drop_last"] = COUNT
     return accepted
 
 

@@ -1,20 +1,19 @@
 """The methods that create the rows of a longer position table, in the order of all listings.
 
 Each is a function that is decorated with its metadata. It gets the source rows, shape (n, d),
-float64, without reserved rows and those that ``--keep-first`` and ``--drop-last`` exclude, and the
-number of rows to return, m ≥ n. It returns shape (m, d), float64; methods that keep learned rows
+float64, without reserved rows and those that ``--keep-first`` excludes, and the number of rows to
+return, m ≥ n. It returns shape (m, d), float64; methods that keep learned rows
 return them first, unchanged.
 """
 
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.bands import (
@@ -40,13 +39,7 @@ from ctxextend.tables.method_facts import (
     registering,
 )
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
-from ctxextend.tables.sinusoids import (
-    BLOCK_ROWS,
-    LAYOUTS,
-    fit_sinusoids,
-    principal_components,
-    sinusoidal_rows,
-)
+from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, sinusoidal_rows
 
 METHODS: dict[str, Method] = {}  # by name, in the order of all listings
 method = registering(METHODS)
@@ -55,12 +48,6 @@ method = registering(METHODS)
 CLOSER = "order is kept, but neighbouring rows are closer together than in training"
 SIMILAR = "order is kept, but rows are more similar to each other than learned ones"
 UNINFORMATIVE = "new positions carry no information until the model is trained"
-
-SPECTRAL_COMPONENTS = 64  # principal components that `spectral` extrapolates
-SINUSOIDS = 16  # fitted to them
-# The largest distance of a new row from the mean row, as a multiple of that of a learned row.
-MAX_DISTANCE = 2.0
-ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 
 
 def choose_auto(
@@ -88,7 +75,7 @@ def choose_auto(
     keeps_learned_rows=False,
     convention="as formula for a table of sinusoids; as copy for sentence encoders, models without "
     "an LM head, and tables of fewer than 32 rows; else as bands with settings chosen from the "
-    "table, or tuned on --data",
+    "table",
     long_inputs=SIMILAR,
     when="you do not know which method is best for the model",
     reads_kept_rows=True,
@@ -134,7 +121,7 @@ def linear(table: Rows, rows: int) -> Rows:
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
     """
     lower, weight = _aligned_ends(len(table), rows)
-    return _interpolated(table, lower, weight > 0, [(weight, lower + 1, lower)])
+    return _interpolated(table, lower, weight, lower)
 
 
 @method(
@@ -177,7 +164,6 @@ def sinusoidal(
 
 @method(
     keep_first=None,
-    reads_learned_rows=False,
     settings={
         "layout": named_setting("layout of sinusoids", LAYOUTS, default=None),
         "start": count_setting("t of the first row", default=None),
@@ -210,31 +196,6 @@ def _is_computed_in_float32(table: Rows, layout: str, start: int) -> bool:
 
 
 @method(
-    summary="interpolate the table by cubic convolution",
-    keeps_learned_rows=False,
-    convention="align_corners=True (both end rows kept), a = -0.75, end rows replicated as "
-    "padding, in float64",
-    long_inputs=CLOSER,
-    when="as for linear, if the table is smooth and norms must not shrink between rows",
-)
-def cubic(table: Rows, rows: int) -> Rows:
-    """Interpolate row t at source position t·(n-1)/(m-1) from the four rows around it.
-
-    Both end rows are kept. The kernel is Keys' with a = -0.75, as in
-    `torch.nn.functional.interpolate` with mode ``bicubic``.
-
-    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
-    1153-1160.
-    """
-    lower, distance = _aligned_ends(len(table), rows)
-    # The weights sum to 1, so the weight of row `lower` follows from the others.
-    steps = [
-        (_keys_kernel(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)
-    ]
-    return _interpolated(table, lower, distance > 0, steps)
-
-
-@method(
     summary="interpolate the table with a spline per column",
     keeps_learned_rows=False,
     settings={
@@ -249,7 +210,8 @@ def cubic(table: Rows, rows: int) -> Rows:
     convention="not-a-knot, align_corners=True (both end rows kept), in float64; degree at most "
     "n - 1 for n rows",
     long_inputs=CLOSER,
-    when="as for cubic, or to reproduce the rows of context-extension",
+    when="as for linear, if the table is smooth and norms must not shrink between rows, or to "
+    "reproduce the rows of context-extension",
 )
 def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
     """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline per column.
@@ -289,36 +251,6 @@ def _cubic_bend(distance: Rows) -> Rows:
 
 @method(
     keeps_learned_rows=False,
-    convention="row t is source row floor(t·n/m), of n source rows for m",
-    long_inputs="order is kept between groups, but positions in a group share a row",
-    when="long inputs must work without training, using only learned rows",
-    repeats_rows=True,
-)
-def nearest(table: Rows, rows: int) -> Rows:
-    """Share each learned row among a group of neighbouring positions.
-
-    Source: Zhu et al. 2024, LongEmbed, grouped positions, arXiv:2404.12096.
-    """
-    return table[np.arange(rows) * len(table) // rows]
-
-
-@method(
-    convention="numpy.pad with mode='reflect': the end rows are not repeated",
-    long_inputs="order is reversed in every other copy, and positions mirrored at an end share a "
-    "row",
-    when="you fine-tune afterwards, and neighbouring rows must be similar everywhere (no seams)",
-    repeats_rows=True,
-)
-def mirror(table: Rows, rows: int) -> Rows:
-    """Reflect the learned rows at both ends, back and forth.
-
-    Source: ctxextend, as `numpy.pad` with mode "reflect".
-    """
-    return table[np.pad(np.arange(len(table)), (0, rows - len(table)), "reflect")]
-
-
-@method(
-    keeps_learned_rows=False,
     convention="linear at source position t·n/m, extrapolated past the last row, in float64",
     long_inputs=CLOSER,
     when="long inputs must work without training, and most inputs are short, as for CLIP",
@@ -332,7 +264,7 @@ def stretch(table: Rows, rows: int) -> Rows:
     """
     lower, remainder = np.divmod(np.arange(rows) * len(table), rows)
     start = np.minimum(lower, max(len(table) - 2, 0))
-    return _interpolated(table, lower, remainder > 0, [(remainder / rows, start + 1, start)])
+    return _interpolated(table, lower, remainder / rows, start)
 
 
 @method(
@@ -396,7 +328,6 @@ def mean(table: Rows, rows: int) -> Rows:
 
 @method(
     settings={"scope": named_setting("rows to fill", ("new", "all"), default="new")},
-    reads_learned_rows=False,
     convention="0 in every column",
     long_inputs=UNINFORMATIVE,
     when="you train a model without positions (scope=all), or need a baseline",
@@ -424,71 +355,6 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     """
     samples = np.random.default_rng(seed).standard_normal((rows - len(table), table.shape[1]))
     return _extended(table, rows, samples * table.std(axis=0) + table.mean(axis=0))
-
-
-@method(
-    convention="64 components, up to 16 common frequencies; distance from the mean up to twice the "
-    "largest learned one",
-    long_inputs="the periodic part of the learned rows continues, the rest does not",
-    when="you fine-tune afterwards, and the table is smooth and periodic (see ctxextend inspect)",
-    tolerance=BLAS_TOLERANCE,
-)
-def spectral(table: Rows, rows: int) -> Rows:
-    """Extrapolate the leading principal components with fitted sinusoids.
-
-    The 64 leading components, as curves over the positions, are fitted jointly with a constant and
-    up to 16 sinusoids of common frequencies. New rows are clipped to twice the largest distance of
-    a learned row from the mean row.
-
-    Source: ctxextend; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
-    """
-    pca = principal_components(table, SPECTRAL_COMPONENTS)
-    result = _extended(table, rows, pca.mean)
-    if not pca.coordinates.any():
-        return result
-    fit = fit_sinusoids(pca.coordinates, SINUSOIDS)
-    bound = MAX_DISTANCE * np.linalg.norm(pca.coordinates, axis=1).max()
-    for start in range(len(table), rows, BLOCK_ROWS):
-        block = fit.at(np.arange(start, min(start + BLOCK_ROWS, rows)))
-        block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True) / bound, 1)
-        result[start : start + BLOCK_ROWS] = pca.mean + block @ pca.directions
-    return result
-
-
-@method(
-    convention="orthogonal Procrustes in 512 components around the mean; new rows at the median "
-    "distance from it",
-    long_inputs="steps between rows resemble learned ones, but rotation errors accumulate",
-    when="you fine-tune afterwards, and new rows must be as far apart as learned ones",
-    tolerance=BLAS_TOLERANCE,
-)
-def rotation(table: Rows, rows: int) -> Rows:
-    """Extrapolate with the rotation that best maps each row to the next.
-
-    R is the orthogonal matrix that minimises the squared error between the centred rows times R and
-    the rows that follow them, in the 512 leading principal components. New row n-1+k is mean +
-    s·(last row - mean)·R^k, where s puts it at the median distance of the learned rows from their
-    mean.
-
-    Source: ctxextend; R after Golub & Van Loan 2013, "Matrix Computations", 4th edition, section
-    6.4.1.
-    """
-    pca = principal_components(table, ROTATION_COMPONENTS)
-    result = _extended(table, rows, pca.mean)
-    norms = np.linalg.norm(pca.coordinates, axis=1)
-    if not norms[-1] > 0:
-        return result
-    left, _, right = np.linalg.svd(pca.coordinates[:-1].T @ pca.coordinates[1:])
-    power = left @ right
-    block = pca.coordinates[-1:] * (np.median(norms) / norms[-1]) @ power
-    # k rows times R^k are the next k rows: double the block until it is large enough.
-    while len(block) < min(BLOCK_ROWS, rows - len(table)):
-        block = np.vstack([block, block @ power])
-        power = power @ power
-    for start in range(len(table), rows, len(block)):
-        result[start : start + len(block)] = pca.mean + (block @ pca.directions)[: rows - start]
-        block = block @ power
-    return result
 
 
 @method(
@@ -599,8 +465,14 @@ def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
     return lower, remainder / steps
 
 
-def _keys_kernel(distance: Rows) -> Rows:
-    """Return Keys' kernel with a = -0.75 at distances from 0 to 2."""
+def keys_kernel(distance: Rows) -> Rows:
+    """Return the weights of cubic convolution with a = -0.75 at distances from 0 to 2.
+
+    As in `torch.nn.functional.interpolate` with mode ``bicubic``.
+
+    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
+    1153-1160.
+    """
     near = (1.25 * distance - 2.25) * distance**2 + 1
     far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)
@@ -634,27 +506,20 @@ def _second_derivatives(table: Rows, degree: int) -> Rows:
     return result
 
 
-def _interpolated(
-    table: Rows,
-    start: Indices,
-    is_between: NDArray[np.bool_],
-    steps: Sequence[tuple[Rows, Indices, Indices]],
-) -> Rows:
-    """Return source rows, each plus weighted differences between other source rows.
+def _interpolated(table: Rows, start: Indices, weight: Rows, step: Indices) -> Rows:
+    """Return source rows, each plus a weighted step between two source rows, shape (m,) each.
 
-    Row t starts as source row `start[t]`. If `is_between[t]`, each of `steps` (weight, to, origin),
-    shape (m,) each, adds weight·(row `to` - row `origin`); end rows are replicated. Other rows read
-    only `start[t]`, because its neighbours may contain NaN.
+    Row t is source row `start[t]`, plus `weight[t]` times the step from source row `step[t]` to the
+    next. If the weight is 0, it reads only `start[t]`, because its neighbours may contain NaN.
     """
     last = len(table) - 1
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):
         block = slice(first, first + BLOCK_ROWS)
-        moved = table[start[block]]
-        for weight, to, origin in steps:
-            difference = table[to[block].clip(0, last)] - table[origin[block].clip(0, last)]
-            moved += weight[block, None] * difference
-        result[block] = np.where(is_between[block, None], moved, table[start[block]])
+        source = table[start[block]]
+        steps = table[(step[block] + 1).clip(0, last)] - table[step[block]]
+        moved = source + weight[block, None] * steps
+        result[block] = np.where(weight[block, None] > 0, moved, source)
     return result
 
 
@@ -685,6 +550,8 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
+    A rule that is not built in, such as grouped, reflected or rotated rows, takes a few lines.
+
         def fade(rows, length, *, power=1.0):
             new = np.arange(len(rows), length)[:, None] / len(rows)
             mean = rows.mean(axis=0)
@@ -700,10 +567,10 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
             use.
         function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
-            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
-            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
-            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
-            text must not contain commas or start or end with whitespace.
+            and those that ``keep_first`` excludes, and the number of rows to return, m > n. Returns
+            all rows, shape (m, d), finite, which are cast to the table's dtype once. Keyword-only
+            arguments with int, float or str defaults are its settings; text must not contain commas
+            or start or end with whitespace.
 
     Raises:
         ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also

@@ -30,7 +30,6 @@ REMOVING_METHODS: dict[str, Method] = {}  # by name; no resize accepts them
 @registering(REMOVING_METHODS)(
     scheme="rotary",
     keep_first=None,
-    reads_learned_rows=False,
     keeps_learned_rows=False,
     convention="rope_type linear with factor 1e12, or proportional with partial_rotary_factor 0; "
     "rope_theta stays",

@@ -101,13 +101,12 @@ SWITCHED_TYPES = ("default", "linear", "yarn", "llama3")
 
 ROTARY_METHODS: dict[str, Method] = {}  # by name, in the order of all listings
 # Of methods that leave short inputs as they are.
-rotary = registering(ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
+rotary = registering(ROTARY_METHODS, scheme="rotary", keep_first=None)
 # Of methods that give all inputs other angles, by a factor.
 scaling = registering(
     ROTARY_METHODS,
     scheme="rotary",
     keep_first=None,
-    reads_learned_rows=False,
     keeps_learned_rows=False,
     settings={FACTOR: SCALE},
 )

@@ -10,18 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import (
-    BLOCK_ROWS,
-    VARIANCE_ROUNDING,
-    Floats,
-    highest_peak,
-    periodogram,
-)
+from ctxextend.tables.sinusoids import BLOCK_ROWS, Floats
 
 Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop
 
-LEADING_COMPONENTS = 4  # principal components whose periods are measured
 # Evenly spaced rows used for the spectrum; fewer above `WIDE_TABLE` rows and columns: time is cubic
 # in the smaller of both.
 SPECTRUM_ROWS = 8192
@@ -44,15 +37,6 @@ LISTED_RANGES = 10  # maximum number of row ranges that are listed
 
 
 @dataclass(frozen=True)
-class Component:
-    """A principal component of a table, and its best sinusoidal fit over the positions."""
-
-    share: float  # of the variance around the mean row, 0 to 1
-    period: float  # in positions; extrapolated if longer than the table
-    fit: float  # share of the component's variance explained by the sinusoid, 0 to 1
-
-
-@dataclass(frozen=True)
 class TableStats:
     """Statistics of a table's rows, without reserved rows."""
 
@@ -62,7 +46,6 @@ class TableStats:
     steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
     mean_norm: float  # norm of the mean row; it and the fields below ignore non-finite rows
     eigenvalues: Floats  # variance along each principal component, descending
-    components: tuple[Component, ...]  # the leading ones
     nonfinite: tuple[int, ...]  # rows that contain NaN or infinity
     zeros: tuple[int, ...]  # rows that are all zero
 
@@ -110,14 +93,12 @@ def measure(table: Table) -> TableStats:
     for block in _blocks(table, finite):
         mean = mean + block.sum(axis=0)
     mean = mean / max(len(finite), 1)
-    eigenvalues, components = _spectrum(table, finite, mean)
     return TableStats(
         norms=norms,
         cosines=cosines,
         steps=steps,
         mean_norm=float(np.linalg.norm(mean)),
-        eigenvalues=eigenvalues,
-        components=components,
+        eigenvalues=_eigenvalues(table, finite, mean),
         nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
         zeros=tuple(np.flatnonzero(norms == 0).tolist()),
     )
@@ -158,44 +139,20 @@ def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
         yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
-def _spectrum(
-    table: Table, rows: NDArray[np.intp], mean: Floats
-) -> tuple[Floats, tuple[Component, ...]]:
-    """Return the variances along all principal components, and the leading components."""
-    if len(rows) < 2:
-        return np.zeros(0), ()
-    sampled = _sampled(rows, table.shape[1])
-    centred = table[sampled].astype(np.float64)
-    centred -= mean
-    values, leading = _principal_axes(centred)
-    eigenvalues = np.maximum(values, 0) / len(centred)
-    if not leading.size or len(rows) < 4:
-        return eigenvalues, ()
-    projected = np.concatenate([(block - mean) @ leading for block in _blocks(table, rows)])
-    components = []
-    for curve, eigenvalue in zip(projected.T, eigenvalues, strict=False):
-        share = float(eigenvalue / eigenvalues.sum())
-        components.append(_component(rows, curve, share))
-    return eigenvalues, tuple(components)
-
-
-def _principal_axes(centred: Floats) -> tuple[Floats, Floats]:
-    """Return the eigenvalues of XᵀX, descending, and the leading principal axes, shape (d, k).
+def _eigenvalues(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
+    """Return the variances along all principal components, descending.
 
     Of X, shape (n, d), with fewer rows than columns, the smaller matrix XXᵀ has the same
-    eigenvalues. If u is an eigenvector of it, Xᵀu is one of XᵀX.
+    eigenvalues as XᵀX.
     """
+    if len(rows) < 2:
+        return np.zeros(0)
+    centred = table[_sampled(rows, table.shape[1])].astype(np.float64)
+    centred -= mean
     is_wide = centred.shape[0] < centred.shape[1]
     scatter = centred @ centred.T if is_wide else centred.T @ centred
-    values, vectors = np.linalg.eigh(scatter)
-    values = values[::-1]
-    vectors = vectors[:, ::-1]
-    is_above_rounding = values[:LEADING_COMPONENTS] > VARIANCE_ROUNDING * values.sum()
-    leading = vectors[:, : np.count_nonzero(is_above_rounding)]
-    if is_wide:
-        leading = centred.T @ leading
-        leading /= np.linalg.norm(leading, axis=0)
-    return values, leading
+    values = np.linalg.eigvalsh(scatter)[::-1]
+    return np.asarray(np.maximum(values, 0) / len(centred))
 
 
 def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
@@ -205,15 +162,6 @@ def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
         maximum = WIDE_SPECTRUM_ROWS
     evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum))
     return rows[evenly.astype(np.intp)]
-
-
-def _component(positions: NDArray[np.intp], curve: Floats, share: float) -> Component:
-    """Fit a sinusoid to the values of a principal component at positions, shape (n,) each."""
-    frequencies, power = periodogram(positions, curve)
-    highest, frequency = highest_peak(frequencies, power)
-    squares = float(np.square(curve - curve.mean()).sum())
-    fit = min(highest / squares, 1.0) if squares > 0 else 0.0
-    return Component(share=share, period=1 / frequency, fit=fit)
 
 
 def median(values: Floats) -> float:

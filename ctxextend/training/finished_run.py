@@ -1,7 +1,6 @@
 """A finished training run, from which recipe, card and output are created."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Recipe, Train
@@ -17,24 +16,16 @@ class FinishedRun:
 
     recipe: Recipe  # as the user gave it
     source: OpenedModel  # the checkpoint that it started from, before a resize or conversion
-    source_sha256: str | None  # of the source's first table; None if it has no rows
     task: TrainingTask
     weights: TrainedWeights
     folder: RunFolder
     result: TrainResult
-    # Losses of the methods that were compared before on the same text; empty if none were.
-    candidates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> Train:
         """The settings of training with all defaults filled in."""
-        steps: int | None = self.task.settings.num_steps
-        if self.task.epochs is not None:
-            steps = None  # the epochs tell how much text was read too
         return replace(
             self.task.settings,
-            steps=steps,
-            epochs=self.task.epochs,
             lr=self.result.run.lr,
             per_device_batch_size=self.result.run.per_device_batch_size,
         )

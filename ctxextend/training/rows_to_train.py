@@ -52,11 +52,11 @@ def _learned_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRow
     unusable = files.unusable_rows
     if base is None:
         raise CheckpointError("no recipe names its base checkpoint.")
-    learned = learned_before(base.chain, files.table_name, unusable, files.rows)
+    learned = learned_before(base.provenance, files.table_name, unusable, files.rows)
     if learned is not None and len(learned) == files.max_len:
         return learned
     opened = open_model(base.ref)
-    eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
+    eval_model.check_source(opened.checkpoint, base.ref, base.fingerprint)
     before = opened.read_table()
     after = files.opened.read_table()
     if before is None or after is None or not _is_comparable(before, after):
@@ -80,7 +80,7 @@ def untrained_row_warnings(
         return
     if provenance is None or provenance.trainable not in FROZEN:
         return
-    learned = learned_before(provenance.chain, files.table_name, files.unusable_rows, files.rows)
+    learned = learned_before(provenance, files.table_name, files.unusable_rows, files.rows)
     if learned is None:
         return
     untrained = int((~learned[span:]).sum())
@@ -95,24 +95,18 @@ def untrained_row_warnings(
 def short_positions(files: ResizableFiles, base: BaseCheckpoint | None, span: int) -> int | None:
     """Return the positions that the base has; None if unknown, or if sequences use no others.
 
-    They are stated by recipes or, of a base that the user named, by its files.
+    They are stated by the recipe or, of a base that the user named, by its files.
     """
     if base is None:
         return None
-    length: Any
-    if not base.chain:
+    if base.provenance is None:
         length = context_length(open_model(base.ref).tables[0])
     else:
-        length = _recorded_length(files, base.chain[-1])
+        first = base.provenance.steps[0]
+        length = first.max_len_before
+        if files.table_name in first.rows:
+            rows, _ = first.rows[files.table_name]
+            length = rows - files.unusable_rows
     if isinstance(length, int) and 0 < length < span:
         return length
     return None
-
-
-def _recorded_length(files: ResizableFiles, oldest: Provenance) -> Any:
-    """Return the length of the base according to the oldest recipe, which is untrusted."""
-    rows = oldest.rows.get(files.table_name)
-    if rows is not None:
-        return rows[0] - files.unusable_rows
-    facts = oldest.values.get("provenance") or {}
-    return facts.get("max_len_before")  # of a conversion

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.evaluation.evaluation_result import Estimate, estimate_ratio
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 
-SHORT_COLUMN = 0  # column of the positions that the base has
-LONG_COLUMN = 1  # column of all others
+LONG_COLUMN = 1  # of positions that the base does not have; column 0 is of the others
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,6 @@ class SequenceLosses:
             merged.nats[first :: len(parts)] = part.nats
             merged.tokens[first :: len(parts)] = part.tokens
         return merged
-
-    @property
-    def estimate(self) -> Estimate:
-        """The mean loss of a token, or of a text of an encoder, with its interval by sequence."""
-        return estimate_ratio(self.nats.sum(axis=1), self.tokens.sum(axis=1))
-
-    def part(self, column: int) -> float | None:
-        """Return the mean loss in a column; None without tokens in it."""
-        tokens = int(self.tokens[:, column].sum())
-        if tokens == 0:
-            return None
-        return float(self.nats[:, column].sum() / tokens)
 
     def improvement(self, before: "SequenceLosses") -> Estimate:
         """Return how much lower the losses are than others of the same sequences, paired."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def train(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -42,13 +42,13 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
+        steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, …;
             and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
@@ -74,16 +74,16 @@ def train(
 def plan_training(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     **settings: Any,
 ) -> "TrainingPlan":
-    """Check a training run, and estimate the memory that it needs.
+    """Check a training run, and say what it would train.
 
     No weights are loaded, and only temporary files are written. Of a long text, only the start is
-    read, unless ``epochs`` are to be counted.
+    read.
 
     Args:
         reference, data, steps, output, force, settings: As in `train`.
@@ -113,7 +113,7 @@ def plan_recipe_training(
 def _recipe(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    steps: int | None,
+    steps: int,
     settings: dict[str, Any],
 ) -> Recipe:
     """Return the recipe of a training run."""

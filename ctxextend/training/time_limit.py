@@ -18,7 +18,7 @@ from ctxextend.training.setup import TrainingSetup
 
 TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
 TIMED_BATCHES = 2  # after one that warms up
-SLOW_BATCH = 2.0  # seconds; one that takes longer on a CPU needs no warm-up
+SLOW_BATCH = 2.0  # seconds; one that takes longer needs no warm-up on a CPU
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
@@ -46,9 +46,15 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     Raises:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
+    task = setup.task
+    reading = _seconds_per_reading(setup)
+    evaluation = reading * len(setup.held_out)
+    if setup.model.model.device.type == "cpu":  # elsewhere, it says little about training
+        readings = FEWEST_STEPS * task.settings.batch_size * reading
+        if time.perf_counter() + LEAST_PASSES * readings + 2 * evaluation > deadline:
+            raise TimeTooShortError(USUAL_PASSES * readings + 2 * evaluation)
     setup, step = _time_step(setup)
     task = setup.task
-    evaluation = _seconds_per_evaluation(setup)
     left = deadline - time.perf_counter()
     evaluations = MOST_EVALUATIONS
     if (1 + evaluations) * evaluation > EVALUATION_SHARE * left:
@@ -60,19 +66,6 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     every = math.ceil(steps / evaluations)
     settings = replace(task.settings, steps=steps, eval_every=every)
     return replace(setup, task=replace(task, settings=settings, planned_steps=steps))
-
-
-def readings_of_steps(passes: int, batch_size: int, held_out: int) -> int:
-    """Return how many readings of a sequence take as long as `FEWEST_STEPS`.
-
-    The loss is measured before and after them.
-
-    Args:
-        passes: `LEAST_PASSES` or `USUAL_PASSES`.
-        batch_size: Sequences of a step.
-        held_out: Sequences of the held-out loss.
-    """
-    return FEWEST_STEPS * passes * batch_size + 2 * held_out
 
 
 def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
@@ -126,14 +119,19 @@ def _time_gradients(setup: TrainingSetup, batch: dict[str, torch.Tensor]) -> flo
     return time.perf_counter() - started
 
 
-def _seconds_per_evaluation(setup: TrainingSetup) -> float:
-    """Return how long it takes to read all held-out sequences."""
+def _seconds_per_reading(setup: TrainingSetup) -> float:
+    """Return how long it takes to read a held-out sequence."""
     objective = setup.objective
     objective.eval()
-    started = time.perf_counter()
-    with _as_trained(setup):
-        read_sequences(objective, setup.held_out, [0])
-    return (time.perf_counter() - started) * len(setup.held_out)
+    seconds = 0.0
+    for _ in range(2):  # the first one warms up, unless it is slow
+        started = time.perf_counter()
+        with _as_trained(setup):
+            read_sequences(objective, setup.held_out, [0])
+        seconds = time.perf_counter() - started
+        if seconds > SLOW_BATCH:
+            break
+    return seconds
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +9,15 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from ctxextend.checkpoints.atomic_output import (
     check_disk_space,
     nearest_existing_parent,
 )
-from ctxextend.errors import ResizeError, TrainingError, counted, listed, one_line
+from ctxextend.errors import ResizeError, counted, listed
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.write import no_check, write_output
-from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
@@ -29,27 +26,19 @@ from ctxextend.recipe import (
     Train,
 )
 from ctxextend.text_data import check_texts, empty_files
-from ctxextend.training.choose_parameters import choose_parameters
 from ctxextend.training.finished_run import FinishedRun
-from ctxextend.training.memory_estimate import estimate_memory
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.time_limit import plan_steps
-from ctxextend.training.train_result import (
-    DeviceMemory,
-    LongContext,
-    TrainingPlan,
-    TrainResult,
-)
+from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
 from ctxextend.training.training_source import TrainingSource, training_settings
-from ctxextend.training.training_task import LoadedTask, TrainingTask, load_task, open_task
+from ctxextend.training.training_task import TrainingTask, load_task, open_task
 
 if TYPE_CHECKING:
-    import torch
     from accelerate import PartialState
 
 Notify = Callable[[str], None]
@@ -114,12 +103,10 @@ def train_recipe(
             finished = FinishedRun(
                 recipe=recipe,
                 source=run.source.model,
-                source_sha256=run.source.table_sha256,
                 task=setup.task,
                 weights=weights,
                 folder=run.folder,
                 result=result,
-                candidates={} if limit is None else limit.candidates,
             )
             check = no_check if limit is None else limit.check
             write_output(trained_output(finished), run.output, force=force, check=check)
@@ -135,69 +122,42 @@ class TimeLimit:
     deadline: float  # in seconds of `time.perf_counter`
     keeps: Callable[[TrainResult], bool]  # whether a result is written
     check: Callable[[Path], None]  # of the complete output, before it is moved into place
-    candidates: Mapping[str, float]  # losses of the methods that were compared before, to record
 
 
 def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
-    """Plan a run that writes `output`, and estimate its memory; see `plan_training`.
+    """Plan a run that writes `output`; see `plan_training`.
+
+    The text of one step is read, and its token ids are written to a folder that is removed again.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
     """
-    from ctxextend.training.long_context import long_context_warnings
-
     settings = training_settings(source.recipe)
     _check_texts(settings)
-    device = open_device(settings.device)
-    task, long_context = _open_without_steps(source.model, settings, device)
-    without_values = FakeTensorMode(allow_non_fake_inputs=True)
-    with device, without_values:
-        loaded = load_task(task)
-    # Adapters get values: peft cannot move parameters without any.
-    trainable = choose_parameters(loaded)
-    with without_values:
-        memory = _estimate(loaded, trainable.names.keys())
+    # What `open_task` reads of accelerate's state.
+    devices: Any = SimpleNamespace(
+        device=open_device(settings.device), num_processes=1, is_main_process=True
+    )
+    with TemporaryDirectory() as folder:
+        task = open_task(
+            open_files(source.model),
+            replace(settings, fsdp=False, steps=1),
+            devices,
+            RunFolder(Path(folder)),
+        )
     return TrainingPlan(
         output=output,
         source=source.recipe.checkpoint.source,
         trainable=str(task.settings.trainable),
         lora=task.settings.lora,
-        parameters=trainable.count,
-        model_parameters=loaded.model.model.num_parameters(),
         precision=str(task.settings.precision),
-        steps=settings.steps or task.settings.num_steps,
-        epochs=settings.epochs,
+        steps=settings.steps,
         batch_size=settings.batch_size,
         seq_len=task.span,
         window=task.length,
-        long_context=long_context,
-        memory=memory,
         notes=task.notes,
-        warnings=(*task.warnings, *long_context_warnings(task, long_context)),
+        warnings=task.warnings,
     )
-
-
-def _open_without_steps(
-    model: OpenedModel, settings: Train, device: "torch.device"
-) -> tuple[TrainingTask, LongContext | None]:
-    """Open the task of a run on one device, and count the tokens with a long context.
-
-    Epochs are counted on all of the text; for steps, the text of one step is enough. The token ids
-    are written to a folder that is removed again.
-
-    Raises:
-        CtxextendError: As `open_task`.
-    """
-    from ctxextend.training.long_context import count_long_context
-
-    # What `open_task` reads of accelerate's state.
-    devices: Any = SimpleNamespace(device=device, num_processes=1, is_main_process=True)
-    settings = replace(settings, fsdp=False)
-    if settings.epochs is None:
-        settings = replace(settings, steps=1)
-    with TemporaryDirectory() as folder:
-        task = open_task(open_files(model), settings, devices, RunFolder(Path(folder)))
-        return task, count_long_context(task)
 
 
 def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
@@ -233,7 +193,7 @@ def _prepared_folder(
         yield replace(RunFolder.for_output(output), keeps_saves=keeps_saves)
         return
     source.check_output(output, force=force)
-    identity = run_settings(source.recipe, source.model, source.table_sha256)
+    identity = run_settings(source.recipe, source.model)
     with open_run_folder(output, identity, resume=resume, force=force) as folder:
         # The folder of a run to resume has the text as token ids already.
         if folder.save is None:
@@ -314,36 +274,6 @@ def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool
     check_disk_space(nearest_existing_parent(path), sizes)
 
 
-def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemory, ...]:
-    """Return the memory that each device needs, for each number of devices.
-
-    Args:
-        loaded: A task with models without values.
-        trained: The names of tensors to train.
-
-    Raises:
-        TrainingError: The model has an operation that depends on values.
-    """
-    task = loaded.task
-    model = loaded.model
-    tables = list[Any]()
-    for table in task.files.tables:
-        if table.name in trained:
-            tables.append(model.model.get_parameter(loaded.names[table.name]))
-    teacher_bytes = 0
-    if loaded.teacher is not None:
-        network = loaded.teacher.model
-        teacher_bytes = network.num_parameters() * network.dtype.itemsize
-    try:
-        return tuple(estimate_memory(model, tables, task.settings, task.length, teacher_bytes))
-    except RuntimeError as error:
-        message = (
-            f"Cannot estimate the memory of {model.model_type} models without weights: "
-            f"{one_line(error)}"
-        )
-        raise TrainingError(message, "Measure it with --steps 1.") from error
-
-
 def _notes(
     source: TrainingSource, task: TrainingTask, folder: RunFolder, *, resume: bool
 ) -> tuple[str, ...]:
@@ -374,7 +304,7 @@ def _summary(setup: TrainingSetup) -> str:
     devices = counted(task.devices.num_processes, "device")
     parts = [
         f"{counted(setup.trainable.count, 'trainable parameter')} ({trained})",
-        f"{task.steps_text} of {counted(settings.batch_size, 'sequence')} of "
+        f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of "
         f"{task.length:,} tokens",
         f"micro-batch {task.micro_batches[0]} on {devices}",
     ]
@@ -403,9 +333,9 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
             "text."
         )
     planned = task.planned_steps
-    if planned != settings.num_steps:
+    if planned != settings.steps:
         yield (
-            f"The run was planned for {planned:,} steps and ended at {settings.num_steps:,}. "
+            f"The run was planned for {planned:,} steps and ended at {settings.steps:,}. "
             f"Before it was resumed, the learning rate followed a {planned:,}-step schedule: "
             f"{RECIPE_FILE} does not reproduce it."
         )

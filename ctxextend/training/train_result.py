@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ctxextend.errors import counted, size_text
+from ctxextend.errors import counted
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, fields_in_json, not_in_json
 
 if TYPE_CHECKING:
-    from ctxextend.training.sequence_losses import SequenceLosses
+    pass
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,6 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
-    # Held-out losses of the saved weights, if sequences were read one by one.
-    sequences: "SequenceLosses | None" = field(default=None, metadata=not_in_json)
     # Whether the trained weights were written.
     is_kept: bool = field(default=True, metadata=not_in_json)
     # Whether this process wrote the output.
@@ -145,70 +143,19 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
         return self.run.tokens / training if training > 0 else math.nan
 
 
-def epochs_text(epochs: float) -> str:
-    """Return a number of epochs as text: ``1 epoch``, ``2.5 epochs``."""
-    return "1 epoch" if epochs == 1 else f"{epochs:g} epochs"
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """The estimated peak memory of each of several devices."""
-
-    devices: int
-    per_device_batch_size: int  # the micro-batch
-    bytes: int
-    fsdp_bytes: int | None  # with ``--fsdp``; None for one device
-
-    def __str__(self) -> str:
-        text = size_text(self.bytes)
-        if self.fsdp_bytes:
-            text += f" each, {size_text(self.fsdp_bytes)} with --fsdp"
-        return text
-
-
-@dataclass(frozen=True)
-class LongContext:
-    """How many tokens of a training text have at least the context of the base before them."""
-
-    base_length: int  # the context length of the base; of rotary positions, of the first training
-    tokens: int  # of the text that was read and is not held out, in whole sequences
-    long_tokens: int  # of these, with as many tokens before them in their document and sequence
-    # Whether the tokens tell where documents end; if not, a sequence counts as one document.
-    has_documents: bool
-
-    @property
-    def share(self) -> float:
-        """The share of tokens with so much context, 0 to 1."""
-        return self.long_tokens / self.tokens if self.tokens else 0.0
-
-    def __str__(self) -> str:
-        whole = "document" if self.has_documents else "sequence"
-        return (
-            f"{self.long_tokens:,} of {self.tokens:,} tokens ({100 * self.share:.2g} %) have at "
-            f"least {self.base_length:,} tokens of their {whole} before them"
-        )
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainingPlan(Result, shows=("source", "parameters", "memory")):
-    """What a training run would train, and the memory that it would need."""
+class TrainingPlan(Result, shows=("source", "trainable", "steps")):
+    """What a training run would train."""
 
     output: Path  # the folder that a run would write
     source: str  # the reference of the checkpoint, as the user passed it
     trainable: str  # one of `TRAINABLE`
     lora: int | None  # the rank of adapters, if any
-    parameters: int  # trainable parameters
-    model_parameters: int  # all parameters
     precision: str  # of the computation
     steps: int  # optimizer steps
-    epochs: float | None  # of which the steps are; None if the steps were given
     batch_size: int  # sequences per step, over all devices
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
-    # None if the length of the base is not known, or sequences use no longer positions.
-    long_context: LongContext | None
-    # One for each number of devices that the batch can be split across.
-    memory: tuple[DeviceMemory, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = field(metadata=not_in_json)
     dry_run: bool = True
@@ -217,8 +164,6 @@ class TrainingPlan(Result, shows=("source", "parameters", "memory")):
     def steps_text(self) -> str:
         """The steps and their sequences, as text."""
         text = counted(self.steps, "step")
-        if self.epochs is not None:
-            text += f" ({epochs_text(self.epochs)})"
         text += f" of {counted(self.batch_size, 'sequence')} of {self.window:,} tokens"
         if self.window < self.seq_len:
             text += f" at random positions below {self.seq_len:,}"

@@ -5,7 +5,7 @@ from ctxextend.errors import counted, printable
 from ctxextend.output import card as cards
 from ctxextend.recipe import Train
 from ctxextend.training.finished_run import FinishedRun
-from ctxextend.training.train_result import TrainResult, epochs_text
+from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__
 
 # What each objective trains a model to do, for the card.
@@ -49,7 +49,7 @@ def _section(settings: Train, result: TrainResult) -> str:
     """Return the section of the card about the training, as Markdown."""
     steps = result.run
     sequences = (
-        f"{_steps_text(settings, steps.steps)} of {counted(steps.batch_size, 'sequence')} of "
+        f"{counted(steps.steps, 'step')} of {counted(steps.batch_size, 'sequence')} of "
         f"{steps.window:,} tokens"
     )
     if steps.window < steps.seq_len:
@@ -62,14 +62,6 @@ def _section(settings: Train, result: TrainResult) -> str:
         f"peak learning rate {steps.lr:.3g}. {_losses_text(result)}"
         f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
     )
-
-
-def _steps_text(settings: Train, steps: int) -> str:
-    """Return the steps of a run, with the epochs that they are if these were given."""
-    text = counted(steps, "step")
-    if settings.epochs is not None:
-        text += f" ({epochs_text(settings.epochs)})"
-    return text
 
 
 def _objective_text(result: TrainResult) -> str:

@@ -16,7 +16,7 @@ from ctxextend.output.card import CARD_FILE, LOG_FILE
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.prepare import encode
 from ctxextend.plan.edits import in_existing_objects, missing_engine_keys
-from ctxextend.recipe import BOTH, RECIPE_FILE
+from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.trained_card import trained_card
@@ -61,8 +61,7 @@ def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> d
     """Return config.json with what transformers does not write, by path; empty if it has all of it.
 
     They are rotary settings in both dialects, since transformers writes only ``rope_parameters``
-    when it saves a model, unless a recipe asked for the dialect of its source; and keys of the
-    length that other engines need.
+    when it saves a model; and keys of the length that other engines need.
 
     Args:
         run: The run.
@@ -73,8 +72,7 @@ def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> d
     if not checkpoint.has_config:
         return {}
     changes = missing_engine_keys(task_files.opened)
-    if not _keeps_dialect(run):
-        changes |= both_dialects(task_files.opened.architecture.locations)
+    changes |= both_dialects(task_files.opened.architecture.locations)
     if not changes:
         return {}
     name = checkpoint.config_file
@@ -82,14 +80,6 @@ def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> d
     if name in files:
         text = files[name].decode()
     return {name: edit(text, in_existing_objects(checkpoint.config, changes)).encode()}
-
-
-def _keeps_dialect(run: FinishedRun) -> bool:
-    """Whether a resize before the training wrote only the dialect of its source."""
-    settings = [run.recipe.resize]
-    if run.task.origin.provenance is not None:
-        settings += [step.settings for step in run.task.origin.provenance.chain]
-    return any(item is not None and item.dialect != BOTH for item in settings)
 
 
 def _without_files(checkpoint: Checkpoint) -> Checkpoint:

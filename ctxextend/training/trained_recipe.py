@@ -1,12 +1,13 @@
 """The recipe of a trained output, which reproduces the run and records what was trained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.output.record import table_hash
+from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
@@ -19,18 +20,23 @@ def trained_recipe(run: FinishedRun) -> str:
     """Return the recipe that reproduces a run, with the provenance of its output."""
     recipe = replace(run.recipe, checkpoint=_pinned_reference(run), train=run.settings)
     values = recipe_values(recipe)
-    before = dict[str, Any]()  # the recipe in the folder of the trained checkpoint
-    if run.task.origin.provenance is not None:
-        before |= run.task.origin.provenance.values
+    before = run.task.origin.provenance
     if recipe.resize is not None or recipe.convert is not None:
-        # That of the resize or conversion, to which training is added.
-        provenance = _with_hashes(before.pop("provenance"), _table_hashes(run))
-        values = before | {name: values[name] for name in ("train", "evaluate") if name in values}
+        # The recipe of the resize or conversion, to which training is added.
+        assert before is not None
+        provenance = dict(before.values["provenance"])
+        steps = {name: values[name] for name in ("train", "evaluate") if name in values}
+        values = dict(before.values) | steps
     else:
         provenance = _provenance(run)
-        if before:
-            provenance["source_recipe"] = before
-    provenance = provenance | {"trained": _facts(run)}
+        if before is not None:
+            provenance["steps"] = earlier_steps(before)
+        earlier_runs = trainings(before)
+        if earlier_runs:
+            provenance["source_trainings"] = earlier_runs
+    if "tables" in provenance:
+        provenance["tables"] = _tables(run, provenance["tables"])
+    provenance["trained"] = _facts(run)
     return yaml_text(values | {"provenance": provenance}, run.result.output)
 
 
@@ -42,49 +48,24 @@ def _pinned_reference(run: FinishedRun) -> CheckpointRef:
     return replace(run.recipe.checkpoint, revision=origin.revision)
 
 
-def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
-    """Return the hashes before and after training of each stored table, by name."""
-    files = run.task.files
-    hashes = dict[str, dict[str, str]]()
-    for table in files.tables:
-        if table.name in files.checkpoint.weights.entries:
-            hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
-    if run.source_sha256 is not None:
-        hashes[files.table_name] = {"sha256_before": run.source_sha256} | hashes[files.table_name]
-    return hashes
-
-
-def _with_hashes(
-    provenance: Mapping[str, Any], hashes: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Return a provenance with other hashes of its tables, where it records them.
-
-    A conversion records none of the table before, which no file has.
-    """
-    changed = dict(provenance)
-    if "tables" in provenance:
-        changed["tables"] = [
-            _with_recorded(table, hashes.get(table["name"], {})) for table in provenance["tables"]
-        ]
-    return changed
-
-
-def _with_recorded(table: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
-    """Return a table's facts with the hashes that it already records."""
-    recorded = {name: value for name, value in hashes.items() if name in table}
-    return {**table, **recorded}
+def _tables(run: FinishedRun, recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a recipe records about tables, with their hashes after training if stored."""
+    tables = list[dict[str, Any]]()
+    for table in recorded:
+        tables.append(dict(table))
+        if table["name"] in run.task.files.checkpoint.weights.entries:
+            tables[-1]["sha256"] = table_hash(run.weights.tensor(table["name"]))
+    return tables
 
 
 def _provenance(run: FinishedRun) -> dict[str, Any]:
     """Return what the recipe of a run that only trains states about its source."""
     files = run.task.files
-    table = {"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}
     return {
         "model_type": files.tables[0].location.family.model_type,
-        "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights.fingerprint(),
-        "tables": [table | _table_hashes(run).get(files.table_name, {})],
+        "tables": [{"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}],
         "versions": {"ctxextend": __version__},
     }
 
@@ -107,14 +88,10 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         "saved_step": held_out.saved_step,
     }
     facts |= run.task.text.facts
-    if run.candidates:
-        facts["candidates"] = dict(run.candidates)
     adapters = run.weights.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
     facts |= _shortened(facts)
-    if run.task.epochs is not None:
-        facts["steps"] = result.run.steps
     if run.task.planned_steps != result.run.steps:
         facts["planned_steps"] = run.task.planned_steps
     libraries = ["torch", "transformers", "accelerate"]

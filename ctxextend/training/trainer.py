@@ -132,7 +132,7 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         TrainingError: A loss is not finite.
     """
     folder = trainer.folder
-    steps = callback.setup.task.settings.num_steps
+    steps = callback.setup.task.settings.steps
     try:
         resumed = None if folder.save is None else str(folder.save)
         trainer.train(resume_from_checkpoint=resumed)
@@ -152,7 +152,7 @@ def _not_finite(callback: "RunCallback", step: int) -> TrainingError:
         message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
         hint = "Check its table with ctxextend inspect, or train with --precision fp32."
         return TrainingError(message, hint)
-    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.num_steps}."
+    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
     restart = f"Restart with an --lr below {setup.lr:.2g}"
     if folder.save is None:
         return TrainingError(f"{message} No state was saved.", f"{restart}.")
@@ -184,7 +184,7 @@ def _finish(
     settings = task.settings
     step = trainer.state.global_step
     signal_number = callback.stop.signal
-    if signal_number is not None and step < settings.num_steps:
+    if signal_number is not None and step < settings.steps:
         raise TrainingInterrupted(signal_number, step, trainer.folder.path)
     log = tuple(trainer.state.log_history)
     held_out = _summarise_losses(trainer, log, step)
@@ -219,7 +219,6 @@ def _finish(
             long=_before_and_after(log, "long", held_out.saved_step),
         ),
         log=log,
-        sequences=trainer.sequences.get(held_out.saved_step),
         is_first=task.devices.is_main_process,
     )
 
@@ -288,7 +287,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     if isinstance(setup.objective, Contrastive):
         setup.objective.micro_batch_size = per_device_batch_size
     arguments = _training_arguments(callback, per_device_batch_size)
-    count = settings.num_steps * settings.batch_size
+    count = settings.steps * settings.batch_size
     items = setup.training_items(count)
     try:
         trainer = RunTrainer(callback, arguments, items)
@@ -317,21 +316,21 @@ def _training_arguments(callback: "RunCallback", per_device_batch_size: int) -> 
     autocast = settings.precision if setup.model.model.dtype == torch.float32 else "fp32"
     arguments = TrainingArguments(
         output_dir=str(folder.path),
-        max_steps=settings.num_steps,
+        max_steps=settings.steps,
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=settings.batch_size // (micro_batch * devices.num_processes),
         learning_rate=setup.lr,
         weight_decay=settings.weight_decay,
         # In windows, a table ends with a lower loss after a linear schedule than after a cosine.
         lr_scheduler_type="linear" if setup.task.distils_table else "cosine",
-        warmup_steps=round(WARMUP * settings.num_steps),  # the first step's rate is 0
+        warmup_steps=round(WARMUP * settings.steps),  # the first step's rate is 0
         optim="adamw_torch",
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps" if folder.keeps_saves else "no",
-        save_steps=settings.save_every or max(settings.num_steps // SAVES, 1),
+        save_steps=settings.save_every or max(settings.steps // SAVES, 1),
         eval_strategy="steps",
-        eval_steps=settings.eval_every or math.ceil(settings.num_steps / EVALUATIONS),
+        eval_steps=settings.eval_every or math.ceil(settings.steps / EVALUATIONS),
         eval_on_start=folder.save is None,
         remove_unused_columns=False,
         train_sampling_strategy="sequential",
@@ -673,7 +672,7 @@ class RunCallback(TrainerCallback):
         """Report the progress since the last report."""
         task = self.setup.task
         tokens = task.settings.batch_size * task.length
-        steps = task.settings.num_steps
+        steps = task.settings.steps
         label = f"step {step}/{steps}, loss {loss:.3f}, held-out {self._held_out:.3f}"
         self.progress((step - self._reported) * tokens, steps * tokens, label)
         self._reported = step

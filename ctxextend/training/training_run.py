@@ -1,7 +1,7 @@
 """The folder of a training run, next to its output, from which the run is resumed.
 
 NAME.training/
-  run.json         settings of the run, and hashes of the source's table and of all its weights
+  run.json         settings of the run, and the fingerprint of the source's weights
   resized/         the resized checkpoint, if the run resizes first
   data.bin         the text of --data as token ids; eval_data.bin is that of --eval-data
   texts.json       the files that both were read from
@@ -26,16 +26,13 @@ SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
 # Settings of training that may differ when a run is resumed.
 CHANGEABLE = (
     "steps",
-    "epochs",
     "per_device_batch_size",
     "eval_every",
     "save_every",
     "report_to",
-    "copy_code",
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
-EPOCHS = "train.epochs"
 # Run folders that were opened, to say what they keep if the command is interrupted.
 opened: list["RunFolder"] = []
 
@@ -45,7 +42,7 @@ class RunFolder:
     """The folder of a training run."""
 
     path: Path
-    keeps_saves: bool = True  # False for a comparison, which cannot be resumed
+    keeps_saves: bool = True  # False for a tuning, which cannot be resumed
     discarded_step: int = 0  # the last saved step of an earlier run that was discarded; 0: none
 
     @classmethod
@@ -112,8 +109,8 @@ class RunFolder:
                 atomic_output.remove_atomically(self.saves / f"{SAVE}{step}")
 
 
-def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) -> dict[str, Any]:
-    """Return what identifies a run, by name: the settings of its steps, and hashes of its source.
+def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
+    """Return what identifies a run, by name: the settings of its steps, and its source.
 
     A run is only resumed with the same ones, except `CHANGEABLE`.
     """
@@ -125,7 +122,6 @@ def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) 
     for section, step in steps.items():
         if step is not None:
             settings |= {f"{section}.{key}": value for key, value in asdict(step).items()}
-    settings[f"sha256 of {source.tables[0].name}"] = table_sha256
     settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
 
@@ -241,7 +237,7 @@ def _check_settings(
         hint = "Resume it with --resume, or restart with --force."
     elif changes:
         problem = f"contains a different run: {'; '.join(changes)}"
-    elif steps is not None and steps < saved:
+    elif steps < saved:
         problem = f"contains a run at step {saved}, but --steps is {steps}"
     else:
         return
@@ -252,9 +248,6 @@ def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
     """Return the settings that differ and may not, as text."""
     ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
     changes = list[str]()
-    # A run of steps may have read only the start of the text.
-    if (before.get(EPOCHS) is None) != (settings.get(EPOCHS) is None):
-        ignored.discard(EPOCHS)
     for name in sorted({*before, *settings} - ignored):
         was = before.get(name)
         now = settings.get(name)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
@@ -13,7 +12,6 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
-from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import context_length
@@ -28,16 +26,6 @@ from ctxextend.training.training_run import RunFolder, check_run_folder, run_set
 # The variables by which launchers tell a process how many there are.
 # Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
 PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-# The modules of experiment trackers, of which one is needed; those of others are their names.
-# kubeflow needs none. Source: transformers 5.24, integrations/integration_utils.py.
-TRACKER_MODULES = {
-    "azure_ml": ("azureml",),
-    "flyte": ("flytekit",),
-    "tensorboard": ("tensorboard", "tensorboardX"),
-}
-WITHOUT_TRACKER_MODULE = ("all", "kubeflow", "none")
-# What pip installs, where its name is not that of the module.
-PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 
 
 def training_settings(recipe: Recipe) -> Train:
@@ -53,7 +41,6 @@ class TrainingSource:
     recipe: Recipe
     planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
     model: OpenedModel
-    table_sha256: str | None  # of the first table; None if no rows are stored
 
     @classmethod
     def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
@@ -63,13 +50,7 @@ class TrainingSource:
             CtxextendError: It cannot be opened.
         """
         model = planned.model if planned is not None else open_model(recipe.checkpoint)
-        if recipe.copies_code:
-            model = model.with_code()
-        table = model.read_table()
-        sha256 = None
-        if table is not None:
-            sha256 = table_hash(table)
-        return cls(recipe=recipe, planned=planned, model=model, table_sha256=sha256)
+        return cls(recipe=recipe, planned=planned, model=model)
 
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
         """Return the output folder: the given one, or the default."""
@@ -108,8 +89,6 @@ class TrainingSource:
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)
-        if self.recipe.copies_code:
-            model = model.with_code()
         return model.without_other_format()
 
     @property
@@ -159,7 +138,7 @@ class TrainingSource:
         path = self.output_path(output)
         self.check_output(path, force=force)
         if resume is not None and RunFolder.for_output(path).step:
-            identity = run_settings(self.recipe, self.model, self.table_sha256)
+            identity = run_settings(self.recipe, self.model)
             check_run_folder(path, identity, resume=resume, force=force)
         if resume is not None and settings.fsdp:
             check_processes()
@@ -252,13 +231,6 @@ def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 
             raise TrainingError(message, hint)
 
 
-class _Need(NamedTuple):
-    """What needs a library, and the modules of which one must be installed."""
-
-    needed_by: str
-    modules: tuple[str, ...]
-
-
 def check_libraries(settings: Train | None = None) -> None:
     """Check that the libraries that training needs are installed, without importing them.
 
@@ -268,26 +240,20 @@ def check_libraries(settings: Train | None = None) -> None:
     Raises:
         TrainingError: One is not.
     """
-    for need in _needs(settings):
-        if any(find_spec(module) for module in need.modules):
-            continue
-        module = need.modules[0]
-        name = PACKAGES.get(module, module).replace("_", "-")
-        message = f"{need.needed_by} requires {name}, which is not installed."
-        raise TrainingError(message, install_command(PACKAGES.get(module, module)))
+    for needed_by, module in _needs(settings):
+        if find_spec(module) is None:
+            name = module.replace("_", "-")
+            message = f"{needed_by} requires {name}, which is not installed."
+            raise TrainingError(message, install_command(module))
 
 
-def _needs(settings: Train | None) -> Iterator[_Need]:
-    """Yield what training needs besides torch and transformers."""
-    yield _Need(needed_by="Training", modules=("accelerate",))
+def _needs(settings: Train | None) -> Iterator[tuple[str, str]]:
+    """Yield what needs a module besides torch and transformers, and the module."""
+    yield "Training", "accelerate"
     if settings is None:
         return
     if settings.lora is not None:
-        yield _Need(needed_by="--lora", modules=("peft",))
+        yield "--lora", "peft"
     if settings.contrastive:
         flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
-        yield _Need(needed_by=flag, modules=("sentence_transformers",))
-    tracker = settings.report_to
-    if tracker not in WITHOUT_TRACKER_MODULE:
-        modules = TRACKER_MODULES.get(tracker, (tracker,))
-        yield _Need(needed_by=f"--report-to {tracker}", modules=modules)
+        yield flag, "sentence_transformers"

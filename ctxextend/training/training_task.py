@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import SourceError, TrainingError, counted
+from ctxextend.errors import SourceError, TrainingError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
@@ -19,7 +19,6 @@ from ctxextend.training.rows_to_train import (
     short_positions,
     untrained_row_warnings,
 )
-from ctxextend.training.train_result import epochs_text
 from ctxextend.training.trainable import Names
 from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
@@ -58,7 +57,7 @@ class CheckpointOrigin:
         """Whether it was converted to another position scheme; attention windows keep it."""
         if self.provenance is None:
             return False
-        conversions = [step.convert for step in self.provenance.chain if step.convert]
+        conversions = [step.convert for step in self.provenance.steps if step.convert]
         return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 
@@ -67,7 +66,7 @@ class TrainingTask:
     """The checkpoint, settings, devices and text of a run; the weights are not loaded yet."""
 
     files: ResizableFiles
-    settings: Train  # with sequence length, precision and steps filled in
+    settings: Train  # with sequence length and precision filled in
     devices: "PartialState"
     micro_batches: list[int]  # sizes to try, in sequences, largest first
     text: TrainingText
@@ -80,7 +79,6 @@ class TrainingTask:
     # Positions that the base has; None if unknown, or if sequences use no others.
     short_positions: int | None
     has_base: bool  # whether the base is known, from which the model can be distilled
-    epochs: float | None = None  # of which the steps are; None if the steps were given
     source: OpenedModel | None = None  # what the run resizes or converts; it may be the base
 
     @property
@@ -97,14 +95,6 @@ class TrainingTask:
     def length(self) -> int:
         """Tokens per sequence, special tokens included."""
         return self.lengths.length
-
-    @property
-    def steps_text(self) -> str:
-        """The steps, with the epochs that they are if these were given."""
-        text = counted(self.settings.num_steps, "step")
-        if self.epochs is not None:
-            text += f" ({epochs_text(self.epochs)})"
-        return text
 
     @property
     def distils_table(self) -> bool:
@@ -134,18 +124,6 @@ class LoadedTask:
     names: Names  # parameter by tensor; see `match_parameters`
     teacher: EvalModel | None
 
-    @classmethod
-    def of_models(
-        cls, task: TrainingTask, model: EvalModel, names: Names, teacher: EvalModel
-    ) -> "LoadedTask":
-        """Return a task with models that are loaded already; fill in what depends on their kind.
-
-        Raises:
-            TrainingError: The weight of distillation is too large.
-        """
-        task = replace(task, settings=_with_defaults(task, model.kind))
-        return cls(task=task, model=model, names=names, teacher=teacher)
-
 
 def open_task(
     files: ResizableFiles,
@@ -154,14 +132,11 @@ def open_task(
     folder: RunFolder,
     notify: Callable[[str], None] = lambda text: None,
     *,
-    base_length: int | None = None,
     source: OpenedModel | None = None,
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already.
 
-    `base_length`: the context length of the checkpoint if it is the base itself, which gets longer
-    tables in memory, so that no recipe describes what to train; else None. `source`: what the run
-    resizes or converts, if it does.
+    `source`: what the run resizes or converts, if it does.
 
     Raises:
         TrainingError: A setting does not fit the checkpoint or the devices, or a library that it
@@ -172,13 +147,10 @@ def open_task(
     """
     check_libraries(settings)
     _check_adapter(files, settings)
-    origin = CheckpointOrigin()
-    is_base = base_length is not None
-    if not is_base:
-        origin = CheckpointOrigin.of_checkpoint(files, settings.base)
+    origin = CheckpointOrigin.of_checkpoint(files, settings.base)
     settings, notes = choose_trainable(files, settings)
     rows = None
-    if settings.trainable == "new" and not is_base:
+    if settings.trainable == "new":
         rows = new_rows(files, origin.base)
     shortest = max(MIN_WINDOW, files.tokenizer.num_special + 2)
     check_sequences(files.ref.source, files.max_len, settings, shortest)
@@ -186,16 +158,9 @@ def open_task(
     lengths = SequenceLengths.of_run(files, settings)
     micro_batches = micro_batch_sizes(devices, settings, lengths.length)
     text = read_training_text(files, settings, devices, folder, notify)
-    epochs = settings.epochs
-    if epochs is not None:
-        from ctxextend.training.epochs import steps_of_epochs
-
-        steps = steps_of_epochs(files, settings, epochs, text)
-        _check_saved_steps(folder, steps, epochs)
-        settings = replace(settings, steps=steps, epochs=None)
     planned_steps = folder.planned_steps
     if planned_steps is None:
-        planned_steps = settings.num_steps
+        planned_steps = settings.steps
         if devices.is_main_process and folder.is_recorded:
             folder.record_steps(planned_steps)
     warnings = [
@@ -210,24 +175,13 @@ def open_task(
         text=text,
         origin=origin,
         planned_steps=planned_steps,
-        epochs=epochs,
         notes=notes,
         warnings=tuple(warnings),
         rows=rows,
-        short_positions=base_length or short_positions(files, origin.base, lengths.span),
-        has_base=is_base or origin.base is not None,
+        short_positions=short_positions(files, origin.base, lengths.span),
+        has_base=origin.base is not None,
         source=source,
     )
-
-
-def _check_saved_steps(folder: RunFolder, steps: int, epochs: float) -> None:
-    """Raise TrainingError if a run is resumed after the last step of its epochs."""
-    if folder.step > steps:
-        raise TrainingError(
-            f"{folder.path} contains a run at step {folder.step}, but --epochs {epochs:g} has "
-            f"{counted(steps, 'step')}.",
-            "Resume it with more epochs, or restart with --force.",
-        )
 
 
 def _check_adapter(files: ResizableFiles, settings: Train) -> None:
@@ -320,7 +274,7 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
         files = eval_model.open_files(task.source)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:
-        return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)
+        return eval_model.open_eval_model(base.ref, task.dtype, base.fingerprint, device)
     except SourceError as error:
         source = task.files.ref.source
         message = f"Cannot distil from the base checkpoint of {source}: {error.message}"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
 # Minimum tokens to read, if the text has as many: one in 20 of them is held out.
 MIN_READ = 20 * 65_536
-WHOLE_TEXT = 2**40 - 1  # the most tokens of which `HeldOut` can hold out windows
 # Full-length windows are held out if the text is at least so many times as long.
 MIN_FULL_WINDOWS = 10
 MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
@@ -34,14 +33,6 @@ TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
 # What the run folder contains of a pair: the first token and the end of each of its texts.
 PairRow = list[int]
-
-
-class ShortTextError(DataError):
-    """A text of so many `tokens` is too short for the sequences that it is needed for."""
-
-    def __init__(self, message: str, hint: str, tokens: int) -> None:
-        super().__init__(message, hint)
-        self.tokens = tokens
 
 
 class SequenceLengths(NamedTuple):
@@ -178,11 +169,9 @@ def _texts_to_read(
     settings: Train, lengths: SequenceLengths
 ) -> dict[str, tuple[tuple[str, ...], int]]:
     """Return the paths and the maximum tokens of each text to read."""
-    maximum = WHOLE_TEXT
-    if settings.tokens is not None:
-        maximum = settings.tokens
-    elif settings.epochs is None:
-        trained = settings.num_steps * settings.batch_size * lengths.text
+    maximum = settings.tokens
+    if maximum is None:
+        trained = settings.steps * settings.batch_size * lengths.text
         # Short runs read more text than they train on, so that enough is held out.
         maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
     texts = {"data": (settings.data, maximum)}
@@ -213,9 +202,7 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
         if tokens < required:
             label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
             hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
-            raise ShortTextError(
-                f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint, tokens
-            )
+            raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
 
 
 def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText]:

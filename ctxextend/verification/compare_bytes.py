@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 
@@ -18,21 +17,12 @@ from ctxextend.progress import Progress
 COMPARED_BYTES = 1 << 18
 
 
-@dataclass(frozen=True)
-class WrongBytes:
-    """The first difference between two tensors of the same form."""
-
-    name: str
-    byte: int
-    element: int
-
-
 def find_wrong_bytes(
     tensors: Sequence[tuple[TensorEntry, TensorFile]],
     resized: Checkpoint,
     threads: int,
     progress: Progress,
-) -> Iterator[WrongBytes]:
+) -> Iterator[str]:
     """Yield the first difference of each tensor of the base, given with its file.
 
     `progress` is called with the bytes compared since the last call, and the total.
@@ -48,7 +38,7 @@ def find_wrong_bytes(
             progress(entry.size, total)
             if byte is not None:
                 element = byte * math.prod(entry.shape) // entry.size
-                yield WrongBytes(entry.name, byte, element)
+                yield f"{entry.name} differs, first at byte {byte:,} (element {element:,})"
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most as many tensors as threads
 

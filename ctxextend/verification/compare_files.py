@@ -2,19 +2,20 @@
 
 import filecmp
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
-from ctxextend.checkpoints.folder import Checkpoint, code_files
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import Keys, nested
+from ctxextend.limits.length_edits import shown_value
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.output.card import CARD_FILE
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.config_meaning import changed_meaning
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import (
@@ -22,6 +23,7 @@ from ctxextend.verification.json_changes import (
     MISSING,
     ValueChange,
     changed_values,
+    json_text,
 )
 
 # The files that have informational keys.
@@ -46,93 +48,50 @@ NOT_COMPARED = (  # files that do not affect the model
 )
 
 
-@dataclass(frozen=True)
-class MissingFile:
-    """A file that the resized checkpoint lacks."""
-
-    file: str
-
-
-@dataclass(frozen=True)
-class OtherContent:
-    """A file, not JSON, whose bytes are not those of the base."""
-
-    file: str
-
-
-@dataclass(frozen=True)
-class UnreadableFile:
-    """A file that cannot be compared."""
-
-    reason: str  # a sentence that names the file
-
-
-@dataclass(frozen=True)
-class OtherValue:
-    """A value in a JSON file that is not the expected one."""
-
-    file: str
-    path: Keys
-    found: Any  # `MISSING` if there is none
-    expected: Any
-    is_length: bool  # whether the resize writes it, as a length
-
-
-FileDifference = MissingFile | OtherContent | UnreadableFile | OtherValue
-
-
-@dataclass(frozen=True)
-class UnexpectedFile:
-    """A file that the output should not have."""
-
-    file: str
-    reason: str  # why no checkpoint has it; empty: the base does not have it
-
-
-@dataclass(frozen=True)
-class WrongVariant:
-    """Weights of another variant than those of the base; None: of no variant."""
-
-    found: str | None
-    expected: str | None
-
-
-@dataclass(frozen=True)
-class ComparedFiles:
-    """What was compared of a checkpoint's files, and what is wrong."""
-
-    count: int  # files that were compared
-    unlisted: tuple[str, ...]  # tensors that the index does not list
-    index_file: str
-    unexpected: tuple[UnexpectedFile, ...]
-    wrong_variant: WrongVariant | None
-    differences: tuple[FileDifference, ...]
-
-
-def compare_files(expected: Expected, resized: Checkpoint) -> ComparedFiles:
+def check_files(expected: Expected, resized: Checkpoint) -> Check:
     """Compare all files except weights, cards, licenses, logs and recipes.
 
     Raises:
         CheckpointError: A file of the base cannot be read.
     """
+    weights = resized.weights
+    listed = weights.index["weight_map"] if weights.index else weights.entries
+    unlisted = [name for name in weights.entries if name not in listed]
+    faults = [f"{weights.index_file} does not list {name}" for name in unlisted]
+    faults += _omitted_files(resized)
+    faults += _added_files(expected, resized)
+    variant = expected.base.weights.variant
+    if variant != weights.variant:
+        expected_variant = variant or "no variant"
+        faults.append(f"the weights are variant {weights.variant}, expected {expected_variant}")
     names = sorted(_compared_files(expected, resized))
-    listed = (
-        resized.weights.index["weight_map"] if resized.weights.index else resized.weights.entries
-    )
-    wrong_variant = None
-    if expected.base.weights.variant != resized.weights.variant:
-        wrong_variant = WrongVariant(resized.weights.variant, expected.base.weights.variant)
-    differences = list[FileDifference]()
     for name in names:
-        differences += _compare_file(expected, resized, name)
-    return ComparedFiles(
-        count=len(names),
-        unlisted=tuple(name for name in resized.weights.entries if name not in listed),
-        index_file=resized.weights.index_file,
-        unexpected=(*_omitted_files(resized), *_added_files(expected, resized)),
-        wrong_variant=wrong_variant,
-        differences=tuple(differences),
+        faults += _compare_file(expected, resized, name)
+    if faults:
+        return Evidence(failures=faults).check("files")
+    count = (
+        f"{counted(len(names), 'file')} compared (model card, licenses, logs and recipe excluded)"
     )
+    findings = [f"{count}: {_changes_text(expected)}", "no stale weight files"]
+    return Evidence(findings=findings).check("files")
+
+
+def _changes_text(expected: Expected) -> str:
+    """Say which values the resize or conversion has changed, and which files it has generated."""
+    written = [edit for edit in expected.plan.edits if edit.file not in expected.stale_files]
+    edits = "; ".join(f"{edit.file} {edit.key} {shown_value(edit.after)}" for edit in written)
+    if expected.conversion:
+        text = "as the conversion writes them"
+        return f"{text}, {edits}" if edits else text
+    text = "nothing changed"
+    if edits:
+        changed = "length limits"
+        if expected.has_rope_changes:
+            changed = "rotary settings and length limits"
+        text = f"only the {changed} changed ({edits})"
+    if expected.base.generated:
+        text += f"; {', '.join(sorted(expected.base.generated))} generated"
+    return text
 
 
 def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
@@ -141,8 +100,8 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
     excluded = set(base.weights.files)
     if {resized.relative(file) for file in resized.weights.files.values()} != excluded:
         excluded.add(base.weights.index_file)  # other shards need another index
-    code = set(code_files(base)) & set(code_files(resized))  # code files are optional in an output
-    files = {*expected.files.texts, *expected.files.copied, *code} - excluded
+    output = expected.planned.output
+    files = {*output.texts, *output.files.copied, *output.files.linked} - excluded
     files -= expected.stale_files
     return {name for name in files if not _is_not_compared(name)}
 
@@ -151,27 +110,27 @@ def _is_not_compared(name: str) -> bool:
     return first_match(PurePosixPath(name), NOT_COMPARED) is not None
 
 
-def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
+def _omitted_files(resized: Checkpoint) -> Iterator[str]:
     """Yield the files in the folder that do not belong to a checkpoint, such as other weights."""
     for name, reason in resized.omitted.items():
-        if PurePosixPath(name).name not in IGNORED_NAMES and name not in code_files(resized):
-            yield UnexpectedFile(name, reason)
+        if PurePosixPath(name).name not in IGNORED_NAMES:
+            yield f"unexpected {name}: {reason}"
 
 
-def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[UnexpectedFile]:
+def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.files.names, *code_files(expected.base)} - expected.stale_files
+    known = {*expected.planned.output.file_sizes} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
-    for name in (*resized.copied, *code_files(resized)):
+    for name in resized.copied:
         is_known = name in known or _is_not_compared(name)
         if not is_known and not _repeats_config(resized, name):
-            yield UnexpectedFile(name, "")
+            yield f"{name} is not in the base"
 
 
 def _states_lengths(expected: Expected, resized: Checkpoint) -> bool:
     """Whether the config of a resized checkpoint states the new lengths of all tables."""
-    for table in expected.tables:
+    for table in expected.plan.tables:
         length = table.location.key_value(table.max_len_after)
         if nested(resized.config, table.location.length_paths[0]) != length:
             return False
@@ -190,21 +149,21 @@ def _repeats_config(resized: Checkpoint, name: str) -> bool:
     return all(resized.config.get(key, MISSING) == value for key, value in stated.items())
 
 
-def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[FileDifference]:
+def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[str]:
     """Return how one file differs from the base's file with its edits."""
-    if name not in resized.files and name not in code_files(resized):
+    if name not in resized.files:
         if name in resized.omitted:  # reported as unexpected
             return []
-        return [MissingFile(name)]
+        return [f"{name} is missing"]
     path = resized.root / name
     base_path = expected.base.root / name
-    text = expected.files.texts.get(name)
+    text = expected.planned.output.texts.get(name)
     try:
         if text is None:
             if _have_same_bytes(base_path, path):
                 return []
             if path.suffix != ".json":
-                return [OtherContent(name)]
+                return [f"{name} is not byte-identical to the base's"]
             text = read_bytes(base_path)
         actual = read_bytes(path)
         if actual == text:
@@ -212,9 +171,9 @@ def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[Fi
         before = parse_json(text.decode("utf-8"), name)
         after = parse_json(actual.decode("utf-8"), name)
     except CheckpointError as error:
-        return [UnreadableFile(error.message)]
+        return [error.message]
     except UnicodeDecodeError as error:
-        return [UnreadableFile(f"{name} is not UTF-8 text (byte {error.start}).")]
+        return [f"{name} is not UTF-8 text (byte {error.start})."]
     return [*_other_values(expected, name, before, after)]
 
 
@@ -223,7 +182,7 @@ def _have_same_bytes(first: Path, second: Path) -> bool:
         return filecmp.cmp(first, second, shallow=False)
 
 
-def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Iterator[OtherValue]:
+def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Iterator[str]:
     """Yield the values of a JSON file that are not the expected ones, in any spelling."""
     changes: list[ValueChange] = list(changed_values(before, after))
     if PurePosixPath(name).name in INFORMED_FILES:
@@ -232,11 +191,13 @@ def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Ite
     if is_config:
         changes = [change for change in changes if not _is_engine_key(expected, change)]
     if is_config and changes:
-        changes = changed_meaning(expected.base, expected.tables, before, after, changes)
+        changes = changed_meaning(expected.base, expected.plan.tables, before, after, changes)
     lengths = _edited_lengths(expected, name)
     for path, old, new in changes:
-        is_length = any(path[: len(edited)] == edited for edited in lengths)
-        yield OtherValue(file=name, path=path, found=new, expected=old, is_length=is_length)
+        text = f"{name}: {'.'.join(path)} is {json_text(new)}, expected {json_text(old)}"
+        if any(path[: len(edited)] == edited for edited in lengths):
+            text += " (the new length)"
+        yield text
 
 
 def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
@@ -245,7 +206,7 @@ def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
     Outputs of earlier versions lack it as their bases do, and those that were only trained state it
     although their bases do not.
     """
-    for table in expected.tables:
+    for table in expected.plan.tables:
         key = table.location.engine_paths.get(change.path)
         if key is None:
             continue
@@ -260,5 +221,5 @@ def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
 
 def _edited_lengths(expected: Expected, name: str) -> list[Keys]:
     """Return the paths of the lengths that the resize writes to a file; others are rotary."""
-    paths = [edit.path for edit in expected.files.edits if edit.file == name]
+    paths = [edit.path for edit in expected.plan.edits if edit.file == name]
     return [path for path in paths if not any("rope" in key for key in path)]

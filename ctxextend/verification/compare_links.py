@@ -1,7 +1,6 @@
 """Weights files that an output shares with its base: a change of one of them changes both."""
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.provenance import FINGERPRINT
 from ctxextend.verification.expected import Expected
 
 
@@ -17,10 +16,7 @@ def changed_links(expected: Expected, resized: Checkpoint) -> tuple[str, ...]:
         other = base.weights.files.get(name)
         if other is not None and file.path.samefile(other.path):
             linked.append(name)
-    chain = expected.recorded.chain
-    if not linked or not chain:
-        return ()
-    recorded = chain[0].hashes.get(FINGERPRINT)
-    if recorded is None or recorded == base.weights.fingerprint():
+    recorded = expected.recorded.fingerprint
+    if not linked or recorded is None or recorded == base.weights.fingerprint():
         return ()
     return tuple(linked)

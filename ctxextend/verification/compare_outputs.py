@@ -128,7 +128,7 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
     """Compare the outputs of a model with those of its base, which ran on the same inputs."""
     differences: dict[str, OutputDifference] = {}
     unrun = list[UnrunTable]()
-    for table in expected.tables:
+    for table in expected.plan.tables:
         differences |= _differences(table, before, after)
         reason = _why_unrun(table, before)
         if reason is not None:
@@ -157,8 +157,8 @@ def _choose_standard(expected: Expected, before: Outcomes) -> Standard:
         return MustBeClose(tolerance=_tolerance(expected.conversion, before))
     if expected.keeps_positions:
         return MustBeEqual()
-    if expected.rounds_positions:
-        longest = max(table.max_len_before for table in expected.tables)
+    if expected.plan.rounds_short_inputs:
+        longest = max(table.max_len_before for table in expected.plan.tables)
         return MustBeClose(tolerance=frequency_rounding(longest) * _smallest_output(before))
     return MayDiffer()
 

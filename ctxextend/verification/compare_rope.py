@@ -1,142 +1,85 @@
 """Compare rotary settings with the planned ones, and the frequencies that both give."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
-from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
-from ctxextend.tables.rope_types import rotates
+from ctxextend.tables.rope_types import NONE, rotates
 from ctxextend.tables.rotary import frequencies
-from ctxextend.verification.json_changes import MISSING
-
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class WrongSetting:
-    """A rotary setting with another value than planned."""
-
-    key: str
-    found: Any  # `MISSING` if it is not stated
-    expected: Any
+from ctxextend.verification.checks import Evidence
+from ctxextend.verification.expected import Expected
+from ctxextend.verification.json_changes import MISSING, json_text
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedFrequencies:
-    """The inverse frequencies of changed settings, each of shape (pairs,)."""
-
-    method: str  # with all of its settings
-    length: int | None  # in tokens, if inputs up to the trained length have other frequencies
-    # Whether each is that of the planned settings, for short inputs and those of the new length.
-    matches: Mask
-    # How many times slower each is planned than in the base, at the new length; infinite if it then
-    # does not turn.
-    slowdown: NDArray[np.float64]
-    rotates: bool  # whether any pair is planned to turn
-
-    @property
-    def unchanged(self) -> int:
-        """How many frequencies are planned as they are in the base."""
-        return int(np.isclose(self.slowdown, 1).sum())
-
-
-@dataclass(frozen=True)
-class ComparedLayers:
-    """The rotary settings of the layers of one type."""
-
-    name: str  # the table and the type of layers, with a dot
-    wrong: tuple[WrongSetting, ...]
-    frequencies: ComparedFrequencies | None  # None: the settings were not to change
-
-
-@dataclass(frozen=True)
-class ComparedPositions:
-    """Positions without a table of rows; only rotary ones have settings."""
-
-    table: TablePlan
-    layers: tuple[ComparedLayers, ...]
-    error: str = ""  # why the settings of the resized checkpoint cannot be read
-
-    @property
-    def matches(self) -> Mask:
-        """Whether each inverse frequency is the planned one, of all types of layers."""
-        if self.error:
-            return np.zeros(1, np.bool_)
-        masks = [item.frequencies.matches for item in self.layers if item.frequencies]
-        return np.concatenate([np.ones(0, np.bool_), *masks])
-
-
-def compare_positions(table: TablePlan, resized: Checkpoint) -> ComparedPositions:
-    """Compare the rotary settings of a resized checkpoint with the planned ones, if it has any.
+def add_positions(
+    evidence: Evidence, expected: Expected, table: TablePlan, resized: Checkpoint
+) -> None:
+    """Compare positions without a table of rows: rotary settings with the planned ones.
 
     Raises:
         CheckpointError: The config of the base is malformed.
     """
-    if not table.location.table.rope:
-        return ComparedPositions(table, ())
-    now = replace(table.location, config=resized.config)
-    try:
-        stated = {item.layer_type: item.parameters for item in read_rope(now)}
-    except CheckpointError as error:
-        return ComparedPositions(table, (), error.message)
-    planned = {plan.before.layer_type: plan for plan in table.rope}
-    layers = list[ComparedLayers]()
-    for item in read_rope(table.location):
-        plan = planned.get(item.layer_type)
-        layers.append(_compare_layers(table, item, plan, now, stated[item.layer_type]))
-    return ComparedPositions(table, tuple(layers))
-
-
-def _compare_layers(
-    table: TablePlan,
-    before: RopeLayers,
-    plan: RopePlan | None,
-    now: TableLocation,
-    stated: Mapping[str, Any],
-) -> ComparedLayers:
-    """Compare the settings of the layers of one type: `stated` in the config of `now`."""
-    name = f"{table.name}.{before.layer_type}" if before.layer_type else table.name
-    if plan is None:
-        return ComparedLayers(name, _wrong_settings(before.parameters, stated), None)
-    return ComparedLayers(
-        name=name,
-        wrong=_wrong_settings(plan.after, stated),
-        frequencies=_compare_frequencies(table, plan, now, stated),
-    )
+    slowdowns = list[str]()
+    if table.location.table.rope:
+        now = replace(table.location, config=resized.config)
+        try:
+            stated = {item.layer_type: item.parameters for item in read_rope(now)}
+        except CheckpointError as error:
+            evidence.failures.append(error.message)
+            return
+        planned = {plan.before.layer_type: plan for plan in table.rope}
+        for item in read_rope(table.location):
+            name = f"{table.name}.{item.layer_type}" if item.layer_type else table.name
+            found = stated[item.layer_type]
+            plan = planned.get(item.layer_type)
+            if plan is None:
+                evidence.failures += _wrong_settings(name, item.parameters, found)
+                continue
+            evidence.failures += _wrong_settings(name, plan.after, found)
+            faults, slowdown = _compare_frequencies(table, plan, now, found)
+            evidence.failures += [f"{name}: {fault}" for fault in faults]
+            slowdowns.append(f"{name}: {slowdown}")
+    if expected.conversion is not None:
+        evidence.findings.append(f"{table.name}: {positions_text(expected.conversion)}")
+    elif slowdowns:
+        evidence.findings += slowdowns
+    else:
+        positions = "no positions" if table.scheme == NONE else f"{table.scheme} positions"
+        evidence.findings.append(f"{table.name}: {positions}, no settings changed")
 
 
 def _wrong_settings(
-    expected: Mapping[str, Any], stated: Mapping[str, Any]
-) -> tuple[WrongSetting, ...]:
-    wrong = list[WrongSetting]()
+    name: str, expected: Mapping[str, Any], stated: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the rotary settings that are not as planned; of a list, the first item."""
     for key in {**expected, **stated}:
+        if expected.get(key) == stated.get(key):
+            continue
         found = stated.get(key, MISSING)
         planned = expected.get(key, MISSING)
+        path = key
         if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
-            wrong += _wrong_items(key, found, planned)
-        elif expected.get(key) != stated.get(key):
-            wrong.append(WrongSetting(key, found, planned))
-    return tuple(wrong)
-
-
-def _wrong_items(key: str, found: list[Any], planned: list[Any]) -> list[WrongSetting]:
-    """Return the first item of a list of factors that differs; none if all are equal."""
-    for index, (one, other) in enumerate(zip(found, planned, strict=True)):
-        if one != other:
-            return [WrongSetting(f"{key}[{index}]", one, other)]
-    return []
+            pairs = zip(found, planned, strict=True)
+            index = next(index for index, (one, other) in enumerate(pairs) if one != other)
+            path = f"{key}[{index}]"
+            found = found[index]
+            planned = planned[index]
+        yield f"{name}: {path} is {json_text(found)}, expected {json_text(planned)}"
 
 
 def _compare_frequencies(
     table: TablePlan, plan: RopePlan, now: TableLocation, stated: Mapping[str, Any]
-) -> ComparedFrequencies:
+) -> tuple[list[str], str]:
+    """Return what is wrong with frequencies, and how far a method slows them down."""
     base = table.location
     planned = plan.after
     length = table.max_len_after
@@ -149,16 +92,27 @@ def _compare_frequencies(
     # Those of short inputs may be others.
     our_short = frequencies(planned, dim, planned_key, 1).inverse
     their_short = frequencies(stated, dim, stated_key, 1).inverse
-    follows_length = plan.keeps_max_len or plan.long_inputs_as is not None
-    return ComparedFrequencies(
-        method=plan.choice.text,
-        length=length if follows_length else None,
-        matches=_are_close(ours, theirs) & _are_close(our_short, their_short),
-        slowdown=np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0),
-        rotates=rotates(planned),
-    )
+    matches = _are_close(ours, theirs) & _are_close(our_short, their_short)
+    method = plan.choice.text
+    total = len(matches)
+    faults = list[str]()
+    if not matches.all():
+        count = int((~matches).sum())
+        faults.append(f"{count} of {total} frequencies are not those of {method}")
+    if not rotates(planned):
+        return faults, f"{method}: no pair turns"
+    # Infinite where a pair does not turn at the new length.
+    slowdown = np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0)
+    unchanged = int(np.isclose(slowdown, 1).sum())
+    kept = f"{unchanged} of {total} frequencies unchanged"
+    if plan.keeps_max_len or plan.long_inputs_as is not None:
+        # Inputs up to the trained length have other frequencies.
+        kept = f"at {length} tokens, {kept}"
+    if unchanged < total:
+        kept += f", the others up to {slowdown.max():.3g}x slower"
+    return faults, f"{method}: {kept}"
 
 
-def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Mask:
+def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which frequencies are equal but for another order of float64 operations."""
     return np.isclose(ours, theirs, rtol=1e-12, atol=0)

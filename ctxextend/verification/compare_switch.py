@@ -36,7 +36,7 @@ class ComparedLongInput:
 
 def switched_tables(expected: Expected) -> list[TablePlan]:
     """Return the tables whose new settings give only long inputs other frequencies."""
-    return [table for table in expected.tables if switches(table)]
+    return [table for table in expected.plan.tables if switches(table)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
         for plan in table.rope:
             if not _applies(table, plan):
                 _replace_frequencies(model, resized, table, plan)
-    return run_inputs(expected, resized, model, [expected.max_len])
+    return run_inputs(expected, resized, model, [expected.plan.max_len_after])
 
 
 def _without_switch(table: TablePlan, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def compare_long_inputs(
 ) -> list[ComparedLongInput | UnrunTable]:
     """Compare the outputs for inputs of the new length, of each table."""
     compared = list[ComparedLongInput | UnrunTable]()
-    text = length_text(expected.max_len)
+    text = length_text(expected.plan.max_len_after)
     for table in switched_tables(expected):
         outcome = without_switch[table.name, text]
         if not isinstance(outcome, Ran):
@@ -143,7 +143,7 @@ def compare_long_inputs(
                 name=text,
                 scaled_as=first.long_inputs_as[TYPE],
                 difference=output_difference(table, outcome, found),
-                tolerance=frequency_rounding(expected.max_len) * size,
+                tolerance=frequency_rounding(expected.plan.max_len_after) * size,
             )
         )
     return compared

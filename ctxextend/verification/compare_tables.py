@@ -1,215 +1,193 @@
 """Recreate the rows of position tables from the base, and compare them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, counted
 from ctxextend.output.record import table_hash
+from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.found_table import computed_shape
 from ctxextend.plan.table_checks import width_fault
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.provenance import learned_before
-from ctxextend.recipe import FROZEN
+from ctxextend.recipe import FROZEN, RECIPE_FILE
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
-from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
-from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form
-from ctxextend.verification.expected import Expected, ExpectedRows, Recorded, TableValues
+from ctxextend.tables.stats import describe_rows
+from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.compare_rope import add_positions
+from ctxextend.verification.compare_tensors import wrong_form
+from ctxextend.verification.expected import Expected, Recorded
+
+Mask = NDArray[np.bool_]
+TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)
+# Why rows should match although a checkpoint was trained, by `trainable`. With its other values,
+# all rows were trained, so none is wrong.
+UNTRAINED_ROWS: dict[str | None, str] = {
+    "new": ", although only new rows were trained",
+    "all-but-positions": ", although the table was not trained",
+}
 
 
-class RecordedHash(Enum):
-    """How the SHA-256 of a table compares with that in its recipe."""
-
-    NONE = auto()  # the recipe has none
-    SAME = auto()
-    OTHER = auto()
-
-
-@dataclass(frozen=True)
-class ComputedTable:
-    """A table that transformers computes from the config of the resized checkpoint."""
-
-    table: TablePlan
-    shape: tuple[int, int] | None  # None: the config is malformed
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class UncheckedRows:
-    """A table whose rows cannot be recreated, because their method is not registered."""
-
-    table: TablePlan
-    method: str
-    width_fault: str  # a config key that states another width; empty if none does
-    # `RecordedHash.NONE` also if no training has changed some rows: these need their method.
-    recorded_hash: RecordedHash
-
-
-@dataclass(frozen=True, eq=False)
-class RecreatedTable:
-    """A table before and after the resize, and as recreated: each of shape (rows, hidden_size)."""
-
-    before: TableValues
-    after: TableValues
-    expected: TableValues
-    matches: Mask  # whether each row is the expected one, shape (rows_after,)
-
-
-@dataclass(frozen=True)
-class ChangedRows:
-    """How much the learned rows of a table have changed."""
-
-    shared: int  # rows that both tables have
-    changed: Sequence[int] = ()
-    largest: float = 0.0  # largest change of a row, as a norm
-    median_norm: float = 0.0  # of the rows before
-
-
-@dataclass(frozen=True)
-class ComparedRows:
-    """A stored table, compared with its recreated rows."""
-
-    table: TablePlan
-    width_fault: str  # a config key that states another width; empty if none does
-    matching: int  # rows that are as expected
-    wrong: Sequence[int]  # rows that are not, although no training has changed them
-    nonfinite: Sequence[int]  # rows with NaN or infinity, which the resize does not have
-    recorded_hash: RecordedHash
-    learned: ChangedRows
-
-
-TableComparison = ComparedPositions | ComputedTable | WrongForm | UncheckedRows | ComparedRows
-
-
-def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> TableComparison:
-    """Compare one position table, or positions without a table of rows.
+def check_tables(expected: Expected, resized: Checkpoint) -> Check:
+    """Compare position tables, and positions without a table of rows.
 
     Raises:
         CheckpointError: A file cannot be read.
         ResizeError: The rows cannot be recreated.
     """
-    if not table.has_rows:
-        return compare_positions(table, resized)
-    if not table.is_stored:
-        return _compare_computed(table, resized)
-    form = TensorForm(table.dtype, (table.rows_after, table.hidden_size))
-    wrong_form = find_wrong_form(resized, table.name, form)
-    if wrong_form is not None:
-        return wrong_form
-    method = expected.recorded.unregistered_method
-    if method is not None and table.is_changed:
-        return _unchecked_rows(expected.recorded, table, resized, method)
-    return _compare_rows(expected, table, resized)
+    evidence = Evidence()
+    for table in expected.plan.tables:
+        if not table.has_rows:
+            add_positions(evidence, expected, table, resized)
+        elif not table.is_stored:
+            _add_computed_table(evidence, table, resized)
+        else:
+            _add_stored_table(evidence, expected, table, resized)
+    return evidence.check("table")
 
 
-def recreate_table(
-    rows: ExpectedRows, table: TablePlan, base: Checkpoint, resized: Checkpoint
-) -> RecreatedTable:
-    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-        ResizeError: The method does not apply, for example since it needs more rows.
-    """
-    before = base.weights.read_floats(table.name)
-    after = resized.weights.read_floats(table.name)
-    recreated = rows.resize(before)
-    matches = equal_rows(recreated, after)
-    if rows.tolerance:
-        exact = recreated.astype(np.float64)
-        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
-        is_close = distances <= rows.tolerance * np.median(np.linalg.norm(exact, axis=1))
-        is_close[: rows.kept] = False  # kept rows must be identical
-        matches |= is_close
-    return RecreatedTable(before=before, after=after, expected=recreated, matches=matches)
-
-
-def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
+def _add_computed_table(evidence: Evidence, table: TablePlan, resized: Checkpoint) -> None:
+    """Compare the size of a table that transformers computes from the config."""
+    planned = (table.rows_after, table.hidden_size)
     try:
         shape = computed_shape(replace(table.location, config=resized.config))
     except CheckpointError as error:
-        return ComputedTable(table, None, error.message)
-    return ComputedTable(table, shape)
+        evidence.failures.append(error.message)
+    else:
+        if shape != planned:
+            evidence.failures.append(
+                f"{table.name}: transformers computes a table of {list(shape)}, expected "
+                f"{list(planned)}"
+            )
+    evidence.findings.append(f"{_size_text(table)}, computed by transformers")
 
 
-def _unchecked_rows(
-    recorded: Recorded, table: TablePlan, resized: Checkpoint, method: str
-) -> UncheckedRows:
-    """Return a table whose rows are not recreated; its hash is enough if all of it was trained."""
-    recorded_hash = RecordedHash.NONE
-    if recorded.trainable in ("positions", "all"):
-        after = resized.weights.read_floats(table.name)
-        recorded_hash = _compare_hash(recorded, table, after)
-    return UncheckedRows(
-        table=table,
-        method=method,
-        width_fault=_width_fault(table, resized),
-        recorded_hash=recorded_hash,
-    )
+def _size_text(table: TablePlan) -> str:
+    return f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
 
 
-def _compare_rows(expected: Expected, table: TablePlan, resized: Checkpoint) -> ComparedRows:
-    found = recreate_table(expected.rows[table.name], table, expected.base, resized)
-    untrained = _untrained_rows(expected.recorded, table, found)
-    nonfinite = {*nonfinite_rows(found.after)} - {*nonfinite_rows(found.expected)}
-    return ComparedRows(
-        table=table,
-        width_fault=_width_fault(table, resized),
-        matching=int(found.matches.sum()),
-        wrong=np.flatnonzero(untrained & ~found.matches).tolist(),
-        nonfinite=sorted(nonfinite),
-        recorded_hash=_compare_hash(expected.recorded, table, found.after),
-        learned=_changed_rows(found.before, found.after),
-    )
-
-
-def _width_fault(table: TablePlan, resized: Checkpoint) -> str:
-    """Describe a config key that states another width than the table has; empty if none does."""
+def _add_stored_table(
+    evidence: Evidence, expected: Expected, table: TablePlan, resized: Checkpoint
+) -> None:
+    recorded = expected.recorded
+    shape = (table.rows_after, table.hidden_size)
+    fault = wrong_form(resized, table.name, table.dtype, shape)
+    if fault is not None:
+        evidence.failures.append(fault)
+        return
     location = replace(table.location, config=resized.config)
-    return width_fault(location, table.hidden_size, table.name)
+    fault = width_fault(location, table.hidden_size, table.name)
+    if fault:
+        evidence.failures.append(fault)
+    after = resized.weights.read_floats(table.name)
+    written = recorded.hashes.get(table.name)
+    rewritten = ""
+    if written is not None and table_hash(after) != written:
+        rewritten = (
+            f"{table.name} has changed since it was written: its SHA-256 is not that in "
+            f"{RECIPE_FILE}"
+        )
+    if recorded.unregistered_method is None or not table.is_changed:
+        _add_rows(evidence, expected, table, after, rewritten)
+        return
+    text = (
+        f"{table.name}: rows not checked, method {recorded.unregistered_method!r} is not registered"
+    )
+    # The hash is enough if all rows were trained: others need their method.
+    if written is None or recorded.trainable not in ("positions", "all"):
+        evidence.unchecked.append(text)
+        return
+    if rewritten:
+        evidence.failures.append(rewritten)
+    evidence.findings.append(text)
 
 
-def _compare_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> RecordedHash:
-    """Compare the hash of a table with the one with which it was written."""
-    digest = recorded.hashes.get(table.name)
-    if not digest:
-        return RecordedHash.NONE
-    if table_hash(after) == digest:
-        return RecordedHash.SAME
-    return RecordedHash.OTHER
+def _add_rows(
+    evidence: Evidence, expected: Expected, table: TablePlan, after: TableValues, rewritten: str
+) -> None:
+    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance."""
+    plan = expected.plan
+    choice = plan.choice_of(table)
+    before = expected.base.weights.read_floats(table.name)
+    recreated = resize_rows(table, before, choice)
+    matches = equal_rows(recreated, after)
+    tolerance = choice.facts.tolerance if plan.creates_rows else 0.0
+    exactness = "bit for bit"
+    if tolerance:
+        exactness = f"within {tolerance:g} of the median norm"
+        exact = recreated.astype(np.float64)
+        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
+        is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
+        learned = min(table.rows_before, table.rows_after) - table.reserved_rows
+        is_close[: table.reserved_rows + choice.kept_rows(learned)] = False
+        matches |= is_close
+    # A table that gets no new rows has no method: it is cut, or stays as it is.
+    method = plan.method if table.choice is None else choice.name
+    trainable = expected.recorded.trainable
+    untrained = _untrained_rows(expected.recorded, table, before, recreated)
+    wrong = np.flatnonzero(untrained & ~matches).tolist()
+    if wrong:
+        fault = f"do not match method {method}{UNTRAINED_ROWS.get(trainable, '')}"
+        if expected.replaces_positions:
+            fault = "are not the angles of their positions"
+        count = f"{len(wrong)} of {table.rows_after} rows"
+        evidence.failures.append(f"{table.name}: {count} {fault}: {describe_rows(wrong)}")
+    elif rewritten:
+        evidence.failures.append(rewritten)
+    nonfinite = sorted({*nonfinite_rows(after)} - {*nonfinite_rows(recreated)})
+    if nonfinite:
+        count = counted(len(nonfinite), "row")
+        rows = describe_rows(nonfinite)
+        evidence.failures.append(f"{table.name}: {count} with NaN or infinity: {rows}")
+    matching = f"{int(matches.sum())} of {table.rows_after} rows"
+    if expected.replaces_positions:
+        text = f"{matching} are the angles of their positions, bit for bit"
+        evidence.findings.append(f"{table.name}: {text}")
+        return
+    origin = f"method {method}" if plan.is_changed else "the base"
+    text = f"{_size_text(table)}; {matching} match {origin} ({expected.basis}) {exactness}"
+    if trainable:
+        text += "; not trained afterwards" if trainable in FROZEN else "; trained afterwards"
+        if table.name in expected.recorded.hashes:
+            text += ", SHA-256 as recorded"
+    evidence.findings += [text, _learned_rows_text(before, after)]
 
 
-def _untrained_rows(recorded: Recorded, table: TablePlan, found: RecreatedTable) -> Mask:
+def _untrained_rows(
+    recorded: Recorded, table: TablePlan, before: TableValues, recreated: TableValues
+) -> Mask:
     """Return which rows no training has changed, according to the recipe, shape (rows_after,)."""
     if recorded.trainable in FROZEN:
         return np.ones(table.rows_after, np.bool_)
     if recorded.trainable != "new":
         return np.zeros(table.rows_after, np.bool_)
     reserved = table.reserved_rows
-    learned = learned_before(recorded.chain, table.name, reserved, table.rows_after)
+    learned = learned_before(recorded.provenance, table.name, reserved, table.rows_after)
     if learned is None or len(learned) != table.rows_after - reserved:
-        # The recipes do not say which rows were learned: the rows do.
-        learned = learned_rows(found.before[reserved:], found.expected[reserved:])
+        # The recipe does not say which rows were learned: the rows do.
+        learned = learned_rows(before[reserved:], recreated[reserved:])
     return np.concatenate([np.ones(reserved, np.bool_), learned])
 
 
-def _changed_rows(before: TableValues, after: TableValues) -> ChangedRows:
-    """Compare the rows that both tables have."""
+def _learned_rows_text(before: TableValues, after: TableValues) -> str:
+    """Say how many learned rows are unchanged, and how far the others have moved."""
     shared = min(len(before), len(after))
     changed = ~equal_rows(before[:shared], after[:shared])
-    if not changed.any():
-        return ChangedRows(shared)
+    count = int(changed.sum())
+    text = f"{shared - count} of {shared} learned rows are bit-identical"
+    if not count:
+        return text
     with np.errstate(invalid="ignore", over="ignore"):
         old = before[:shared].astype(np.float64)
         new = after[:shared].astype(np.float64)
         largest = np.linalg.norm(new[changed] - old[changed], axis=1).max()
         median_norm = np.median(np.linalg.norm(old, axis=1))
-    return ChangedRows(
-        shared=shared,
-        changed=np.flatnonzero(changed).tolist(),
-        largest=float(largest),
-        median_norm=float(median_norm),
+    rows = "rows" if count > 1 else "row"
+    return (
+        f"{text}; {rows} {describe_rows(np.flatnonzero(changed).tolist())} changed by up to "
+        f"{largest:.3g} (median norm {median_norm:.3g})"
     )

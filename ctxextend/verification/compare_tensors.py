@@ -1,85 +1,28 @@
 """Compare all tensors but tables: names, forms, buffers and bytes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry
+from ctxextend.checkpoints.safetensors_file import (
+    METADATA,
+    NUMPY_DTYPES,
+    TensorEntry,
+    TensorFile,
+)
 from ctxextend.checkpoints.weights import layer_pattern
+from ctxextend.conversion.conversion import count_origins
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress
-from ctxextend.verification.compare_bytes import WrongBytes, find_wrong_bytes
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE
+from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.compare_bytes import find_wrong_bytes
+from ctxextend.verification.compare_links import changed_links
 from ctxextend.verification.expected import Expected
 
 
-@dataclass(frozen=True)
-class TensorForm:
-    """The dtype and shape of a tensor."""
-
-    dtype: str  # in safetensors' spelling
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class WrongForm:
-    """A tensor that is missing, or has another dtype or shape than expected."""
-
-    name: str
-    found: TensorForm | None  # None: the tensor is missing
-    expected: TensorForm
-
-
-@dataclass(frozen=True)
-class WrongBuffer:
-    """A position buffer that is not the one for the new length."""
-
-    name: str
-    form: WrongForm | None  # None: only its values are wrong
-
-
-@dataclass(frozen=True)
-class WrongMetadata:
-    """A weights file with other metadata, from which transformers reads the tensors' framework."""
-
-    file: str
-    found: Any
-    expected: Any
-
-
-@dataclass(frozen=True)
-class ComparedTensors:
-    """What was compared of a checkpoint's tensors, and what is wrong."""
-
-    wrong_forms: tuple[WrongForm, ...]
-    wrappers: tuple[str, ...]  # what wrappers added to names, such as ``_orig_mod.``
-    added: tuple[str, ...]  # tensors that the base does not have
-    outdated: tuple[str, ...]  # position buffers that the output must not have
-    wrong_buffers: tuple[WrongBuffer, ...]
-    wrong_metadata: tuple[WrongMetadata, ...]
-    wrong_bytes: tuple[WrongBytes, ...]
-    count: int  # tensors of the expected form, whose bytes were compared
-    size: int  # of these, in bytes
-    adapted: int  # tensors with adapters, whose bytes were not compared
-
-    @property
-    def are_identical(self) -> bool:
-        """Whether nothing is wrong."""
-        faults = (
-            self.wrong_forms,
-            self.wrappers,
-            self.added,
-            self.outdated,
-            self.wrong_buffers,
-            self.wrong_metadata,
-            self.wrong_bytes,
-        )
-        return not any(faults)
-
-
-def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -> ComparedTensors:
+def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -> Check:
     """Compare all tensors but tables, and check position buffers.
 
     Of tensors that adapters changed, only name, dtype and shape are compared. `progress` is called
@@ -90,82 +33,103 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
         ResizeError: A tensor of a conversion cannot be computed.
     """
     base = expected.base
-    kept = _kept_tensors(expected)
-    forms = {name: find_wrong_form(resized, name, form_of(entry)) for name, entry in kept.items()}
-    adapted = [name for name in kept if layer_pattern(name) in expected.recorded.adapted]
-    skipped = {*adapted, *(name for name, wrong in forms.items() if wrong)}
-    same = [
-        (entry, base.weights.file_of[name]) for name, entry in kept.items() if name not in skipped
-    ]
+    faults = list[str]()
+    trainable = expected.recorded.trainable
+    if trainable in ("all-but-positions", "all"):
+        faults.append(
+            f"{TRAINABLE[trainable]} were trained according to the recipe, so this is not a pure "
+            f"{expected.kind}"
+        )
+    for name in changed_links(expected, resized):
+        faults.append(
+            f"{name} is the same file as the base's, and the base's weights are not those of "
+            f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
+        )
+    same = list[tuple[TensorEntry, TensorFile]]()
+    adapted = 0
+    for name, entry in _kept_tensors(expected).items():
+        fault = wrong_form(resized, name, entry.dtype, entry.shape)
+        is_adapted = layer_pattern(name) in expected.recorded.adapted
+        adapted += is_adapted
+        if fault is not None:
+            faults.append(fault)
+        elif not is_adapted:
+            same.append((entry, base.weights.file_of[name]))
+    for wrapper in resized.weights.wrappers:
+        faults.append(f"names of tensors have {wrapper}, which transformers does not load")
+    faults += _wrong_names(expected, resized)
+    faults += _wrong_buffers(expected, resized)
+    faults += _wrong_metadata(base, resized)
     # One thread reads while the other compares; tensors that are computed fill memory, so one at a
     # time.
     threads = 1 if expected.conversion else 2
-    return ComparedTensors(
-        wrong_forms=tuple(wrong for wrong in forms.values() if wrong),
-        wrappers=tuple(resized.weights.wrappers),
-        added=tuple(_added_tensors(expected, resized)),
-        outdated=tuple(_outdated_buffers(expected, resized)),
-        wrong_buffers=tuple(_wrong_buffers(expected, resized)),
-        wrong_metadata=tuple(_wrong_metadata(base, resized)),
-        wrong_bytes=tuple(find_wrong_bytes(same, resized, threads, progress)),
-        count=len(same),
-        size=sum(entry.size for entry, _ in same),
-        adapted=len(adapted),
-    )
+    faults += find_wrong_bytes(same, resized, threads, progress)
+    size = sum(entry.size for entry, _ in same)
+    summary = _summary(expected, len(same), size, are_identical=not faults)
+    if adapted:
+        summary += f"; {adapted:,} with adapters not compared"
+    return Evidence(failures=faults, findings=[summary]).check("tensors")
 
 
-def form_of(entry: TensorEntry) -> TensorForm:
-    """Return the dtype and shape of a tensor."""
-    return TensorForm(entry.dtype, entry.shape)
+def _summary(expected: Expected, count: int, size: int, *, are_identical: bool) -> str:
+    """Say how many tensors were compared, and how those of a conversion are computed."""
+    tables = [table.name for table in expected.plan.stored]
+    if expected.conversion is None:
+        tensors = "other tensors" if tables else "tensors"
+        relation = "are byte-identical " if are_identical else ""
+        return f"{count:,} {tensors} {relation}({size:,} bytes compared)"
+    relation = "are byte-identical to" if are_identical else "compared with"
+    origins = expected.conversion.origins
+    adapted = [name for name in origins if layer_pattern(name) in expected.recorded.adapted]
+    counts = count_origins(expected.conversion, without={*tables, *adapted})
+    computed = ", ".join(f"{number} {how}" for how, number in counts.items())
+    return f"{count:,} tensors {relation} those computed from the base ({size:,} bytes): {computed}"
 
 
-def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> WrongForm | None:
-    """Return how a tensor differs from the expected dtype and shape; None if it does not."""
-    found = form_of(resized.weights.entries[name]) if name in resized.weights.entries else None
-    if found == expected:
+def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str | None:
+    """Say how a tensor differs from the expected dtype and shape; None if it does not."""
+    entry = resized.weights.entries.get(name)
+    if entry is None:
+        return f"{name} is missing"
+    if (entry.dtype, entry.shape) == (dtype, shape):
         return None
-    return WrongForm(name, found, expected)
+    return f"{name} is {entry.dtype} {list(entry.shape)}, expected {dtype} {list(shape)}"
 
 
 def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
     """Return the tensors of the base that stay as they are, by name."""
     changed = {
-        *(table.name for table in expected.stored),
-        *(buffer.name for buffer in expected.buffers.rebuilt),
-        *expected.buffers.dropped,
+        *(table.name for table in expected.plan.stored),
+        *(buffer.name for buffer in expected.plan.rebuilt_buffers),
+        *expected.plan.dropped,
     }
     return {
         name: entry for name, entry in expected.base.weights.entries.items() if name not in changed
     }
 
 
-def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    """Yield tensors that the base does not have; position buffers for the new length may be new."""
+def _wrong_names(expected: Expected, resized: Checkpoint) -> Iterator[str]:
+    """Yield tensors that should not exist; position buffers for the new length may."""
     for name in resized.weights.entries:
-        if name not in expected.base.weights.entries and not _is_right_buffer(
-            expected, resized, name
-        ):
-            yield name
+        if name not in expected.base.weights.entries:
+            if not _is_right_buffer(expected, resized, name):
+                yield f"{name} is not in the base"
+        elif name in expected.plan.dropped and not _is_right_buffer(expected, resized, name):
+            yield f"{name} is an outdated position buffer"
 
 
-def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    for name in expected.buffers.dropped:
-        if name in resized.weights.entries and not _is_right_buffer(expected, resized, name):
-            yield name
-
-
-def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
-    for buffer in expected.buffers.rebuilt:
+def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
+    for buffer in expected.plan.rebuilt_buffers:
         name = buffer.name
         if name not in resized.weights.entries or not _is_right_buffer(expected, resized, name):
-            form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))
-            yield WrongBuffer(name, form)
+            fault = wrong_form(resized, name, buffer.dtype, buffer.shape)
+            yield fault or f"{name} is not the position buffer for the new length"
 
 
 def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
     """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
     entry = resized.weights.entries[name]
-    for table in expected.tables:
+    for table in expected.plan.tables:
         buffer = table.location.buffer(name)
         if buffer is not None and entry.dtype in NUMPY_DTYPES:
             if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):
@@ -199,7 +163,7 @@ def _planned_buffer(table: TablePlan, buffer: Buffer, entry: TensorEntry) -> Buf
     )
 
 
-def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[WrongMetadata]:
+def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[str]:
     """Yield the weights files whose metadata differ from those of the base's file of that name."""
     found = {
         resized.relative(file): file.header.get(METADATA) for file in resized.weights.files.values()
@@ -207,4 +171,4 @@ def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[WrongMeta
     for name, file in base.weights.files.items():
         expected = file.header.get(METADATA)
         if name in found and found[name] != expected:
-            yield WrongMetadata(name, found[name], expected)
+            yield f"{name} has __metadata__ {found[name]}, expected {expected}"

@@ -22,12 +22,12 @@ class Verification(Result, shows=("conclusion",)):
 
     base: str  # as given by the user
     resized: str  # as given by the user
-    method: str | None  # method that created the rows, ``truncate``, or None if unknown
+    method: str | None  # method that created the rows, ``truncate``, or None of other positions
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     # Tensors that adapters changed according to the recipe, with ``*`` for layers.
     adapted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # for example how the method was determined
+    notes: tuple[str, ...] = ()  # what cannot be verified
     what: Changed = field(default="resized", metadata=not_in_json)
 
     json_properties: ClassVar = ("passed", "conclusion")

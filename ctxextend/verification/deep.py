@@ -61,8 +61,8 @@ def check_models(
         CheckpointError: transformers can load neither checkpoint.
     """
     lengths = _shared_lengths(expected)
-    if expected.max_len >= LONG_INPUT:
-        notify(_describe_cost(lengths, expected.max_len))
+    if expected.plan.max_len_after >= LONG_INPUT:
+        notify(_describe_cost(lengths, expected.plan.max_len_after))
     before = _observe_base(expected, lengths)
     try:
         model, info = _load_resized(expected, resized)
@@ -70,7 +70,7 @@ def check_models(
         if isinstance(before, NotLoaded):
             raise CheckpointError(before.reason, NOT_DEEP_HINT) from error
         return [Evidence(failures=[error.message]).check("loads")]
-    after = observe(expected, resized, model, info, [*lengths, expected.max_len])
+    after = observe(expected, resized, model, info, [*lengths, expected.plan.max_len_after])
     compared = _outcomes_to_compare(expected, resized, model, after, lengths)
     checks = [
         _check_loads(expected, resized, before, after),
@@ -110,12 +110,14 @@ def _check_switch(
 
 def _shared_lengths(expected: Expected) -> list[int]:
     """Return lengths in tokens on which both models run and can have the same outputs."""
-    longest = min(min(same_up_to(table), table.max_len_after) for table in expected.tables)
+    longest = min(min(same_up_to(table), table.max_len_after) for table in expected.plan.tables)
     if expected.conversion:
         longest = min(longest, expected.conversion.max_len_before)
-    if any(pads_with_positions(table) for table in expected.tables) and expected.windows:
+    if any(pads_with_positions(table) for table in expected.plan.tables) and expected.windows:
         # Inputs are padded to a multiple of the window, which is twice as long.
-        longest = max(min(longest, expected.max_len // 2), expected.windows.settings.half_window)
+        longest = max(
+            min(longest, expected.plan.max_len_after // 2), expected.windows.settings.half_window
+        )
     lengths = {longest // 4, longest // 2, longest}
     if expected.windows is not None:
         lengths.add(min(expected.windows.settings.half_window, longest))
@@ -196,7 +198,7 @@ def _check_loads(
     old = before.frequencies if isinstance(before, Observed) else {}
     frequencies = [
         compared
-        for table in expected.tables
+        for table in expected.plan.tables
         for compared in compare_frequencies(table, resized, old, after.frequencies)
     ]
     return loads_check(expected, before, after, frequencies)

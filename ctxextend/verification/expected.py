@@ -1,46 +1,34 @@
 """What a checkpoint should contain, as one value: everything that `verify` compares with."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
-from ctxextend.limits.length_edits import Edit
-from ctxextend.plan.buffers import BufferPlan
-from ctxextend.plan.choose import resize_rows
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan
-from ctxextend.planned import Planned
-from ctxextend.provenance import Provenance
-from ctxextend.tables.choice import MethodChoice
-
-TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)
-
-
-class FoundBy(Enum):
-    """How the resize or conversion that should have created a checkpoint was found."""
-
-    PLAN = auto()  # it has just been executed
-    RECIPE = auto()
-    DETECTION = auto()  # this method with its defaults recreates all rows
-    CLOSEST = auto()  # no method recreates all rows: this one recreates most
+from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.planned import Planned, prepare_convert, prepare_plan
+from ctxextend.provenance import (
+    Provenance,
+    Step,
+    first_resize,
+    trained_by,
+)
+from ctxextend.recipe import RECIPE_FILE, Resize
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the recipes of a checkpoint state beyond the settings of its resize or conversion."""
+    """What the recipe of a checkpoint states beyond the settings of its resize or conversion."""
 
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
     unregistered_method: str | None = None  # None: the method is registered
-    chain: tuple[Provenance, ...] = ()  # its recipe and those of its bases, newest first
+    fingerprint: str | None = None  # of the weights of the base
     hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, as written
+    provenance: Provenance | None = None
 
     @property
     def is_trained(self) -> bool:
@@ -54,67 +42,32 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class ExpectedRows:
-    """How the rows of a stored table are recreated from those of the base."""
-
-    method: str
-    resize: Callable[[TableValues], TableValues]  # (rows_before, d) -> (rows_after, d)
-    # Rows at the start that are copied bit for bit: reserved ones, and those that the method keeps.
-    kept: int
-    tolerance: float  # of other rows, relative to the median norm; 0: bit for bit
-
-
-@dataclass(frozen=True)
-class ExpectedBuffers:
-    """The position buffers that a resize or conversion changes."""
-
-    dropped: tuple[str, ...]  # names of those that are not written
-    rebuilt: tuple[BufferPlan, ...]  # those that are written at the new length
-
-
-@dataclass(frozen=True)
-class ExpectedFiles:
-    """The files of an output, by their paths in it."""
-
-    names: Collection[str]  # all of them, with those of the weights
-    texts: Mapping[str, bytes]  # the content of those that are edited or created
-    copied: tuple[str, ...]  # those that are copied from the base
-    edits: tuple[Edit, ...]  # changed values in JSON files
-
-
-@dataclass(frozen=True)
-class HowFound:
-    """How it was found what a checkpoint should contain."""
-
-    found_by: FoundBy
-    keep_first: int = 0  # rows that a detected method keeps
-    notes: tuple[str, ...] = ()  # for example why the recipe was not used
-
-
-@dataclass(frozen=True)
 class Expected:
     """The content of an output of a resize or a conversion, and what was trained afterwards."""
 
-    base: Checkpoint  # of a conversion: the twin in memory
-    conversion: Conversion | None  # None: a resize
-    method: str | None  # the method of new rows; None of a conversion to other positions
-    tables: tuple[TablePlan, ...]
-    rows: Mapping[str, ExpectedRows]  # of stored tables, by name
-    max_len: int  # the context length of the output, in usable positions
-    buffers: ExpectedBuffers
-    files: ExpectedFiles
-    has_other_tables: bool  # whether the model has several tables, also unchanged ones
-    changes_positions: bool  # whether any table or rotary setting changes
-    # Whether no position of the base changes its meaning, so that short inputs give its outputs.
-    keeps_positions: bool
-    rounds_positions: bool  # whether they keep it but for rounding
-    how_found: HowFound
-    recorded: Recorded
+    planned: Planned
+    basis: str  # where its settings are from, such as ``from the recipe``
+    recorded: Recorded = field(default_factory=Recorded)
 
     @property
-    def stored(self) -> tuple[TablePlan, ...]:
-        """The tables that the checkpoint contains; transformers computes the others."""
-        return tuple(table for table in self.tables if table.is_stored)
+    def plan(self) -> Plan:
+        """What changes in the base."""
+        return self.planned.plan
+
+    @property
+    def base(self) -> Checkpoint:
+        """The base; of a conversion, the twin in memory."""
+        return self.plan.checkpoint
+
+    @property
+    def conversion(self) -> Conversion | None:
+        """The conversion; None of a resize."""
+        return self.planned.conversion
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether no position of the base changes its meaning: short inputs give its outputs."""
+        return not self.plan.creates_rows or self.plan.keeps_learned_rows
 
     @property
     def replaces_positions(self) -> bool:
@@ -131,7 +84,7 @@ class Expected:
     @property
     def has_rope_changes(self) -> bool:
         """Whether any rotary setting changes."""
-        return any(table.rope for table in self.tables)
+        return any(table.rope for table in self.plan.tables)
 
     @property
     def stale_files(self) -> frozenset[str]:
@@ -146,62 +99,72 @@ class Expected:
         return "conversion" if self.conversion else "resize"
 
 
-def expect(
-    planned: Planned,
-    found_by: FoundBy,
-    recorded: Recorded | None = None,
-    notes: tuple[str, ...] = (),
-) -> Expected:
-    """Return what a planned output contains."""
-    plan = planned.plan
-    output = planned.output
-    conversion = planned.conversion
-    method: str | None = plan.method
-    if conversion is not None and not conversion.twin.has_windows:
-        method = None
-    keeps_positions = plan.keeps_learned_rows if plan.creates_rows else True
-    keep_first = 0
-    if found_by is FoundBy.DETECTION and plan.creates_rows:
-        keep_first = plan.settings.choice.keep_first
-    return Expected(
-        base=plan.checkpoint,
-        conversion=conversion,
-        method=method,
-        tables=plan.tables,
-        rows=expected_rows(plan),
-        max_len=plan.max_len_after,
-        buffers=ExpectedBuffers(dropped=plan.dropped, rebuilt=plan.rebuilt_buffers),
-        files=ExpectedFiles(
-            names=output.file_sizes.keys(),
-            texts=output.texts,
-            copied=(*output.files.copied, *output.files.linked),
-            edits=plan.edits,
-        ),
-        has_other_tables=len(plan.model.tables) > 1,
-        changes_positions=plan.is_changed,
-        keeps_positions=keeps_positions,
-        rounds_positions=plan.rounds_short_inputs,
-        how_found=HowFound(found_by=found_by, keep_first=keep_first, notes=notes),
-        recorded=recorded or Recorded(),
+def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
+    """Return what the recipe of a checkpoint makes of a base.
+
+    Args:
+        model: The base: the source of any step in the recipe.
+        provenance: The recipe.
+
+    Raises:
+        ResizeError: The recipe does not apply to the base.
+        CheckpointError: A file of the base is malformed.
+    """
+    steps = provenance.steps
+    if len(steps) > 1:
+        steps = provenance.steps_since(model.checkpoint.weights.fingerprint())
+    step = first_resize(steps)
+    try:
+        planned = _plan_step(model, step)
+    except (ResizeError, UnsupportedModelError) as error:
+        message = f"The recipe does not apply to {model.ref.source}: {error.message}"
+        raise ResizeError(message, error.hint) from error
+    if step.convert is None:
+        _check_rows(planned.plan, step)
+    recorded = Recorded(
+        trainable=trained_by(steps),
+        adapted=frozenset().union(*(one.adapted for one in steps)),
+        unregistered_method=step.unregistered,
+        fingerprint=steps[0].fingerprint,
+        hashes=provenance.steps[-1].written,
+        provenance=provenance,
     )
+    return Expected(planned, "from the recipe", recorded)
 
 
-def expected_rows(plan: Plan) -> dict[str, ExpectedRows]:
-    """Return how each stored table of a plan is recreated, by name."""
-    found = dict[str, ExpectedRows]()
-    for table in plan.stored:
-        choice = plan.choice_of(table)
-        # A table that gets no new rows has no method: it is cut, or stays as it is.
-        method = plan.method if table.choice is None else choice.name
-        learned = min(table.rows_before, table.rows_after) - table.reserved_rows
-        found[table.name] = ExpectedRows(
-            method=method,
-            resize=partial(_resize, table, choice),
-            kept=table.reserved_rows + choice.kept_rows(learned),
-            tolerance=choice.facts.tolerance if plan.creates_rows else 0.0,
-        )
-    return found
+def _plan_step(model: OpenedModel, step: Step) -> Planned:
+    if step.convert is not None:
+        return prepare_convert(model, step.convert)
+    return prepare_plan(plan_model(model, step.settings, step.methods, checks_width=False))
 
 
-def _resize(table: TablePlan, choice: MethodChoice, before: TableValues) -> TableValues:
-    return resize_rows(table, before, choice)
+def _check_rows(plan: Plan, step: Step) -> None:
+    """Raise ResizeError if a recipe was written for tables with other numbers of rows."""
+    if not step.rows:  # recorded by no table
+        return
+    for table in plan.tables:
+        rows, _ = step.rows.get(table.name, (0, 0))
+        if rows != table.rows_before:
+            raise ResizeError(
+                f"The recipe is for a table with {rows} rows, and {table.name} of "
+                f"{plan.model.ref.source} has {table.rows_before}.",
+                "Pass the checkpoint that was resized: --base MODEL.",
+            )
+
+
+def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> Expected:
+    """Return what a resize makes of a base, for a checkpoint without a recipe.
+
+    Raises:
+        MethodError: The checkpoint is a conversion, or the method does not apply to the base.
+        ResizeError: Another setting does not apply to it.
+        CheckpointError: A file of the base is malformed.
+    """
+    before = str(model.checkpoint.config.get("model_type"))
+    after = str(resized.config.get("model_type"))
+    if before != after:
+        message = f"The base is a {before} model, and {resized.source.reference} a {after} model."
+        hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
+        raise MethodError(message, hint)
+    plan = plan_model(model, settings, checks_width=False)
+    return Expected(prepare_plan(plan), "as given")

@@ -1,7 +1,6 @@
 """Compare a resized GGUF file with its base, as edited, but for its tensors: all other bytes."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.copy import open_source, reading
@@ -18,26 +17,6 @@ from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import MISSING, json_text
 
 
-@dataclass(frozen=True)
-class WrongPair:
-    """A key of the metadata with another value than expected."""
-
-    key: str
-    found: Any  # `MISSING` if it is not stated
-    expected: Any
-
-
-@dataclass(frozen=True)
-class ComparedMetadata:
-    """What was compared of the metadata, and what is wrong."""
-
-    count: int  # keys that were compared
-    wrong: tuple[WrongPair, ...]
-    wrong_version: tuple[int, int] | None  # of the format: found and expected
-    # Tensors after which other bytes follow than in the base; empty: the header.
-    wrong_after: tuple[str, ...]
-
-
 class BytesAfter(NamedTuple):
     """The bytes from the end of a tensor to the next one, or to the end of the file."""
 
@@ -50,32 +29,35 @@ ARRAY_VALUE = "an array"  # in messages, instead of its values
 OTHER_ARRAY = "another array"
 
 
-def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadata:
+def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
     """Compare all bytes but those of tensors and the recipe: values that change by value.
 
     Raises:
         CheckpointError: A file cannot be read.
     """
-    before = _header(expected.base)
-    after = _header(resized)
-    edits = {edit.key: edit for edit in expected.files.edits}
-    wrong = list[WrongPair]()
+    base = gguf_file(expected.base)
+    other = gguf_file(resized)
+    before = base.metadata
+    after = other.metadata
+    faults = list[str]()
+    if before.version != after.version:
+        faults.append(
+            f"the file has version {after.version} of the format, expected {before.version}"
+        )
+    edits = {edit.key: edit for edit in expected.plan.edits}
     keys = {**before.pairs, **edits, **after.pairs}.keys() - {RECIPE_KEY}
     for key in sorted(keys):
-        fault = _compare_pair(key, edits.get(key), before, after)
-        if fault is not None:
-            wrong.append(fault)
-    wrong_version = None
-    if before.version != after.version:
-        wrong_version = (after.version, before.version)
-    changed = {table.name for table in expected.stored if table.is_changed}
-    wrong_after = _wrong_after(gguf_file(expected.base), gguf_file(resized), changed)
-    return ComparedMetadata(
-        count=len(keys),
-        wrong=tuple(wrong),
-        wrong_version=wrong_version,
-        wrong_after=tuple(wrong_after),
-    )
+        faults += _compare_pair(key, edits.get(key), before, after)
+    changed = {table.name for table in expected.plan.stored if table.is_changed}
+    for name in _wrong_after(base, other, changed):
+        place = name or "the header"
+        faults.append(f"after {place}, the file has other bytes that belong to no tensor")
+    if faults:
+        return Evidence(failures=faults).check("metadata")
+    changes = "; ".join(f"{edit.key} {edit.after}" for edit in expected.plan.edits)
+    text = f"only {changes} changed" if changes else "nothing changed"
+    finding = f"{counted(len(keys), 'key')} compared (recipe excluded): {text}"
+    return Evidence(findings=[finding]).check("metadata")
 
 
 def _wrong_after(base: GgufFile, resized: GgufFile, changed: Collection[str]) -> Iterator[str]:
@@ -143,25 +125,19 @@ def _bytes_after(file: GgufFile) -> dict[str, BytesAfter]:
     return found
 
 
-def _header(checkpoint: Checkpoint) -> GgufHeader:
-    return gguf_file(checkpoint).metadata
-
-
 def _compare_pair(
     key: str, edit: Edit | None, before: GgufHeader, after: GgufHeader
-) -> WrongPair | None:
-    """Return how a key differs from what is expected; None if it does not."""
+) -> Iterator[str]:
+    """Yield how a key differs from what is expected, if it does."""
     found = _value(after.pairs.get(key))
     if edit is not None:
-        if found == edit.after:
-            return None
-        return WrongPair(key, found, edit.after)
-    if _content(key, before) == _content(key, after):
-        return None
-    stated = _value(before.pairs.get(key))
-    if found == stated == ARRAY_VALUE:
-        found = OTHER_ARRAY
-    return WrongPair(key, found, stated)
+        if found != edit.after:
+            yield f"{key} is {json_text(found)}, expected {json_text(edit.after)}"
+    elif _content(key, before) != _content(key, after):
+        stated = _value(before.pairs.get(key))
+        if found == stated == ARRAY_VALUE:
+            found = OTHER_ARRAY
+        yield f"{key} is {json_text(found)}, expected {json_text(stated)}"
 
 
 def _value(pair: Pair | None) -> Any:
@@ -181,23 +157,3 @@ def _content(key: str, header: GgufHeader) -> bytes | None:
     if pair is None:
         return None
     return header.content[pair.start : pair.end]
-
-
-def metadata_check(expected: Expected, compared: ComparedMetadata) -> Check:
-    """Return the check of the metadata, in words."""
-    faults = list[str]()
-    if compared.wrong_version is not None:
-        found, stated = compared.wrong_version
-        faults.append(f"the file has version {found} of the format, expected {stated}")
-    for wrong in compared.wrong:
-        found_text = json_text(wrong.found)
-        faults.append(f"{wrong.key} is {found_text}, expected {json_text(wrong.expected)}")
-    for name in compared.wrong_after:
-        place = name or "the header"
-        faults.append(f"after {place}, the file has other bytes that belong to no tensor")
-    edits = "; ".join(f"{edit.key} {edit.after}" for edit in expected.files.edits)
-    changes = f"only {edits} changed" if edits else "nothing changed"
-    finding = f"{counted(compared.count, 'key')} compared (recipe excluded): {changes}"
-    if faults:
-        return Evidence(failures=faults).check("metadata")
-    return Evidence(findings=[finding]).check("metadata")

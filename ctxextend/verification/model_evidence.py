@@ -142,8 +142,8 @@ def runs_check(expected: Expected, before: Observed | NotLoaded, after: Observed
     evidence = Evidence()
     if after.random.decisive:
         evidence.unchecked.append(_random_text(after.random, "the model"))
-    for table in expected.tables:
-        _add_run(evidence, table, length_text(expected.max_len), before, after)
+    for table in expected.plan.tables:
+        _add_run(evidence, table, length_text(expected.plan.max_len_after), before, after)
     return evidence.check("runs")
 
 
@@ -252,7 +252,7 @@ def switch_check(
         long_inputs: The outputs for inputs of the new length, of each table.
     """
     evidence = Evidence()
-    after_long = f"after an input of {expected.max_len} tokens"
+    after_long = f"after an input of {expected.plan.max_len_after} tokens"
     if again.changed:
         evidence.failures.append(f"outputs differ {after_long}: {', '.join(again.changed)}")
     if again.unrun:
@@ -270,7 +270,9 @@ def _add_long_input(
     """Add how the outputs for inputs of the new length compare with those without a switch."""
     if isinstance(compared, UnrunTable):
         name = compared.table.name
-        evidence.unchecked.append(f"{name}: not run without a switch on {expected.max_len} tokens")
+        evidence.unchecked.append(
+            f"{name}: not run without a switch on {expected.plan.max_len_after} tokens"
+        )
         return
     difference = compared.difference
     text = f"{compared.name}: the outputs of {compared.scaled_as} settings for all inputs"

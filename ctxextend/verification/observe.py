@@ -119,7 +119,7 @@ def run_inputs(
     A model whose outputs depend on the padding length also reads padded texts.
     """
     outcomes: dict[tuple[str, str], RunOutcome] = {}
-    for table in expected.tables:
+    for table in expected.plan.tables:
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
             folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
@@ -164,7 +164,7 @@ def _run(
                 model,
                 name,
                 tokens,
-                has_other_tables=expected.has_other_tables,
+                has_other_tables=len(expected.plan.model.tables) > 1,
                 trial=trial,
             )
     except MoreThanTextError as error:
@@ -236,7 +236,7 @@ def _find_random(
 def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
     """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
     count = 0
-    for table in expected.tables:
+    for table in expected.plan.tables:
         outcome = _run(expected, model, table, length)
         if isinstance(outcome, Ran):
             count += int(outcome.values.isfinite().sum())

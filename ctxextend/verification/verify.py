@@ -15,30 +15,23 @@ from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
     MethodError,
-    RecipeError,
     ResizeError,
     SourceError,
     VerificationError,
+    joined,
 )
 from ctxextend.plan.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, reference_name
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings, reference_name
 from ctxextend.verification.checks import Check, Evidence
-from ctxextend.verification.compare_files import compare_files
-from ctxextend.verification.compare_links import changed_links
-from ctxextend.verification.compare_tables import compare_table
-from ctxextend.verification.compare_tensors import compare_tensors
+from ctxextend.verification.compare_files import check_files
+from ctxextend.verification.compare_tables import check_tables
+from ctxextend.verification.compare_tensors import check_tensors
 from ctxextend.verification.conclusion import Changed, Verification
-from ctxextend.verification.evidence import (
-    files_check,
-    tables_check,
-    tensors_check,
-)
-from ctxextend.verification.expected import Expected, FoundBy, expect
-from ctxextend.verification.find_expected import find_expected
-from ctxextend.verification.gguf_metadata import compare_metadata, metadata_check
+from ctxextend.verification.expected import Expected, expect_recorded, expect_resize
+from ctxextend.verification.gguf_metadata import check_metadata
 from ctxextend.verification.open_resized import open_resized
 
 NO_OUTPUT = (
@@ -56,18 +49,22 @@ def verify(
     reference: str | os.PathLike[str],
     base: str | os.PathLike[str] | None = None,
     *,
+    method: str | None = None,
+    to: int | str | None = None,
     deep: bool = False,
     **ref: Any,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
+    with the recipe's settings, or else with those that are given; other files are compared with
     what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
+        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
+        to: Of a checkpoint without a recipe: its context length, as in `resize`.
         deep: Also load both in transformers, run the resized model at its new length, and compare
             outputs.
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
@@ -75,11 +72,13 @@ def verify(
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
+        RecipeError: The recipe is invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict.
+        ResizeError: The arguments conflict, or one is missing.
     """
     base_name = None if base is None else reference_name(base)
-    return verify_resized(reference_name(reference), base_name, ref, deep=deep)
+    name = reference_name(reference)
+    return verify_resized(name, base_name, ref, method=method, to=to, deep=deep)
 
 
 def verify_resized(
@@ -87,7 +86,9 @@ def verify_resized(
     base_name: str | None,
     settings: Mapping[str, Any],
     *,
-    deep: bool,
+    method: str | None = None,
+    to: int | str | None = None,
+    deep: bool = False,
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Verification:
@@ -97,7 +98,7 @@ def verify_resized(
         reference: The resized checkpoint.
         base_name: The base; None: the one in the recipe.
         settings: Fields of the base's checkpoint reference, which override the recipe.
-        deep: Whether both models run in transformers.
+        method, to, deep: As in `verify`.
         progress: Called with the bytes compared.
         notify: Called with a sentence on what a long run costs, before it.
 
@@ -108,11 +109,15 @@ def verify_resized(
     if deep and is_gguf(source.file):
         message = "--deep runs models in transformers, and does not apply to a GGUF file."
         raise MethodError(message, "Remove --deep.")
-    recipe, why_unusable = _read_recipe(source)
+    try:
+        recipe = _read_recipe(source)
+    except CheckpointError as error:
+        if base_name is None:
+            raise
+        return _failed(CheckpointRef(base_name), reference, "readable", error)
+    _check_flags(reference, recipe, {"--base": base_name, "--method": method, "--to": to})
     stated_base = find_base(recipe, base_name)
-    if stated_base is None:
-        message = why_unusable or f"{reference} has no recipe that names its base checkpoint."
-        raise SourceError(message, "Pass --base MODEL.")
+    assert stated_base is not None
     ref = replace(stated_base.ref, **settings)
     try:
         base = open_reference(ref, reads_gguf=True)
@@ -127,16 +132,37 @@ def verify_resized(
         resized = open_resized(source, base)
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
-    try:
-        expected = find_expected(identify_model(base, ref), resized, recipe, why_unusable)
-    except ResizeError as error:
-        return _failed(ref, reference, "table", error)
-    checks = check_files(expected, resized, progress)
+    model = identify_model(base, ref)
+    if recipe is None:
+        assert to is not None
+        expected = expect_resize(model, resized, Resize(to, method=method))
+    else:
+        try:
+            expected = expect_recorded(model, recipe)
+        except ResizeError as error:
+            return _failed(ref, reference, "table", error)
+    checks = compare(expected, resized, progress)
     if deep:
         from ctxextend.verification.deep import check_models
 
         checks += check_models(expected, resized, notify)
     return _conclude(ref, reference, expected, checks)
+
+
+def _check_flags(reference: str, recipe: Provenance | None, flags: Mapping[str, Any]) -> None:
+    """Raise MethodError unless a checkpoint has either a recipe or all of three flags."""
+    if recipe is not None:
+        if flags["--method"] is not None or flags["--to"] is not None:
+            message = f"{reference} has a recipe, so --method and --to do not apply."
+            raise MethodError(message, "Remove them.")
+        return
+    missing = [flag for flag, value in flags.items() if value is None]
+    if missing:
+        raise MethodError(
+            f"{reference} has no recipe, so verify needs {joined(missing)} too.",
+            "Pass what created it: --base MODEL --method M --to N. A conversion is verified only "
+            f"with its recipe, {RECIPE_FILE}.",
+        )
 
 
 def check_output(planned: Planned, folder: Path) -> None:
@@ -153,7 +179,7 @@ def check_output(planned: Planned, folder: Path) -> None:
             resized = open_gguf_checkpoint(
                 source._replace(kind="file", folder=folder.parent, file=folder.name)
             )
-        checks = check_files(expect(planned, FoundBy.PLAN), resized, no_progress)
+        checks = compare(Expected(planned, "as planned"), resized, no_progress)
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
@@ -167,7 +193,7 @@ def check_recorded_output(folder: Path) -> None:
         VerificationError: A check fails, or could not be made.
     """
     try:
-        checks = verify_resized(str(folder), None, {}, deep=False).checks
+        checks = verify_resized(str(folder), None, {}).checks
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
@@ -213,54 +239,40 @@ def _raise_failed(checks: Sequence[Check], problem: str) -> None:
         raise VerificationError(f"The output {problem}. {'; '.join(failed)}.", NO_OUTPUT)
 
 
-def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
+def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
     """Compare the files of a resized checkpoint with the expected ones.
 
     Raises:
         CheckpointError: A file cannot be read.
         ResizeError: The tables of the base cannot be resized.
     """
-    tensors = compare_tensors(expected, resized, progress)
-    tables = [compare_table(expected, table, resized) for table in expected.tables]
-    links = changed_links(expected, resized)
-    checks = [tensors_check(expected, tensors, links), tables_check(expected, tables)]
+    checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
     if gguf_of(expected.base) is not None:
-        checks.append(metadata_check(expected, compare_metadata(expected, resized)))
+        checks.append(check_metadata(expected, resized))
     else:
-        checks.append(files_check(expected, compare_files(expected, resized)))
+        checks.append(check_files(expected, resized))
     return checks
 
 
-def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
-    """Return the recipe in a folder, also of weights without a config.json, and why it is unusable.
+def _read_recipe(source: Source) -> Provenance | None:
+    """Return the recipe in a folder, also of weights without a config.json, or in a GGUF file.
 
-    An invalid recipe is treated like a missing one: it is returned as None, with the reason as a
-    sentence. The reason is empty if the recipe is valid, or if there is none.
-    """
-    path = source.folder / RECIPE_FILE
-    try:
-        if is_gguf(source.file):
-            return _recipe_in_gguf(source), ""
-        if not has_file(source, path):
-            return None, ""
-        recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
-    except (CheckpointError, RecipeError) as error:
-        return None, f"{error.message.removesuffix('.')}."
-    return recipe, ""
-
-
-def _recipe_in_gguf(source: Source) -> Provenance | None:
-    """Return the recipe in a GGUF file; None if there is none.
+    None if there is none.
 
     Raises:
-        CheckpointError: The file cannot be read, or is malformed.
-        RecipeError: The recipe is malformed.
+        CheckpointError: A file cannot be read, or is malformed.
+        RecipeError: The recipe is invalid.
     """
-    file = open_gguf(source.folder / str(source.file))
-    text = file.metadata.values.get(RECIPE_KEY)
-    if text is None:
+    if is_gguf(source.file):
+        file = open_gguf(source.folder / str(source.file))
+        text = file.metadata.values.get(RECIPE_KEY)
+        if text is None:
+            return None
+        return parse_provenance(str(text), RECIPE_KEY, source.folder)
+    path = source.folder / RECIPE_FILE
+    if not has_file(source, path):
         return None
-    return parse_provenance(str(text), RECIPE_KEY, source.folder)
+    return parse_provenance(read_text(path), RECIPE_FILE, source.folder)
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:
@@ -280,37 +292,31 @@ def _conclude(
 ) -> Verification:
     """Return the result of all checks."""
     recorded = expected.recorded
-    notes = expected.how_found.notes
-    if recorded.trainable or recorded.adapted:
-        notes = (*notes, TRAINING_UNVERIFIED)
+    method = None
+    if not expected.replaces_positions:
+        method = recorded.unregistered_method or expected.plan.method
+    notes = list[str]()
+    if recorded.is_trained:
+        notes.append(TRAINING_UNVERIFIED)
     return Verification(
         base=ref.source,
         resized=reference,
-        method=_reported_method(expected),
+        method=method,
         trainable=recorded.trainable,
         checks=tuple(checks),
         adapted=tuple(sorted(recorded.adapted)),
-        notes=notes,
+        notes=tuple(notes),
         what=_changed(expected),
     )
-
-
-def _reported_method(expected: Expected) -> str | None:
-    """Return the method that created the rows; None of other positions, and if no method did."""
-    if expected.replaces_positions:
-        return None
-    if expected.how_found.found_by is FoundBy.CLOSEST:  # it does not recreate all rows
-        return None
-    return expected.recorded.unregistered_method or expected.method
 
 
 def _changed(expected: Expected) -> Changed:
     """Return what the resize or conversion has changed."""
     if expected.conversion:
         return "converted"
-    if any(table.is_changed for table in expected.stored):
+    if any(table.is_changed for table in expected.plan.stored):
         return "resized"
-    if not expected.files.edits:
+    if not expected.plan.edits:
         return "same"
     if expected.has_rope_changes:
         return "rotary"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctxextend.cli.app import COMMANDS, build_app
+from ctxextend.cli.app import COMMANDS, _handle_signal, build_app
 from ctxextend.cli.interruption import WITHOUT_OUTPUT
-from ctxextend.errors import TuningInterrupted
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.training.trainer import RunCallback
 from tests.helpers.repository import ROOT
+from tests.helpers.trainings import fix_steps
 
 NOTHING = "Stopped: nothing was written. Run the same command again.\n"
 NOTHING_INSPECTED = "Stopped: nothing was inspected.\n"
@@ -54,12 +54,7 @@ def interrupt(*_: object, **__: object) -> None:
             "verify tiny-gpt2 --deep",
             "Stopped: nothing was verified.\n",
         ),
-        (
-            "ctxextend.plan.runtime_flags.find_flags",
-            "flags tiny-gpt2 --to 4x --for vllm",
-            "Stopped: nothing was printed.\n",
-        ),
-        ("ctxextend.comparison.quick.compare_quickly", "demo", NOTHING),
+        ("ctxextend.comparison.comparison_run.compare_model", "demo", NOTHING),
         (
             "ctxextend.evaluation.evaluate.open_text",
             "evaluate tiny-gpt2 --data book.txt",
@@ -145,17 +140,27 @@ def test_training_names_the_saved_step(
     assert done.stderr.splitlines()[-1] == f"{saved} {how}"
 
 
-def test_resize_with_data_names_the_rows_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise TuningInterrupted(signal.SIGTERM, "bands:gain=1.2")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_resize_stopped_while_tuning_writes_nothing(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_step = RunCallback.on_step_end
 
-    monkeypatch.setattr("ctxextend.comparison.tune_table.tune_table", stop)
-    done = run("resize tiny-gpt2 --to 256 --data book.txt")
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert done.stderr.splitlines() == [
-        "Stopped: nothing was written. Run the same command again. Or take the rows found so far: "
-        "replace --data and --budget with --method bands:gain=1.2"
-    ]
+    def stop(self: RunCallback, *arguments: object, **others: object) -> object:
+        signal.raise_signal(number)
+        return end_step(self, *arguments, **others)
+
+    fix_steps(monkeypatch, 3)
+    monkeypatch.setattr(RunCallback, "on_step_end", stop)
+    before = signal.signal(signal.SIGTERM, _handle_signal)
+    try:
+        done = run("resize tiny-gpt2 --to 160 --tune book.txt")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 128 + number
+    assert done.stdout == ""
+    assert done.stderr.endswith(NOTHING)
+    assert [path.name for path in Path().iterdir()] == ["book.txt"]
 
 
 def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +171,16 @@ def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stderr == NOTHING_INSPECTED
 
 
-def test_partial_results_are_followed_by_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EvaluationRun, "measure", interrupt)
-    done = run("evaluate tiny-gpt2 --data book.txt")
-    assert done.exit_code == 130
-    assert done.stderr.splitlines()[-1].startswith("Stopped: these are the results so far.")
-
-
-def test_compare_without_any_result_says_that_nothing_was_measured(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("command", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256"])
+def test_a_stopped_measurement_prints_one_line_and_nothing_else(
+    command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctxextend.comparison.comparison_run.ComparisonRun.measure", interrupt)
-    done = run("compare tiny-gpt2 --to 256 --data book.txt")
+    monkeypatch.setattr(EvaluationRun, "measure", interrupt)
+    done = run(f"{command} --data book.txt --report page.html")
     assert done.exit_code == 130
     assert done.stdout == ""
-    assert done.stderr.endswith(NOTHING_MEASURED)
+    assert done.stderr == NOTHING_MEASURED
+    assert not Path("page.html").exists()
 
 
 # A signal during a destructor, whose exceptions Python prints and ignores.
@@ -218,5 +218,5 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
 
 
 def test_every_command_that_writes_no_checkpoint_has_a_word_for_what_was_not_done() -> None:
-    writing = {"resize", "convert", "train", "run", "demo", "skill"}
+    writing = {"resize", "convert", "train", "run", "demo"}
     assert {*COMMANDS} - writing == {*WITHOUT_OUTPUT}

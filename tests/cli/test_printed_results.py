@@ -11,7 +11,6 @@ from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
 from ctxextend.plan.plan import Plan
-from tests.helpers import rotary_models
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.result_screens import RESULTS, page_of
 from tests.helpers.trainings import succeed
@@ -107,23 +106,6 @@ def test_print_of_a_training_shows_its_losses_and_output() -> None:
     )
     assert re.search(r"^held-out loss \d", str(trained), re.MULTILINE)
     assert str(trained).endswith("\ntrained")
-
-
-def test_print_of_runtime_flags_shows_notes_and_flags() -> None:
-    folder = rotary_models.make("llama").folder
-    result = ctxextend.runtime_flags(folder, "4x", "vllm")
-    assert str(result).endswith(result.flags)
-    assert f"  {result.serve}\n" in str(result)
-    assert f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:" in str(
-        result
-    )
-
-
-def test_print_of_the_environment_shows_what_doctor_prints() -> None:
-    environment = ctxextend.doctor()
-    assert f"{environment.version} in {environment.folder}" in str(environment)
-    assert "Hub and disks" in str(environment)
-    assert text_of_html(environment) == str(environment)
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -7,17 +7,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from ctxextend.cli.console import STYLES
-from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.effective_result import LengthResult, TaskResult
 from ctxextend.evaluation.evaluation_result import ContextPoint, Estimate, Evaluation
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.report.verdicts import comparison_verdict
-from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import (
     EFFECTIVE,
     ENCODER,
@@ -51,15 +47,6 @@ def test_result_screens_use_known_styles() -> None:
             assert styles <= set(STYLES)
 
 
-def quick_comparison(name: str, **measured: Any) -> Comparison:
-    """Return a quick comparison of one candidate, with other results of some measures."""
-    comparison = COMPARISONS[name]
-    row = comparison.rows[0]
-    evaluation = replace(row.untrained.evaluation, **measured)
-    outcome = replace(row.untrained, evaluation=evaluation)
-    return replace(comparison, rows=(replace(row, untrained=outcome),), is_quick=True)
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -80,57 +67,6 @@ def quick_comparison(name: str, **measured: Any) -> Comparison:
 )
 def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) -> None:
     assert NumberFormat().compared(change, "X") == text
-
-
-@pytest.mark.parametrize(
-    ("mean", "error", "advice", "compared"),
-    [
-        (-0.1, 0.01, "Use `bands`", "better than the base by 0.100 ± 0.020 nats/token"),
-        (
-            0.1,
-            0.01,
-            "Keep sliding windows, or train",
-            "worse than the base by 0.100 ± 0.020 nats/token",
-        ),
-        (
-            0.01,
-            0.02,
-            "Use `bands` or keep sliding windows",
-            "tied with the base (+0.010 ± 0.040 nats/token)",
-        ),
-    ],
-)
-def test_verdict_of_a_quick_comparison(
-    mean: float, error: float, advice: str, compared: str
-) -> None:
-    positions = COMPARISONS["compare-untrained"].rows[0].untrained.evaluation.positions
-    assert positions is not None
-    change = Estimate(mean, error, 24_576, 61)
-    positions = replace(positions, changes={"sliding": change})
-
-    comparison = quick_comparison("compare-untrained", positions=positions)
-
-    assert comparison_verdict(comparison, NumberFormat()) == (
-        f"{advice}: at 512 tokens `bands` has perplexity 19.75 ± 0.87 without training, "
-        f"and the base in sliding windows of 128 tokens 23.8 ± 1.0; `bands` is {compared}."
-    )
-    assert comparison.pieces_win == ("worse" in compared)
-
-
-def test_verdict_of_a_quick_comparison_of_encoders() -> None:
-    retrieval = COMPARISONS["compare-encoders"].rows[0].untrained.evaluation.retrieval
-    assert retrieval is not None
-    change = {"MRR": Estimate(-0.03, 0.01, 200, 61)}
-    worse = replace(retrieval, differences={"chunks": change})
-
-    comparison = quick_comparison("compare-encoders", retrieval=worse)
-
-    assert comparison_verdict(comparison, NumberFormat()) == (
-        "Keep chunks, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 "
-        "without training, and the base in chunks of the whole document (the same text) "
-        "0.522 ± 0.063; `bands` is worse than the base by 0.030 ± 0.020 MRR."
-    )
-    assert comparison.pieces_win
 
 
 def with_points(points: Sequence[ContextPoint]) -> Evaluation:

@@ -34,21 +34,18 @@ from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import write_texts
 
 
-def with_results(
-    auto: str, *leads: tuple[float, float], samples: int = 48, quick: bool = True
-) -> Comparison:
+def with_results(auto: str, *leads: tuple[float, float], samples: int = 48) -> Comparison:
     """Return a comparison of three methods, with how much worse each is and its standard error."""
-    found = COMPARISONS["compare-untrained"]
+    found = COMPARISONS["compare-methods"]
     first = found.rows[0]
-    score = replace(first.untrained.score, samples=samples)
+    score = replace(first.score, samples=samples)
     rows: list[Row] = []
     for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):
         delta = None
         if rows:  # the first is the best, which the others are compared with
             delta = Estimate(lead, error, 24_576, samples)
-        outcome = replace(first.untrained, score=score, delta=delta)
-        rows.append(replace(first, method=method, untrained=outcome))
-    return replace(found, rows=tuple(rows), auto=auto, is_quick=quick, skipped={})
+        rows.append(replace(first, method=method, score=score, delta=delta))
+    return replace(found, rows=tuple(rows), auto=auto, skipped={})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +72,6 @@ def with_results(
             with_results("", (0, 0), (0.01, 0.02), samples=2),
             "stretch",
         ),  # checkpoints have no default
-        (replace(with_results("bands", (0, 0)), rows=()), ""),
     ],
 )
 def test_recommended_is_what_auto_takes_on_ties_and_little_text(
@@ -93,7 +89,7 @@ def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommende
     found = with_results("yarn", (0, 0), (0.1, 0.01))
     first, second = found.rows
     rows = (replace(first, method=best), replace(second, method="yarn"))
-    compared = replace(found, rows=rows, is_quick=False)
+    compared = replace(found, rows=rows)
     assert compared.recommended == recommended
     verdict = comparison_verdict(compared, NumberFormat())
     assert verdict.startswith(f"`{best}` is best at 512 tokens: ")
@@ -103,13 +99,7 @@ def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommende
 
 
 def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
-    quick = with_results("bands", (0, 0), (0.01, 0.02), (0.3, 0.02))
-    verdict = comparison_verdict(quick, NumberFormat())
-    assert verdict.startswith("Use `bands`: at 512 tokens `bands` has perplexity ")
-    assert verdict.endswith(" `stretch` is tied with `bands`; auto takes it.")
-
-    full = with_results("bands", (0, 0), (0.01, 0.02), quick=False)
-    verdict = comparison_verdict(full, NumberFormat())
+    verdict = comparison_verdict(with_results("bands", (0, 0), (0.01, 0.02)), NumberFormat())
     assert verdict.startswith("`stretch` is best at 512 tokens: ")
     assert "; `bands` is tied with it; of those tied, auto takes `bands`. " in verdict
 
@@ -118,21 +108,14 @@ def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
     ("samples", "found"), [(1, "1 window is"), (2, "2 windows are"), (7, "7 windows are")]
 )
 def test_verdict_says_that_there_is_too_little_text_to_choose(samples: int, found: str) -> None:
-    quick = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
-    assert not quick.pieces_win
-    verdict = comparison_verdict(quick, NumberFormat())
-    expected = f"{found} too little text to choose; auto takes `bands`. At 512 tokens `bands` has "
-    assert verdict.startswith(expected)
-
-    full = replace(quick, is_quick=False)
-    verdict = comparison_verdict(full, NumberFormat())
+    comparison = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
+    verdict = comparison_verdict(comparison, NumberFormat())
     assert f"; {found} too little text to choose; auto takes `bands`. " in verdict
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("compare", "--data", "short.txt", "--quick"), "one window"),
         (("compare", "--data", "short.txt"), "one window"),
     ],
 )
@@ -145,15 +128,6 @@ def test_errors_about_short_text_say_what_auto_takes(
     assert failed.exit_code == 1
     assert named in failed.stderr
     assert failed.stderr.rstrip().endswith("Too little text to choose; auto takes bands.")
-
-
-def test_quick_comparison_of_little_text_names_what_auto_takes(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", "gpt2")
-    write_texts(100)
-    done = invoke("compare", source, "--quick", "--data", "texts.jsonl", "--tokens", 64)
-    shown = " ".join(done.stdout.split())
-    assert "2 windows are too little text to choose; auto takes copy." in shown
-    assert "copy" in done.stdout
 
 
 # ---- intervals
@@ -252,7 +226,6 @@ def test_cut_windows_says_what_limited_the_text(
 
 def test_text_summary_names_the_limit() -> None:
     assert text_summary(1, 8192, "tokens") == "8,192 tokens, 1 document; limited by --tokens"
-    assert text_summary(2, 99, "time") == "99 tokens, 2 documents; limited by the time"
     assert text_summary(2, 99, "text") == "99 tokens, 2 documents; limited by the end of the text"
     assert text_summary(2, 99, "") == "99 tokens, 2 documents"
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend.comparison.candidates import Candidate, Measurement
+from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_settings import (
     CandidateRequest,
     Compare,
-    TextUse,
+    EvaluateMethods,
     read_methods,
 )
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
@@ -25,43 +25,30 @@ from tests.helpers.evaluations import WITHOUT_BASE
 EVERY = [name for name in METHODS if name != "auto"]
 
 
-def candidate(name: str, *stages: list[float]) -> Candidate:
-    """A method with the losses of its windows, untrained and trained."""
-    measured: list[Measurement] = []
-    for losses in stages:
-        windows = tuple(np.array([loss]) for loss in losses)
-        measured.append(Measurement(WITHOUT_BASE, windows))
-    return Candidate(name, recipe="source: x\n", measured=measured)
+def candidate(name: str, *losses: float) -> Candidate:
+    """A method with the losses of its windows."""
+    windows = tuple(np.array([loss]) for loss in losses)
+    return Candidate(name, WITHOUT_BASE, windows, 1.0, recipe="source: x\n")
 
 
-def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
-    linear = candidate("linear", [1.0, 1.0], [0.9, 0.9])
-    copy = candidate("copy", [2.0, 2.0], [0.5, 0.5])
-    last = candidate("last", [1.5, 1.5])
-    unmeasured = candidate("mean")
-    best, other, untrained = rank([linear, last, copy, unmeasured], LOSS)
-
+def test_rank_puts_the_best_first_and_pairs_the_others_with_it() -> None:
+    best, other = rank([candidate("linear", 1.0, 1.0), candidate("copy", 0.5, 0.7)], LOSS)
     assert best.method == "copy"
+    assert best.delta is None
+    assert best.recipe == "source: x\n"
     assert other.method == "linear"
-    assert untrained.method == "last"
-    assert best.final.delta is None
-    assert best.untrained.delta is not None
-    assert best.untrained.delta.mean == pytest.approx(1.0)
-    assert other.trained is not None
-    assert other.trained.delta is not None
-    assert other.trained.delta.mean == pytest.approx(0.4)
-    assert other.untrained.delta is None
-    assert untrained.trained is None
+    assert other.delta is not None
+    assert other.delta.mean == pytest.approx(0.4)
 
 
 def test_rank_puts_nan_last() -> None:
-    linear = candidate("linear", [math.nan, 1.0])
-    copy = candidate("copy", [7.0, 7.0])
+    linear = candidate("linear", math.nan, 1.0)
+    copy = candidate("copy", 7.0, 7.0)
     first, second = rank([linear, copy], LOSS)
     assert first.method == "copy"
     assert second.method == "linear"
-    assert first.untrained.is_tied
-    assert not second.untrained.is_tied
+    assert first.is_tied
+    assert not second.is_tied
 
 
 @pytest.mark.parametrize(
@@ -69,7 +56,7 @@ def test_rank_puts_nan_last() -> None:
     [
         ("linear", "linear", {}),
         ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
-        ("copy:keep-first=1,drop-last=2", "copy", {"keep_first": 1, "drop_last": 2}),
+        ("copy:keep-first=1", "copy", {"keep_first": 1}),
         ("hierarchical:alpha=0.3", "hierarchical:alpha=0.3", {}),
         ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
     ],
@@ -86,7 +73,7 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
     [
         ([], []),
         (["all", "all"], []),
-        (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
+        (["all", "last", "last", "copy:keep_first=1"], ["last", "copy:keep-first=1"]),
     ],
 )
 def test_read_methods_expands_all_and_removes_duplicates(
@@ -115,19 +102,18 @@ def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> No
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("context",)}))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("context",)))
     assert found.evaluate_for("causal", 64).measure == ("context", "position")
     assert found.evaluate_for("encoder", 64).measure == ("context", "retrieval")
 
 
 def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured() -> None:
-    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("effective",)}))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("effective",)))
     for kind in ("causal", "masked", "encoder"):
         settings = found.evaluate_for(kind, 64)
         assert settings.measure == ("effective",)
         assert choose_metric(kind, settings) == FOUND
-    measured = {"measure": ("effective", "context")}
-    found = Compare.from_request(64, TextUse.from_values(["a"], 0, measured))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("effective", "context")))
     settings = found.evaluate_for("causal", 64)
     assert settings.measure == ("effective", "context", "position")
     assert choose_metric("causal", settings) == LOSS

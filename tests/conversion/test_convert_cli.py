@@ -109,8 +109,7 @@ def make_classifier(folder: Path) -> None:
 def test_convert_carries_over_everything_else(tmp_path: Path) -> None:
     source = tmp_path / "bert"
     make_classifier(source)
-    done = run("convert", source, *LM, "-o", "out")
-    assert "Code files are neither executed nor copied: modeling_x.py." in done.stderr
+    run("convert", source, *LM, "-o", "out")
 
     expected = read(source)
     for key in ("is_decoder", "add_cross_attention", "gradient_checkpointing"):
@@ -128,13 +127,13 @@ def test_convert_carries_over_everything_else(tmp_path: Path) -> None:
     assert config["hidden_act"] == "relu"
 
     assert Path("out/notes/a.txt").read_text() == "kept"
+    assert Path("out/modeling_x.py").read_text() == "raise SystemExit"
     mode = Path("out/config.json").stat().st_mode
     assert mode & 0o777 == 0o640
     card = Path("out/README.md").read_text()
     assert card.startswith(
         "---\nlicense: mit\n---\n# Mine\n\n## Converted to rotary positions, 40 tokens\n"
     )
-    assert not Path("out/modeling_x.py").exists()
     recipe = Path("out/ctxextend.yaml").read_text()
     assert "convert:\n  scheme: rotary\n  to: 40\n" in recipe
 
@@ -329,7 +328,7 @@ def make_adapter(folder: Path, base: Path) -> None:
             "Use a smaller --to.",
         ),
         ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
-        ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "--theta must be a number, got x", ""),
+        ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "Invalid value for '--theta'", ""),
         (
             "tiny-gpt2 --scheme alibi --to 512 --theta 500",
             2,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ctxextend import convert, resize
@@ -26,6 +27,7 @@ from tests.engines.models import (
     short_token_ids,
     token_ids,
 )
+from tests.helpers.rotary_configs import write_one_dialect
 
 Values = NDArray[np.float32]
 
@@ -50,7 +52,7 @@ class Case:
     model_type: str  # of the output
     positions: str  # of the output, as rules name them
     converted_from: str = ""  # a model type; empty: it is resized
-    dialect: str = "both"
+    has_one_dialect: bool = False  # as in files of transformers 5 that are not resized
     without_head: bool = False  # the base model, whose tensor names have no prefix
     attention_factor: bool = False  # with one that is not the default
     betas: bool = False  # yarn settings with those that are not the default
@@ -61,8 +63,8 @@ class Case:
         words = [self.model_type, self.positions]
         if self.converted_from:
             words.append(f"from {self.converted_from}")
-        if self.dialect != "both":
-            words.append(self.dialect)
+        if self.has_one_dialect:
+            words.append("one dialect")
         if self.without_head:
             words.append("without head")
         if self.attention_factor:
@@ -119,7 +121,10 @@ def make_folder(case: Case, folder: Path) -> ResizeResult:
     make_model(base, case.model_type, kept=kept, without_head=case.without_head)
     if case.attention_factor:
         _state_attention_factor(base, case.model_type)
-    return resize(base, NEW, method_of(case), output=output, dialect=case.dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        if case.has_one_dialect:
+            write_one_dialect(patch)
+        return resize(base, NEW, method_of(case), output=output)
 
 
 def prepare(case: Case, folder: Path) -> Prepared:

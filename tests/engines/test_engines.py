@@ -48,11 +48,10 @@ CONVERSIONS = (
     Case("roformer", schema.SINUSOIDAL, converted_from="bert"),
     Case("falcon", schema.ALIBI, converted_from="gpt2"),
 )
-# Only one dialect, as in files of transformers 5 that are not resized or keep their own.
 ONE_DIALECT = (
-    Case("llama", "yarn", dialect="keep"),
-    Case("llama", schema.RAISED_THETA, dialect="keep"),
-    Case("qwen3", "yarn", dialect="keep"),
+    Case("llama", "yarn", has_one_dialect=True),
+    Case("llama", schema.RAISED_THETA, has_one_dialect=True),
+    Case("qwen3", "yarn", has_one_dialect=True),
 )
 
 

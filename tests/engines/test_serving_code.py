@@ -5,6 +5,7 @@ Their own code runs without a GPU, up to a model without weights; attention is n
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -16,12 +17,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend import resize, runtime_flags
+from ctxextend import resize
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings
+from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.plan.runtime_flags import runtime_flags
+from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     CODE_RUN,
@@ -200,12 +203,13 @@ def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
         output = tmp_path / method
         resize(source, NEW, method=method, output=output)
         requests.append({"folder": str(output), "tables": f"{output}.npz"})
-    flags = runtime_flags(source, NEW, "vllm")
+    planned = plan_for_runtime(open_model(CheckpointRef(str(source))), Resize(NEW), "vllm")
+    _, override, *_ = shlex.split(runtime_flags(planned))
     requests.append(
         {
             "folder": str(source.resolve()),
             "tables": str(tmp_path / "yarn-flags.npz"),
-            "hf_overrides": {**flags.override},
+            "hf_overrides": json.loads(override),
         }
     )
     for result in run_driver(engine, requests, tmp_path):

@@ -388,19 +388,6 @@ def test_measure_twice_reads_the_same(tiny: EvalModel) -> None:
     assert measured(task) == first
 
 
-def test_report_has_complete_lengths_after_an_interruption(tiny: EvalModel) -> None:
-    def stop(tokens: int) -> None:
-        if (0, 256, 0) in task.found:
-            raise KeyboardInterrupt
-
-    task = plan(copier(tiny, matched=3), 512)
-    assert task.report() == {}
-    with pytest.raises(KeyboardInterrupt):
-        task.measure(stop)
-    found = task.report()["effective"]
-    assert lengths_of(found, "key") == [128]
-
-
 def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
     task = plan(copier(tiny, matched=3), 128)
     trials = [Answer("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]

@@ -16,13 +16,10 @@ import ctxextend
 from ctxextend.cli import options
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, check_source, open_eval_model
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import TargetWindows
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
-from ctxextend.plan.opened_model import open_model
-from ctxextend.provenance import FINGERPRINT
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
@@ -62,7 +59,6 @@ def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) ->
     assert found["max_len"] == 512
     assert found["base"] == "tiny-gpt2"
     assert found["base_max_len"] == 128
-    assert found["complete"] is True
     assert found["across_documents"] is False
     assert found["tokens"] == 8 * 512
     positions = found["positions"]
@@ -312,37 +308,6 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     warnings = [line for line in first.stderr.splitlines() if "Warn" in line]
     assert warnings == [f"Warning: {warning}" for warning in values["warnings"]]
-
-
-def test_check_source_names_a_table_that_differs_in_any_order_of_hashes() -> None:
-    opened = open_model(CheckpointRef("tiny-gpt2"))
-    table = opened.tables[0].name
-    for names in ((FINGERPRINT, table), (table, FINGERPRINT)):
-        with pytest.raises(CheckpointError, match=f"table {table} differs"):
-            check_source(opened.checkpoint, opened.ref, dict.fromkeys(names, "0"))
-
-
-def test_evaluate_interrupted_prints_results_so_far(
-    extended: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(self: TargetWindows, number: int) -> Any:
-        if number == 4:
-            raise KeyboardInterrupt
-        return targets(self, number)
-
-    targets = TargetWindows.targets
-    monkeypatch.setattr(TargetWindows, "targets", interrupt)
-    # It would affect the other tests.
-    monkeypatch.setattr("ctxextend.cli.console.ignore_ctrl_c", lambda: None)
-
-    done = invoke_evaluate(extended, texts, "--batch-size", "2")
-
-    assert done.exit_code == 130, done.stderr
-    values = json.loads(done.stdout)
-    assert values["complete"] is False
-    assert values["positions"]["windows"] == 4
-    assert values["tokens"] == 4 * 512
-    assert values["effective"] is None
 
 
 def test_evaluate_rejects_model_shorter_than_the_shortest_context(make_pico: Make) -> None:

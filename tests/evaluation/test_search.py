@@ -313,8 +313,8 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     assert compared.metric == "ndcg@10"
     assert compared.base == search.scores["chunks"]["nDCG@10"]
     (linear,) = (row for row in compared.rows if row.method == "linear")
-    assert linear.final.evaluation.search == search
-    assert linear.final.score == search.scores["model"]["nDCG@10"]
+    assert linear.evaluation.search == search
+    assert linear.score == search.scores["model"]["nDCG@10"]
     done = invoke("compare", encoder, "--to", 32, *FLAGS, "--method", "linear")
     assert "vs. same text" in done.stdout
     assert "vs. whole text" in done.stdout
@@ -336,7 +336,7 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
         by_itself = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
         assert by_itself is not None
         assert by_itself.tokens_read["chunks_of_same_text"].limit == length
-        assert row.final.evaluation.search == by_itself
+        assert row.evaluation.search == by_itself
 
 
 @pytest.mark.parametrize(
@@ -404,29 +404,11 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
         ctxextend.evaluate("tiny-gpt2", **FILES)
 
 
-def test_compare_trains_on_data_and_evaluates_on_a_search_set(encoder: Path) -> None:
-    text = text_of([number * 7 % 27 for number in range(900)])
-    Path("texts.txt").write_text(text)
-    train = ("--data", "texts.txt", "--steps", 1)
-    done = invoke("compare", encoder, "--to", 32, *FLAGS, *train, "--method", "copy", "--json")
-    assert done.exit_code == 0, done.output
-    values = json.loads(done.stdout)
-    assert values["metric"] == "ndcg@10"
-    assert values["documents"] == 0
-    trained = values["rows"][0]["trained"]
-    assert trained["score"]["samples"] == 6
-
-
 def test_search_set_needs_all_files() -> None:
     done = invoke("evaluate", "tiny-gpt2", *FLAGS[:4])
     assert done.exit_code == 2
     message = " ".join(done.stderr.split())
     assert "--corpus, --queries and --qrels belong together" in message
-
-
-def test_compare_needs_text_or_a_search_set() -> None:
-    done = invoke("compare", "tiny-gpt2", "--to", 512)
-    assert done.exit_code == 2
 
 
 def test_search_set_needs_an_encoder(tmp_path: Path) -> None:

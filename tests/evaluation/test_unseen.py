@@ -237,23 +237,6 @@ def test_compare_uses_held_out_windows(source: Path) -> None:
     assert uses_held_out_windows(found)
 
 
-def test_compare_trains_and_evaluates_like_earlier_trainings(source: Path) -> None:
-    train(source, "trained")
-    settings: dict[str, Any] = {
-        "methods": ["copy"],
-        "measure": LOSSES,
-        "steps": 1,
-        "batch_size": 1,
-    }
-    same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **settings)
-    assert trained_on_warnings(same) == []
-    other = ctxextend.compare("trained", 64, "book.txt", **settings)
-    assert any(
-        "was trained on book.txt, and no known held-out part" in warning
-        for warning in other.warnings
-    )
-
-
 def test_shared_texts_finds_files_by_content() -> None:
     shutil.copy("book.txt", "renamed.txt")
     assert shared_texts(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]

@@ -521,10 +521,11 @@ def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
     resized = resize(64 * K, "--trained-length", 8 * K)
     assert resized.exit_code == 0
     Path("out/ctxextend.yaml").unlink()
-    done = invoke("verify", "out", "--base", "source")
-    assert done.exit_code == 3
-    assert "Pass --trained-length 8192 if it is the one before" in done.stdout
-    succeed("verify", "out", "--base", "source", "--trained-length", 8 * K)
+    command = ("verify", "out", "--base", "source", "--method", "linear", "--to", 64 * K)
+    done = invoke(*command)
+    assert done.exit_code == 1
+    assert "--trained-length 8192 if it is the one before" in unwrapped(done.stderr)
+    succeed(*command, "--trained-length", 8 * K)
 
 
 def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:

@@ -108,7 +108,7 @@ def test_plan_resize_edits_all_keys_of_the_length(
             LED,
             {"to": 22},
             r"extend encoder.* \(from 16\) and shrink decoder.* \(from 24\).*"
-            'part="encoder" or part="dec',
+            "--part encoder or --part dec",
         ),
         (
             "BigBirdModel",

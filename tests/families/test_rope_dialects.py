@@ -201,7 +201,7 @@ def test_each_dialect_of_a_published_config_loads_without_the_other(name: str, m
 
 
 def with_dialect_of_file(location: TableLocation, changes: Changes) -> Config:
-    """Return a config with changes, as `--dialect keep` writes it."""
+    """Return a config with changes, in the dialect of its file."""
     return copy.deepcopy(dict(with_values(location, changes).config))
 
 

@@ -167,16 +167,15 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
         assert is_same == (method in KEEPING)
         assert is_same or "differ from the base's by up to" in outputs.evidence[0]
         Path(method, "ctxextend.yaml").unlink()
-        found = verify(method, "llama")
+        found = verify(method, "llama", method=method, to=NEW)
         assert found.passed is True
         assert found.method == method
-        assert found.notes == ("No recipe found. All methods were tried.",)
     # theta = 10,000, so the wavelengths are 6, 63, 628 and 6,283 positions: of 16, the first turns
     # more than once.
     kept = (
         "rope_parameters: yarn:factor=4: 1 of 4 frequencies unchanged, the others up to 4x slower"
     )
-    verified = verify("yarn", "llama")
+    verified = verify("yarn", "llama", method="yarn", to=NEW)
     assert verified.checks[1].evidence == (kept,)
     resize("dynamic", 2 * NEW, output="twice")  # inputs beyond the trained length get another base
     verified = verify("twice", "dynamic", deep=True)
@@ -203,8 +202,6 @@ def test_verify_names_edited_rotary_settings(values: dict[str, Any], difference:
     done = invoke("verify", "resized")
     assert done.exit_code == 3
     assert f"FAILED  table    rope_parameters: {difference}\n" in done.stdout
-    Path("resized/ctxextend.yaml").unlink()
-    assert invoke("verify", "resized", "--base", "llama").exit_code == 3
 
 
 def test_verify_finds_a_lost_rope_theta() -> None:
@@ -223,7 +220,7 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     write_book()
     measures: dict[str, Any] = {"tokens": 4 * NEW, "measure": ["position", "context"]}
     result = compare("llama", NEW, "book.txt", **measures)
-    rows = {row.method: row.untrained for row in result.rows}
+    rows = {row.method: row for row in result.rows}
     assert rows.keys() == {*METHODS}
     assert not result.skipped
     for method in ("linear", "dynamic"):
@@ -236,32 +233,14 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     assert all(costs.values())
     unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
     assert {*unchanged} == {*KEEPING}
-    trained = compare(
-        "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
-    )
-    assert trained.trainable == "all"
-    assert "All weights are trained: rotary positions have no rows to train." in trained.notes
-    for row in trained.rows:
-        assert row.trained
-        assert row.trained.score != row.untrained.score
 
 
-def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
+def test_rotary_positions_have_no_rows_to_tune() -> None:
     make(**KEYS)
     write_book()
-    done = invoke(
-        "compare", "llama", "--to", "4x", "--data", "book.txt", "--steps", 1, "--trainable", "new"
-    )
-    assert "--trainable new: rotary positions have no rows to train." in done.stderr
-    done = invoke("compare", "llama", "--quick", "--data", "book.txt", "--tokens", 512, "--json")
-    result = json.loads(done.stdout)
-    methods = {row["method"] for row in result["rows"]}
-    assert methods == {*METHODS}
-    done = invoke(
-        "resize", "llama", "--to", "4x", "--data", "book.txt", "--json", "--output", "chosen"
-    )
-    assert json.loads(done.stdout)["method"] in METHODS
-    assert verify("chosen")
+    done = invoke("resize", "llama", "--to", "4x", "--tune", "book.txt")
+    assert done.exit_code == 2
+    assert done.stderr == "Error: Rotary positions have no rows to tune.\nRemove --tune.\n"
 
 
 def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
@@ -321,11 +300,6 @@ def test_train_states_both_dialects_of_a_folder_that_transformers_saved_again() 
     assert config["rope_scaling"] == pico.config_of("resized")["rope_scaling"]
     assert config["rope_theta"] == 10_000.0
     assert config["rope_parameters"] == pico.config_of("again")["rope_parameters"]
-
-    kept = resize("llama", NEW, output="kept", dialect="keep").output
-    train("kept", "book.txt", 1, output="kept-trained", **settings)
-    before = (kept / "config.json").read_bytes()
-    assert Path("kept-trained/config.json").read_bytes() == before
 
     train("llama", "book.txt", 1, output="base-trained", **settings)
     assert pico.config_of("base-trained")["rope_theta"] == 10_000.0

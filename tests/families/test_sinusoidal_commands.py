@@ -103,12 +103,11 @@ def test_train_refuses_constant_positions(model_type: str) -> None:
     ctxextend.resize(make(model_type), to=NEW, output="long")
     for trainable in ("positions", "new"):
         flags = ("--data", "book.txt", "--steps", 2, "--trainable", trainable)
-        for command in (("train", "long"), ("compare", model_type, "--to", NEW)):
-            done = invoke(*command, *flags)
-            assert done.exit_code == 1
-            assert f"Error: --trainable {trainable}: " in done.stderr
-            assert " has constant rows.\n" in done.stderr
-            assert done.stderr.endswith("\nUse --trainable all-but-positions.\n")
+        done = invoke("train", "long", *flags)
+        assert done.exit_code == 1
+        assert f"Error: --trainable {trainable}: " in done.stderr
+        assert " has constant rows.\n" in done.stderr
+        assert done.stderr.endswith("\nUse --trainable all-but-positions.\n")
     files = {path.name for path in Path().iterdir()}
     assert files == {model_type, "long", "book.txt"}
     # With `all`, the others are trained.
@@ -226,11 +225,11 @@ def test_encoder_decoders_are_refused_but_verified(model_type: str, name: str) -
 
 
 @pytest.mark.parametrize("model_type", COMPUTED)
-def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None:
+def test_verify_of_a_computed_table_without_a_recipe(model_type: str) -> None:
     source = make(model_type)
     ctxextend.resize(source, to=NEW, output="out")
     Path("out/ctxextend.yaml").unlink()
-    verified = ctxextend.verify("out", source)
+    verified = ctxextend.verify("out", source, method="formula", to=NEW)
     assert verified.passed is True
     assert verified.method == "formula"
     assert verified.what == "limits"
@@ -243,7 +242,7 @@ def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
     assert "(failed: table)" in done.stdout
     assert (
         "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0"
-        in done.stderr
+        in unwrapped(done.stdout)
     )
 
 
@@ -254,10 +253,9 @@ def test_verify_fails_if_a_computed_table_is_stored() -> None:
     zeros = torch.zeros(NEW + 2, 8)
     save_file(weights | {name: zeros}, "out/model.safetensors", metadata={"format": "pt"})
     pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
-    done = invoke("verify", "out", "--base", "xglm")
+    done = invoke("verify", "out", "--base", "xglm", "--method", "formula", "--to", NEW)
     assert done.exit_code == 3
-    problem = f"{name} was not stored and is F32 [{NEW + 2}, 8]"
-    assert problem in unwrapped(done.stdout)
+    assert f"{name} is not in the base" in unwrapped(done.stdout)
 
 
 def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
@@ -287,9 +285,7 @@ def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) ->
     assert torch.equal(extended, pico.logits(loaded, to))
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")]
-)
+@pytest.mark.parametrize(("flag", "value"), [("keep_first", 2), ("method", "linear")])
 def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
     flag: str, value: Any
 ) -> None:
@@ -327,11 +323,11 @@ def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None
     found = ctxextend.compare(model_type, NEW, texts, tokens=256, measure="context")
     assert "the table already is sinusoidal" in found.skipped["sinusoidal"]
     ctxextend.resize(model_type, to=NEW, output="long")
-    losses = {row.method: row.final.score.mean for row in found.rows}
+    losses = {row.method: row.score.mean for row in found.rows}
     positions = ctxextend.evaluate("long", texts, tokens=256, measure="position").positions
     assert positions is not None
     assert losses["formula"] == positions.losses["model"].mean
-    assert len({*losses.values()}) > 10
+    assert len({*losses.values()}) > 5
 
 
 @pytest.mark.parametrize("model_type", COMPUTED)
@@ -339,30 +335,15 @@ def test_compare_says_once_that_only_the_formula_applies_to_a_computed_table(
     model_type: str,
 ) -> None:
     write_book()
-    flags = ("--to", NEW, "--data", "book.txt", "--tokens", 128, "--steps", 1)
+    flags = ("--to", NEW, "--data", "book.txt", "--tokens", 128)
     source = make(model_type)
     done = invoke("compare", source, *flags, "--method", "all", "--json", "--report", "report.html")
     found = json.loads(done.stdout)
     methods = [row["method"] for row in found["rows"]]
     assert methods == ["formula"]
-    assert found["trainable"] == "all-but-positions"
     skipped = found["skipped"]
     assert len(skipped) == len(pico.LEARNED_METHODS) - 1  # `auto` chooses one of the others
     assert done.stderr.count("transformers computes its sinusoids.") == 1
     named = invoke("compare", model_type, *flags, "--method", "linear")
     assert named.exit_code == 1
     assert "Only --method formula applies to " in named.stderr
-
-
-def test_compare_trains_the_same_parameters_for_all_methods() -> None:
-    write_book()
-    make("xlm")
-    options: dict[str, Any] = {"steps": 1, "tokens": 128, "measure": "position"}
-    found = ctxextend.compare("xlm", NEW, "book.txt", methods=["formula", "linear"], **options)
-    assert found.trainable == "all-but-positions"
-    for row in found.rows:
-        assert "trainable: all-but-positions" in row.recipe
-    compared = ctxextend.compare(
-        "xlm", NEW, "book.txt", methods="formula", trainable="new", **options
-    )
-    assert compared.trainable == "new"

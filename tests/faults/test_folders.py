@@ -7,13 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
-from ctxextend.checkpoints.filenames import is_code
+from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
 from ctxextend.errors import CheckpointError, printable
 from tests.helpers import pico, trainings
 from tests.helpers.hostile_weights import entry, model, pack
@@ -84,7 +83,7 @@ def test_commands_reject_irregular_files_and_outside_links(
     commands = (
         lambda: resize(folder, to=NEW, output="out"),
         lambda: inspect(folder),
-        lambda: verify(folder, folder),
+        lambda: verify(folder, folder, method="copy", to=NEW),
     )
     for command in commands:
         with time_limit(2), pytest.raises(CheckpointError) as caught:
@@ -222,8 +221,9 @@ def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(
     resize(folder, to=NEW, output="out")
     for name in UNUSUAL_NAMES:
         assert (Path("out") / name).read_bytes() == b"kept"
-    for path in Path("out").iterdir():
-        assert not is_code(PurePosixPath(path.name))
+        start = name[:240]
+        assert (Path("out") / f"{start}.py").read_bytes() == b"raise SystemExit(9)"
+        assert not (Path("out") / f"{start}.gguf").exists()
     assert verify("out", folder).passed
 
 
@@ -234,6 +234,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
     valid_flags = ("--tensor", "wpe.weight", "--config-key", "n_positions")
     hostile_flags = ("--tensor", HOSTILE_NAME, "--config-key", "n_positions")
+    resized = ("--method", "copy", "--to", "32")
     commands = (
         ("inspect", hostile),  # an error with candidates
         ("inspect", hostile, *hostile_flags),  # a table
@@ -241,8 +242,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("resize", hostile, *hostile_flags, "--to", "32", "-o", "out"),  # notes
         ("resize", hostile, *valid_flags, "--to", "32", "-o", "other"),  # warnings
         ("verify", "out", "--base", hostile, *hostile_flags),  # checks
-        ("verify", plain, "--base", hostile, *valid_flags),  # checks that fail
-        ("verify", hostile, "--base", plain),
+        ("verify", plain, "--base", hostile, *valid_flags, *resized),  # checks that fail
         ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
     )
     output = ""
@@ -292,11 +292,11 @@ def test_commands_never_execute_code_in_a_folder(
     # Transformers prompts if trust_remote_code is unset.
     monkeypatch.setattr("builtins.input", lambda *_: "yes")
     inspect(folder)
-    output = resize(folder, to=32, copy_code=True, output="out").output
+    output = resize(folder, to=32, output="out").output
     inspect(output)
     assert verify(output, folder, deep=True).passed
     evaluate(output, "book.txt", tokens=512, measure=("position",))
-    result = train(output, "book.txt", 1, batch_size=2, output="trained", copy_code=True)
+    result = train(output, "book.txt", 1, batch_size=2, output="trained")
     trained = result.output
     assert (trained / "modeling_x.py").exists()
     assert not marker.exists()
@@ -320,71 +320,42 @@ def with_code(make_pico: MakePico) -> Path:
     return folder
 
 
-def code_in(folder: Path | None) -> set[str]:
-    """Return the files of a folder that are in `CODE`."""
-    files = set(pico.contents(folder or Path()))
-    return files & set(CODE)
-
-
-def test_resize_skips_code_and_warns(with_code: Path) -> None:
+def test_resize_copies_code(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--json")
-    assert code_in(Path("out")) == set()
-    assert (Path("out") / "happy.txt").exists()
     result = json.loads(done.stdout)
-    omitted = dict.fromkeys(CODE, "code, never executed")
-    assert omitted == result["files"]["omitted"]
-    assert result["warnings"][0].endswith("Copy them with --copy-code.")
-    warning = result["warnings"][0]
-    assert "modeling_x.py" in warning
-    assert warning in done.stderr.replace("Warning: ", "")
+    assert result["warnings"] == []
+    assert result["files"]["omitted"] == {}
+    for name in (*CODE, "happy.txt"):
+        assert (Path("out") / name).read_bytes() == (with_code / name).read_bytes()
 
 
-def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
-    done = trainings.invoke(
-        "resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify"
-    )
-    assert code_in(Path("out")) == set(CODE)
-    assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
-    assert "Code files are copied, but not executed: " in done.stderr
-    again = run("out/ctxextend.yaml", "again")
-    assert code_in(again.output) == set(CODE)
-    without = run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"])
-    assert code_in(without.output) == set()
-
-
-def test_verify_accepts_copied_and_skipped_code(with_code: Path) -> None:
-    kept = resize(with_code, to=NEW, copy_code=True, output="kept").output
-    without = resize(with_code, to=NEW, output="without").output
-    assert verify(kept, with_code).passed
-    shutil.copy(with_code / "run.sh", without)
-    assert verify(without, with_code).passed
-    (without / "run.sh").write_text("other code")
-    assert "run.sh is not byte-identical to the base's" in str(verify(without, with_code).checks)
-    (without / "run.sh").rename(without / "new.py")
-    assert "new.py is not in the base" in str(verify(without, with_code).checks)
-    (kept / "run.sh").unlink()
-    assert "run.sh is missing" in str(verify(kept, with_code).checks)
+def test_verify_compares_code(with_code: Path) -> None:
+    output = resize(with_code, to=NEW, output="out").output
+    assert verify(output, with_code).passed
+    (output / "run.sh").write_text("other code")
+    assert "run.sh is not byte-identical to the base's" in str(verify(output, with_code).checks)
+    (output / "run.sh").rename(output / "new.py")
+    checks = str(verify(output, with_code).checks)
+    assert "new.py is not in the base" in checks
+    assert "run.sh is missing" in checks
 
 
 @pytest.mark.usefixtures("book")
-def test_train_skips_code_and_does_not_replace_it(gpt2: Path) -> None:
+def test_train_copies_code_and_does_not_replace_that_of_others(gpt2: Path) -> None:
     shutil.copytree(gpt2, "source")
     Path("source/modeling_x.py").write_text("code")
-    done = trainings.train("source", "trained", "--json", steps=1)
-    assert not Path("trained/modeling_x.py").exists()
-    result = json.loads(done.stdout)
-    assert "Copy them with --copy-code." in str(result["warnings"])
-    Path("trained/modeling_x.py").write_text("code")
+    trainings.train("source", "trained", "--json", steps=1)
+    assert Path("trained/modeling_x.py").read_text() == "code"
+    Path("trained/mine.py").write_text("code")
     arguments = ("source", "--data", "book.txt", "--steps", 1, "-o", "trained", "--force")
-    assert "contains modeling_x.py" in trainings.invoke("train", *arguments).stderr
+    assert "contains mine.py" in trainings.invoke("train", *arguments).stderr
     assert not Path("trained.training").exists()  # rejected before training
 
 
 def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path) -> None:
     folder = make_pico("gpt2").folder
     add_code(folder, tmp_path / "marker")
-    skipped, auto_map = plan_resize(folder, to=NEW).warnings
-    assert "nor copied: modeling_x.py." in skipped
+    (auto_map,) = plan_resize(folder, to=NEW).warnings
     assert (
         "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer."
         in auto_map
@@ -393,7 +364,7 @@ def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path
         pico.edit_json(folder / "config.json", auto_map=invalid)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
         plan = plan_resize(folder, to=NEW)
-        assert [skipped] == list(plan.warnings)
+        assert not plan.warnings
 
 
 # ---- files that transformers reads itself

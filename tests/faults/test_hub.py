@@ -3,21 +3,16 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from huggingface_hub import close_session
-from transformers import TrainerCallback
-from transformers.integrations import integration_utils
 
 from ctxextend import SourceError
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import without_tokens
-from tests.helpers import pico, trainings
+from tests.helpers import pico
 from tests.helpers.hub_server import Fault, Hub, Repo, use_hub
 from tests.helpers.trainings import invoke
-from tests.helpers.word_tokenizer import text_of
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 WEIGHTS = "model.safetensors"
@@ -147,149 +142,6 @@ def test_resolve_source_reports_malformed_responses(
 ) -> None:
     hub.faults.append(Fault(pattern, body=body))
     assert_download_fails("owner/model could not be downloaded from the Hub: ", "login page")
-
-
-# ---- uploads
-
-
-class FakeTensorBoard(TrainerCallback):
-    """Write a log file as TensorBoard does."""
-
-    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
-        folder = Path(args.output_dir) / "runs" / "now"
-        folder.mkdir(parents=True)
-        path = Path(args.output_dir).resolve()
-        (folder / "events").write_text(str(path))
-
-
-def edit_config(path: Path, **values: Any) -> None:
-    config = pico.read_json(path)
-    config |= values
-    path.write_text(json.dumps(config, indent=1))
-
-
-@pytest.mark.parametrize("exists", [False, True])
-@pytest.mark.parametrize("command", ["resize", "train", "run"])
-def test_push_to_hub_uploads_the_output_without_local_paths(
-    command: str, exists: bool, hub: Hub, folder: Path, tmp_path: Path
-) -> None:
-    source = trainings.make_source(tmp_path / "alice" / "source", "gpt2")
-    book = tmp_path / "alice" / "book.txt"
-    numbers = [(7 * i * i + i // 5) % 27 for i in range(2_000)]
-    book.write_text(text_of(numbers))
-    Path("recipe.yaml").write_text(f"source: {source}\nresize: {{to: 24}}\n")
-    if exists:
-        hub.add("owner/long", folder)
-    arguments: list[object] = ["run", "recipe.yaml"]
-    if command == "resize":
-        arguments = ["resize", source, "--to", 24, "--train", book, "--steps", 1]
-    elif command == "train":
-        arguments = ["train", source, "--data", book, "--steps", 1]
-    done = invoke(*arguments, "-o", "out", "--push-to-hub", "owner/long")
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout == "out\n", done.stderr
-    assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
-    note = "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept."
-    assert note in done.stderr
-
-    local = pico.contents(Path("out"))
-    remote = hub.repos["owner/long"].files
-    changed = {name for name in local if local[name] != remote[name]}
-    assert changed == {"ctxextend.yaml"}
-    for name, data in remote.items():
-        if name.endswith((".yaml", ".md", ".json", "l")):
-            assert b"alice" not in data
-
-    written = yaml.safe_load(local["ctxextend.yaml"])
-    pushed = yaml.safe_load(remote["ctxextend.yaml"])
-    assert pushed["source"] == "./source"
-    assert pushed["provenance"] == written["provenance"]
-    if "train" in pushed:
-        assert pushed["train"]["data"] == ["./book.txt"]
-    assert hub.tokens[-1] == f"Bearer {TOKEN}"
-
-
-def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "kubeflow", FakeTensorBoard)
-    source = trainings.make_source(tmp_path / "alice" / "source", "gpt2")
-    book = tmp_path / "alice" / "book.txt"
-    numbers = [(7 * i * i + i // 5) % 27 for i in range(2_000)]
-    book.write_text(text_of(numbers))
-    home = str(tmp_path / "alice")
-    part = {"_name_or_path": f"{home}/b/", "n": 1}
-    edit_config(source / "config.json", _name_or_path=f"{home}/a", part=part)
-    names = {
-        "name_or_path": "owner/name",
-        "special_tokens_map_file": f"C:\\{home}\\map.json",
-        "vocab_file": None,
-    }
-    edit_config(source / "tokenizer_config.json", **names)
-    flags = ["--steps", 1, "--report-to", "kubeflow", "-o", "out", "--push-to-hub", "owner/long"]
-    done = invoke("train", source, "--data", book, *flags)
-    assert done.exit_code == 0, done.stderr
-    assert "runs/ is not uploaded: logs contain the host name and local paths." in done.stderr
-    for name in ("config.json", "tokenizer_config.json"):
-        assert f"{name} is uploaded with local paths shortened to names." in done.stderr
-    local = pico.contents(Path("out"))
-    remote = hub.repos["owner/long"].files
-    assert local.keys() - remote.keys() == {"runs/now/events"}
-    leaking = [name for name, data in remote.items() if str(tmp_path).encode() in data]
-    assert not leaking
-    expected = local["config.json"]
-    expected = expected.replace(f"{home}/a".encode(), b"a")
-    expected = expected.replace(f"{home}/b/".encode(), b"b")
-    assert remote["config.json"] == expected
-    assert remote["config.json"] != local["config.json"]
-    pushed = json.loads(remote["tokenizer_config.json"])
-    assert pushed["name_or_path"] == "owner/name"
-    assert pushed["special_tokens_map_file"] == "map.json"
-
-
-def test_push_to_hub_reports_the_url_in_json_and_keeps_a_recipe_without_paths(hub: Hub) -> None:
-    done = invoke(
-        "resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "long", "--json"
-    )
-    result = json.loads(done.stdout)
-    assert result["pushed_to"] == f"{hub.endpoint}/me/long"
-    assert "local paths" not in done.stderr
-    assert hub.repos["me/long"].files == pico.contents(Path("out"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "status", "message"),
-    [
-        ("POST .*repos/create", 401, "the token has no write access: Client error '401"),
-        ("POST .*commit/main", 403, "the token has no write access: Client error '403"),
-        ("POST .*commit/main", 500, "Server error '500"),
-    ],
-)
-def test_push_to_hub_keeps_the_folder_if_it_fails(
-    hub: Hub, pattern: str, status: int, message: str
-) -> None:
-    hub.faults.append(Fault(pattern, status, ECHO))
-    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long")
-    assert done.exit_code == 1
-    assert done.stdout == "out\n"
-    assert "Error: owner/long could not be pushed to the Hub: " in done.stderr
-    assert message in done.stderr
-    assert "The local folder out is complete." in done.stderr
-    assert TOKEN not in done.stderr
-    assert resolve_source("./out").folder.is_dir()
-
-
-def test_push_to_hub_reports_connection_errors(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
-    done = invoke(
-        "resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long", "--json"
-    )
-    assert done.exit_code == 1
-    result = json.loads(done.stdout)
-    assert result["error"]["type"] == "OutputError"
-    assert Path("out/config.json").is_file()
 
 
 # ---- connection errors

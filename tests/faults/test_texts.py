@@ -227,7 +227,8 @@ def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(
     with time_limit(4):
         done = trainings.invoke("run", "resized/ctxextend.yaml", "--dry-run", "--json")
         assert inspect("resized").method is None
-        assert verify("resized", folders["config.json"]).passed
+        with pytest.raises(RecipeError):
+            verify("resized", folders["config.json"])
     assert done.exit_code == 1
     result = json.loads(done.stdout)
     assert result["error"]["type"] == "RecipeError"

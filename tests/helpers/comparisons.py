@@ -3,13 +3,7 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import (
-    CheckpointFacts,
-    Comparison,
-    Outcome,
-    Row,
-    TuningSteps,
-)
+from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -39,15 +33,10 @@ METHODS = {
     "bands": (-0.10, 0.03),
     "stretch --keep-first 20": (-0.07, 0.12),
     "linear": (-0.06, 0.16),
-    "cubic": (0.02, 0.17),
-    "rotation": (0.25, 0.0),
     "copy": (0.42, 0.0),
-    "mirror": (0.47, 0.0),
     "hierarchical": (0.55, 0.0),
     "last": (0.63, 0.0),
-    "spectral": (0.88, 0.0),
     "sinusoidal": (1.1, 0.0),
-    "nearest": (1.25, 0.3),
     "random": (1.5, 0.0),
 }
 
@@ -94,19 +83,19 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
     )
 
 
-def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
+def row(method: str, best: str | None = None) -> Row:
     """Return the result of a method, and its delta vs. best."""
-    beyond, within = (scale * value for value in METHODS[method])
+    beyond, within = METHODS[method]
     found = evaluation(method, beyond, within)
     assert found.positions is not None
     score = found.positions.losses[MODEL]
     delta = None
     if best is not None:
-        lead = score.mean - outcome(best, None, scale).score.mean
+        lead = score.mean - row(best).score.mean
         error = lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead
         delta = Estimate(lead, error, 24_576, 48)
     short = Estimate(within, 0.004 if within else 0.0, 3072, 48)
-    return Outcome(score, delta, short, found)
+    return Row(method, within == 0, recipe(method), score, delta, short, found, 3.2)
 
 
 def recipe(method: str) -> str:
@@ -115,15 +104,9 @@ def recipe(method: str) -> str:
     return f"source: tiny-gpt2\nresize:\n  to: 512\n  method: {name}\n{keep}"
 
 
-def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Comparison:
+def comparison(methods: tuple[str, ...] = tuple(METHODS)) -> Comparison:
     """Return a comparison of methods, best first."""
-    rows = []
-    for number, method in enumerate(methods):
-        best = methods[0] if number else None
-        untrained = outcome(method, best)
-        trained = outcome(method, best, 0.4) if steps else None
-        keeps = METHODS[method][1] == 0
-        rows.append(Row(method, keeps, recipe(method), untrained, trained, 3.2))
+    rows = [row(methods[0]), *(row(method, methods[0]) for method in methods[1:])]
     return Comparison(
         "tiny-gpt2",
         "gpt2",
@@ -135,8 +118,6 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         losses(0.0, 0.0).losses[SLIDING],
         tuple(rows),
         skipped={"mean": "it cannot create so many rows."},
-        steps=steps,
-        seq_len=AFTER if steps else None,
         documents=37,
         tokens=24_576,
         seconds=84.2,
@@ -162,8 +143,9 @@ def encoders() -> Comparison:
             effective=effective_of_encoder((128, 256, 512)),
             retrieval=found,
         )
-        untrained = Outcome(share(rank, 0.0311), delta, None, measured)
-        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), untrained, None, 2.5))
+        keeps = METHODS[method][1] == 0
+        score = share(rank, 0.0311)
+        rows.append(Row(method, keeps, recipe(method), score, delta, None, measured, 2.5))
     other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 
@@ -174,7 +156,7 @@ def searched() -> Comparison:
     rows = []
     for row in found.rows:
         measured = replace(SEARCH, source=row.method)
-        rows.append(replace(row, untrained=replace(row.untrained, evaluation=measured)))
+        rows.append(replace(row, evaluation=measured))
     return replace(found, metric=NDCG, rows=tuple(rows), documents=0, tokens=0)
 
 
@@ -204,8 +186,8 @@ def effective_only() -> Comparison:
             peak_bytes=1_312_345_678,
             tokens_per_second=3123.4,
         )
-        outcome = Outcome(share(score, 0.0214), delta, None, own)
-        rows.append(Row(name, False, "", outcome, None, 118.0, checkpoint=facts))
+        own_score = share(score, 0.0214)
+        rows.append(Row(name, False, "", own_score, delta, None, own, 118.0, checkpoint=facts))
     return Comparison(
         source="",
         model_type="",
@@ -227,40 +209,19 @@ def unknown_intervals() -> Comparison:
     """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
     first, second = found.rows
-    single = Outcome(
-        Estimate(math.nan, None, 0, 0),
-        Estimate(0.5, None, 64, 1),
-        None,
-        second.final.evaluation,
+    single = replace(
+        second,
+        score=Estimate(math.nan, None, 0, 0),
+        delta=Estimate(0.5, None, 64, 1),
+        short_inputs=None,
     )
-    return replace(found, rows=(first, replace(second, untrained=single)), skipped={})
-
-
-def tuned() -> Comparison:
-    """Return a comparison in which a tuned method is best."""
-    found = comparison(("bands", "linear", "copy"))
-    best, *others = found.rows
-    table = TuningSteps(steps=812, seconds=59.3, budget=60)
-    command = "ctxextend resize tiny-gpt2 --to 512 --method bands --data 'a b.txt' --budget 60"
-    rows = (replace(best, method="bands+tuned", tuned=table), *others)
-    return replace(found, rows=rows, auto="bands", next_command=command, skipped={})
-
-
-def interrupted_comparison() -> Comparison:
-    """Return a comparison interrupted before the last training."""
-    found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
-    return replace(
-        found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False
-    )
+    return replace(found, rows=(first, single), skipped={})
 
 
 COMPARISONS = {
-    "compare-untrained": comparison(),
+    "compare-methods": comparison(),
     "compare-encoders": encoders(),
     "compare-search": searched(),
     "compare-effective": effective_only(),
     "compare-one-window": unknown_intervals(),
-    "compare-tuned": tuned(),
-    "compare-interrupted": interrupted_comparison(),
-    "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),
 }

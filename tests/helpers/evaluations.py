@@ -314,18 +314,6 @@ WITHOUT_BASE = Evaluation(
     seconds=7.5,
 )
 
-INTERRUPTED = replace(
-    BERT,
-    documents=120,
-    tokens=49_152,
-    across_documents=True,
-    precision="bfloat16",
-    positions=position_losses(1024, 512, 64),
-    complete=False,
-    seconds=12.0,
-    warnings=("Interrupted: these are the results so far.",),
-)
-
 ENCODER = replace(
     MINILM,
     documents=200,
@@ -366,7 +354,6 @@ MASKED = replace(
 EVALUATIONS = {
     "evaluate-extended": EXTENDED,
     "evaluate-without-base": WITHOUT_BASE,
-    "evaluate-interrupted": INTERRUPTED,
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
     "evaluate-effective": EFFECTIVE,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -113,3 +114,11 @@ def save(name: str, **changes: Any) -> Path:
     folder = Path(name)
     save_config(folder, {**CONFIGS[name], **changes})
     return folder
+
+
+def write_one_dialect(patch: pytest.MonkeyPatch) -> None:
+    """Let resizes write rotary settings only in the dialect of the file."""
+    for module in ("edits", "rotary_plan"):
+        patch.setattr(
+            f"ctxextend.plan.{module}.with_other_dialect", lambda location, changes: changes
+        )

@@ -168,7 +168,6 @@ def fix_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         settings = replace(setup.task.settings, steps=count, eval_every=count)
         return replace(setup, task=replace(setup.task, settings=settings, planned_steps=count))
 
-    monkeypatch.setattr("ctxextend.training.time_limit.plan_steps", plan_steps)
     monkeypatch.setattr("ctxextend.training.train.plan_steps", plan_steps)
 
 

@@ -296,13 +296,13 @@ def test_inspect_json_of_rotary_models_contains_their_layers(llama: Path) -> Non
 
 def test_inspect_all_rows_prints_every_pair(llama: Path) -> None:
     (report,) = inspect(llama).schemes
-    (values,) = inspect_json(llama, "--all-rows")
+    (values,) = inspect_json(llama, "--rows", "all")
     (layers,) = values["schemes"][0]["layers"]
     wavelengths = report.layers[0].wavelengths.tolist()
     assert layers["wavelengths"] == wavelengths
     assert layers["wavelength"] == {"min": min(wavelengths), "max": max(wavelengths)}
-    lines = run(llama, "--all-rows").stdout.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "3"]
+    lines = run(llama, "--rows", "all").stdout.splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("flag", ["--rows=0:2", "--plot=figure.svg"])

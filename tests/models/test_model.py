@@ -18,7 +18,7 @@ SETTINGS: list[dict[str, Any]] = [
     *({"to": NEW, **pico.resize_settings(method)} for method in pico.LEARNED_METHODS),
     {"to": NEW, "method": "hierarchical:alpha=0.25"},
     {"to": NEW, "method": "random:seed=3"},
-    {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
+    {"to": NEW, "method": "linear", "keep_first": 3},
     {"to": NEW, "method": "sinusoidal:scope=all"},
     {"to": 7},
     {"to": 16},

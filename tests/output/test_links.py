@@ -128,8 +128,6 @@ def test_nothing_writes_through_a_link(hub: Hub) -> None:
     succeed("train", "linked", *train, "-o", "trained")
     succeed("train", "llama", *train, "--force", "-o", "again")
     assert Path("again", WEIGHTS).stat().st_nlink == 1
-    succeed("resize", "llama", "--to", "80", "--link", "--push-to-hub", "me/llama", "-o", "pushed")
-    assert hub.repos["me/llama"].files[WEIGHTS] == before[WEIGHTS].data
     shutil.rmtree("linked")
     assert states(source) == before
 

@@ -21,7 +21,7 @@ from tests.helpers.parameters import slow
 
 # One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test
 # all methods.
-CHOSEN = ("copy", "linear", "stretch", "spectral")
+CHOSEN = ("copy", "linear", "stretch", "bands")
 SOURCE = Path(get_model_path())
 NEW = 2048
 WORDS = [
@@ -80,7 +80,7 @@ def base() -> Iterator[SentenceTransformer]:
     yield load_encoder(SOURCE)
 
 
-@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "spectral"])
+@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "bands"])
 def test_resize_real_encoder_embeds_long_texts_in_full(
     method: str, outputs: dict[str, Path]
 ) -> None:
@@ -95,7 +95,7 @@ def test_resize_real_encoder_embeds_long_texts_in_full(
     assert not torch.equal(embedded[0], embedded[1])  # the last word matters
 
 
-@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "spectral"])
+@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "bands"])
 def test_resize_real_encoder_loads_in_transformers_with_equal_weights(
     method: str, outputs: dict[str, Path]
 ) -> None:

@@ -309,18 +309,6 @@ def test_resize_refuses_a_kept_type_that_a_runtime_ignores() -> None:
     )
 
 
-def test_resize_refuses_a_dialect_that_a_runtime_does_not_read() -> None:
-    done = resize_for("llama", "mlx", "--dialect", "keep")
-    assert_refused(
-        done,
-        "mlx-lm ignores the yarn settings of llama models: it reads rope_scaling, not "
-        "rope_parameters.",
-        "Remove --dialect keep.",
-    )
-    old = resize(rotary_configs.save("llama-old"), NEW, dialect="keep", output="old", runtime="mlx")
-    assert old.serve == "mlx_lm.server --model old"
-
-
 def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
     make_pico: Callable[..., Any],
 ) -> None:
@@ -330,16 +318,6 @@ def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
         done,
         "mlx-lm does not load gpt2 models: it expects tensor names without transformer.",
         "The output would be right in transformers, transformers 4, vLLM",
-    )
-
-
-def test_resize_chooses_by_a_runtime_or_on_a_text() -> None:
-    Path("text.txt").write_text("a b c " * 100)
-    done = resize_for("llama", "vllm", "--data", "text.txt")
-    assert_refused(
-        done,
-        "--for and --data both choose the method of rotary positions.",
-        "Name it, such as --method yarn, or remove one of them.",
     )
 
 

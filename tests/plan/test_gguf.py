@@ -163,9 +163,6 @@ def test_run_repeats_the_resize_of_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(read(tmp_path / "out.gguf")[0][RECIPE_KEY])
     run(tmp_path / "recipe.yaml", tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
-    arguments = ["run", str(tmp_path / "recipe.yaml"), "--push-to-hub", "a/b"]
-    done = CliRunner().invoke(build_app(), arguments)
-    assert "--push-to-hub uploads folders" in done.stderr.replace("\n", " ")
 
 
 def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
@@ -216,7 +213,7 @@ def test_resize_states_the_length_that_linear_settings_serve(tmp_path: Path) -> 
     # Its context length is the one before scaling, as in folders of transformers 4.
     values = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     base = write_gguf(tmp_path / "base.gguf", values=values)
-    with pytest.raises(ResizeError, match=r"or after scaling\. Pass trained_length=") as caught:
+    with pytest.raises(ResizeError, match=r"or after scaling\. Pass --trained-length ") as caught:
         resize(base, 8 * LENGTH, output=tmp_path / "out.gguf")
     assert f"--trained-length {LENGTH} if it is the one before" in str(caught.value.hint)
     for to in (4 * LENGTH, 8 * LENGTH):
@@ -508,15 +505,12 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
-        (["--dialect", "keep"], "--dialect is about config.json"),
-        (["--copy-code"], "--copy-code does not apply to a GGUF file"),
-        (["--data", "x.txt"], "--data runs the model in transformers"),
+        (["--tune", "x.txt"], "--tune runs the model in transformers"),
         (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
         (["--model-type", "llama"], "--model-type does not apply"),
         (["--tensor", "x"], "--tensor does not apply"),
         (["--tokenizer", "x"], "--tokenizer does not apply"),
-        (["--push-to-hub", "a/b"], "--push-to-hub uploads folders"),
         (["--keep-first", "3"], "--keep-first cannot be used with rotary positions"),
     ],
 )
@@ -693,7 +687,7 @@ def test_resize_to_a_folder_names_a_file_in_it(name: str, tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=f"The output .*{name} is a folder") as caught:
         resize(base, LONGER, output=tmp_path / name)
     hint = str(caught.value.hint)
-    output = Path(hint.removeprefix('Use output="').removesuffix('".'))
+    output = Path(hint.removeprefix("Use --output ").removesuffix("."))
     assert output.parent == tmp_path / name
     resize(base, LONGER, output=output)
     assert output.is_file()
@@ -719,15 +713,6 @@ def test_resize_of_a_file_of_another_kind_lists_gguf(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is not a supported weights file") as caught:
         resize(tmp_path / "model.foo", LONGER)
     assert ".gguf" in str(caught.value.hint)
-
-
-def test_resize_refuses_to_upload_a_gguf_file_of_any_case(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.GGUF")
-    arguments = ["resize", str(base), "--to", str(LONGER), "--push-to-hub", "a/b"]
-    done = CliRunner().invoke(build_app(), arguments)
-    assert done.exit_code == 2
-    assert "--push-to-hub uploads folders" in done.stderr
-    assert list(tmp_path.iterdir()) == [base]
 
 
 def test_resize_replaces_only_a_gguf_file(tmp_path: Path) -> None:

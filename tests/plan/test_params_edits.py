@@ -147,16 +147,15 @@ def test_a_scaling_of_queries_by_0_is_none() -> None:
     assert "llama_4_scaling" not in resize_twice("ministral", NEW)
 
 
-@pytest.mark.parametrize("dialect", ["both", "keep"])
 @pytest.mark.parametrize("is_old", [False, True])
-def test_resize_states_no_rope_scaling_next_to_params_json(dialect: str, is_old: bool) -> None:
+def test_resize_states_no_rope_scaling_next_to_params_json(is_old: bool) -> None:
     folder = make()
     if is_old:
         config = pico.config_of(folder)
         del config["rope_parameters"]
         config |= {"rope_theta": THETA, "transformers_version": "4.40.0"}
         pico.write_json(folder / "config.json", config)
-    done = succeed("resize", "mistral", "--to", NEW, "--dialect", dialect, "--output", "longer")
+    done = succeed("resize", "mistral", "--to", NEW, "--output", "longer")
     config = pico.config_of(Path("longer"))
     assert config["rope_parameters"]["rope_type"] == "yarn"
     assert config.get("rope_scaling") is None

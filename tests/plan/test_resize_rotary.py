@@ -12,8 +12,6 @@ from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from ctxextend import resize
-from ctxextend.errors import ResizeError
 from tests.helpers import pico, rotary_models
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
@@ -103,32 +101,6 @@ def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length()
     assert rope["original_max_position_embeddings"] == 16
 
 
-def test_resize_with_dialect_keep_edits_the_dialect_of_the_file() -> None:
-    make()
-    before = read("llama/config.json")
-    done = invoke("resize", "llama", "--to", "64", "--dialect", "keep")
-    assert done.exit_code == 0
-    config = read("llama-64/config.json")
-    assert config.keys() == before.keys()
-    assert "dialect: keep" in Path("llama-64/ctxextend.yaml").read_text()
-    succeed("verify", "llama-64")
-    succeed("run", "llama-64/ctxextend.yaml", "--output", "again")
-    reproduced = Path("again/config.json").read_bytes()
-    assert reproduced == Path("llama-64/config.json").read_bytes()
-
-    succeed("resize", "llama", "--to", "64", "--output", "both")
-    assert "dialect" not in Path("both/ctxextend.yaml").read_text()
-
-
-def test_resize_refuses_an_unknown_dialect() -> None:
-    make()
-    done = invoke("resize", "llama", "--to", "64", "--dialect", "old")
-    assert done.exit_code == 2
-    assert "--dialect must be one of both, keep, got old." in unwrapped(done.stderr)
-    with pytest.raises(ResizeError, match="^--dialect must be one of both, keep, got old"):
-        resize("llama", 64, dialect="old")
-
-
 def test_resize_again_changes_both_dialects() -> None:
     make()
     succeed("resize", "llama", "--to", "64")
@@ -208,8 +180,6 @@ def test_verify_accepts_a_folder_with_one_dialect(removed: list[str]) -> None:
     pico.write_json(Path("llama-64/config.json"), one)
     succeed("verify", "llama-64")
     succeed("verify", "llama-64", "--deep")
-    Path("llama-64/ctxextend.yaml").unlink()
-    succeed("verify", "llama-64", "--base", "llama")
 
 
 def test_inspect_says_for_which_readers_rotary_settings_are_stated() -> None:

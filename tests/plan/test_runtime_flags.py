@@ -1,22 +1,22 @@
-"""`ctxextend flags`: what a runtime is given instead of a new folder."""
+"""The flags that serve a checkpoint itself: `resize --for ENGINE --dry-run --quiet`."""
 
 import json
-import os
 import shlex
-import sys
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
 
-from ctxextend import CheckpointError, ResizeError, resize, runtime_flags
+from ctxextend import ResizeError, resize
+from ctxextend.plan.for_runtime import plan_for_runtime
+from ctxextend.plan.opened_model import open_model
+from ctxextend.plan.runtime_flags import runtime_flags
+from ctxextend.recipe import CheckpointRef, Resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
-from tests.helpers.hub_server import Hub
+from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
 from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
-from tests.helpers.terminal import on_terminal
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 VLLM = "--hf-overrides"
@@ -29,9 +29,17 @@ YARN: dict[str, Any] = {
 LLAMA_CPP_YARN = "-c 1024 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
 
 
-def flags_of(name: str, runtime: str, method: str | None = None) -> str:
-    """Return the flags for one of the configs."""
-    return runtime_flags(rotary_configs.save(name), NEW, runtime, method).flags
+def flags_of(folder: Path, runtime: str, method: str | None = None) -> str:
+    """Return the flags that serve a folder at the new length."""
+    model = open_model(CheckpointRef(str(folder)))
+    return runtime_flags(plan_for_runtime(model, Resize(NEW, method=method), runtime))
+
+
+def override_of(folder: Path, runtime: str, method: str | None = None) -> dict[str, Any]:
+    """Return the values of config.json that flags replace."""
+    _, override, *_ = shlex.split(flags_of(folder, runtime, method))
+    values: dict[str, Any] = json.loads(override)
+    return values
 
 
 # ---- llama.cpp
@@ -60,24 +68,23 @@ def flags_of(name: str, runtime: str, method: str | None = None) -> str:
 def test_runtime_flags_of_llama_cpp_are_options(
     name: str, method: str | None, expected: str
 ) -> None:
-    result = runtime_flags(rotary_configs.save(name), NEW, "llama.cpp", method)
-    assert result.flags == expected
-    assert result.serve == f"llama-server -m MODEL.gguf {expected}"
-    assert result.override == {}
+    assert flags_of(rotary_configs.save(name), "llama.cpp", method) == expected
 
 
 def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> None:
     rope = {**YARN, "rope_theta": 10_000.0, "original_max_position_embeddings": 64}
     folder = rotary_configs.save("llama", rope_parameters=rope)
-    flags = runtime_flags(folder, NEW, "llama.cpp").flags
-    assert flags == "-c 1024 --rope-scaling yarn --rope-scale 16 --yarn-orig-ctx 64"
+    assert (
+        flags_of(folder, "llama.cpp")
+        == "-c 1024 --rope-scaling yarn --rope-scale 16 --yarn-orig-ctx 64"
+    )
 
 
 def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
     with pytest.raises(ResizeError) as caught:
-        flags_of("llama3", "llama.cpp")
+        flags_of(rotary_configs.save("llama3"), "llama.cpp")
     assert caught.value.message == ("llama.cpp has no flags for the llama3 settings of this model.")
-    assert caught.value.hint == "Write a folder with `ctxextend resize`, and convert it."
+    assert caught.value.hint == "Write a folder: remove --dry-run."
 
 
 # ---- vLLM and SGLang
@@ -204,17 +211,13 @@ def test_runtime_flags_of_vllm_and_sglang_are_an_override(
     folder = rotary_configs.save(name)
     lengths = {"vllm": "--max-model-len", "sglang": "--context-length"}
     for runtime, flag in (("vllm", VLLM), ("sglang", SGLANG)):
-        result = runtime_flags(folder, NEW, runtime, method)
-        assert result.override == override
         expected = [flag, json.dumps(override)]
         expected += options.format(length=lengths[runtime]).split()
-        assert shlex.split(result.flags) == expected
-        assert "\n" not in result.flags
-    assert result.serve == (f"python -m sglang.launch_server --model-path {name} {result.flags}")
+        assert shlex.split(flags_of(folder, runtime, method)) == expected
 
 
 def test_runtime_flags_are_one_line_of_shell_words() -> None:
-    assert flags_of("llama", "vllm", "linear") == (
+    assert flags_of(rotary_configs.save("llama"), "vllm", "linear") == (
         """--hf-overrides '{"max_position_embeddings": 1024, "rope_parameters": """
         """{"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}' """
         "--max-model-len 1024"
@@ -230,12 +233,12 @@ def test_runtime_flags_keep_the_lists_of_phi3() -> None:
         "original_max_position_embeddings": OLD,
         **LISTS,
     }
-    result = runtime_flags(folder, NEW, "vllm")
-    assert result.override["max_position_embeddings"] == NEW
-    assert result.override["rope_parameters"] == rope
-    assert shlex.split(result.flags)[2:] == ["--max-model-len", "1024"]
+    override = override_of(folder, "vllm")
+    assert override["max_position_embeddings"] == NEW
+    assert override["rope_parameters"] == rope
+    assert shlex.split(flags_of(folder, "vllm"))[2:] == ["--max-model-len", "1024"]
     one_chunk = ["--chunked-prefill-size", "-1", "--disable-radix-cache"]
-    assert shlex.split(runtime_flags(folder, NEW, "sglang").flags)[2:] == one_chunk
+    assert shlex.split(flags_of(folder, "sglang"))[2:] == one_chunk
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl-flat", "qwen2_vl-nested"])
@@ -252,16 +255,12 @@ def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
         },
     }
     # SGLang copies the values of the text config before it applies the override.
-    sglang = runtime_flags(folder, NEW, "sglang")
-    assert sglang.override == {**yarn, "text_config": yarn}
+    assert override_of(folder, "sglang") == {**yarn, "text_config": yarn}
     # vLLM computes yarn of these types for another length.
-    vllm = runtime_flags(folder, NEW, "vllm")
     theta = {"rope_type": "default", "rope_theta": 4387299.918778503, "mrope_section": SECTIONS}
-    assert vllm.override == {
+    assert override_of(folder, "vllm") == {
         "text_config": {"max_position_embeddings": NEW, "rope_parameters": theta}
     }
-    assert vllm.method == "theta"
-    assert vllm.notes[0] == "vLLM does not apply yarn to qwen2_vl models: the method is theta."
 
 
 # ---- the same as a folder
@@ -290,9 +289,8 @@ OVERRIDDEN = [
 @pytest.mark.parametrize(("name", "method"), OVERRIDDEN)
 def test_runtime_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
     folder = rotary_configs.save(name)
-    result = runtime_flags(folder, NEW, "vllm", method)
     resize(folder, NEW, method, output="out", runtime="vllm")
-    overridden = loaded_values(folder, **result.override)
+    overridden = loaded_values(folder, **override_of(folder, "vllm", method))
     assert overridden == loaded_values(Path("out"))
     assert overridden["max_position_embeddings"] == NEW
     assert overridden != loaded_values(folder)
@@ -317,215 +315,78 @@ def loaded_values(folder: Path, **override: Any) -> dict[str, Any]:
 
 def test_runtime_flags_of_sglang_contain_those_of_the_text_config() -> None:
     folder = rotary_configs.save("qwen2_vl-nested")
-    result = runtime_flags(folder, NEW, "sglang", "linear")
+    override = override_of(folder, "sglang", "linear")
+    text_config = override["text_config"]
+    assert override == {**text_config, "text_config": text_config}
     resize(folder, NEW, "linear", output="out")
-    text_config = result.override["text_config"]
     assert loaded_values(folder, text_config=text_config) == loaded_values(Path("out"))
-    assert result.override == {**text_config, "text_config": text_config}
 
 
-# ---- refused
-
-
-@pytest.mark.parametrize("runtime", ["mlx", "ctranslate2", "transformers", "onnx", "tei"])
-def test_runtime_flags_refuse_a_runtime_without_flags(runtime: str) -> None:
-    rotary_configs.save("llama")
-    done = invoke("flags", "llama", "--to", "1k", "--for", runtime)
-    assert done.exit_code == 1
-    assert "has no flags for rotary settings." in done.stderr
-    hint = f"ctxextend resize llama --to 1024 --for {runtime}"
-    assert hint in unwrapped(done.stderr)
-    assert "Runtimes with flags: vllm, sglang and llama.cpp." in unwrapped(done.stderr)
-    assert done.stdout == ""
-
-
-def test_runtime_flags_refuse_an_unknown_runtime_before_anything_else() -> None:
-    done = invoke("flags", "no/such/folder", "--to", NEW, "--for", "vlm")
-    assert done.exit_code == 2
-    assert "Unknown runtime 'vlm'. Did you mean vllm?" in unwrapped(done.stderr)
-    with pytest.raises(ResizeError, match="Did you mean vllm"):
-        runtime_flags("no/such/folder", NEW, "vlm")
-
-
-def test_runtime_flags_suggest_only_runtimes_with_flags() -> None:
-    done = invoke("flags", "no/such/folder", "--to", NEW, "--for", "tgi")
-    assert done.exit_code == 2
-    assert unwrapped(done.stderr).endswith("Use one of vllm, sglang, llama.cpp.")
-
-
-def test_runtime_flags_refuse_a_table_of_rows() -> None:
-    source = pico.make(Path("gpt2"), "gpt2").folder
-    with pytest.raises(ResizeError) as caught:
-        runtime_flags(source, NEW, "vllm")
-    assert caught.value.message == "A longer context needs new rows of wpe.weight."
-    assert caught.value.hint == "Write a folder: ctxextend resize gpt2 --to 1024 --for vllm."
-
-
-def test_runtime_flags_refuse_a_method_that_the_runtime_does_not_apply() -> None:
-    with pytest.raises(ResizeError) as caught:
-        flags_of("llama", "vllm", "dynamic")
-    assert caught.value.message == (
-        "vLLM does not load the dynamic settings of llama models: its table of angles ends at the "
-        "old length."
-    )
-    assert caught.value.hint == "Use --method yarn or theta or linear."
-
-
-def test_runtime_flags_refuse_a_length_that_needs_no_change() -> None:
-    with pytest.raises(ResizeError, match="The model accepts 256 tokens"):
-        runtime_flags(rotary_configs.save("llama"), 128, "vllm")
-
-
-def test_runtime_flags_reject_settings_that_change_nothing() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'fix_limits'"):
-        runtime_flags("llama", NEW, "vllm", fix_limits=True)  # type: ignore[call-arg]
+def test_flags_of_vllm_state_both_lengths_of_params_json() -> None:
+    folder = mistral_format.make("mistral")
+    override = override_of(folder, "vllm")
+    assert override["max_position_embeddings"] == override["max_seq_len"] == NEW
+    assert override["rope_parameters"]["rope_type"] == "yarn"
+    assert "max_seq_len" not in override_of(folder, "sglang")
 
 
 # ---- the command
 
 
-def test_flags_prints_only_the_flags_on_stdout() -> None:
+def resize_words(model: object, runtime: str, to: object = NEW) -> list[object]:
+    """Return the command that prints the flags, or the plan without ``-q``."""
+    return ["resize", model, "--to", to, "--for", runtime, "--dry-run"]
+
+
+def test_resize_prints_only_the_flags_on_stdout() -> None:
     rotary_configs.save("llama")
-    done = succeed("flags", "llama", "--to", "4x", "--for", "llama.cpp")
+    command = resize_words("llama", "llama.cpp", "4x")
+    done = succeed(*command, "-q")
     assert done.stdout == f"{LLAMA_CPP_YARN}\n"
-    effects, *others = done.stderr.splitlines()
-    assert effects.startswith(
-        "Not yet trained at 1024. Outputs for short inputs change too, because positions move; "
-    )
-    assert effects.endswith("keep neighbours apart.")  # llama.cpp applies no switch
-    assert others == ["256 -> 1024 tokens, yarn:", f"  llama-server -m MODEL.gguf {LLAMA_CPP_YARN}"]
-    quiet = succeed("flags", "llama", "--to", "4x", "--for", "llama.cpp", "--quiet")
-    assert quiet.stderr == ""
+    assert done.stderr == ""
+    assert succeed(*command).stdout.startswith("source    llama (llama)\n")
+    assert not Path("llama-1024").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "runtime"),
-    [("llama", "vllm"), ("gemma3", "sglang"), ("phi", "llama.cpp"), ("persimmon", "llama.cpp")],
-)
-def test_flags_json_matches_its_schema(name: str, runtime: str) -> None:
-    folder = rotary_configs.save(name)
-    done = succeed("flags", folder, "--to", NEW, "--for", runtime, "--json")
-    values = json.loads(done.stdout)
-    check(values, "flags")
-    result = runtime_flags(folder, NEW, runtime)
-    assert values["flags"] == result.flags
-    assert values["override"] == result.override
-    assert values["serve"] == result.serve
-    assert values["warnings"] == [*result.warnings]
-    assert values["method"] == "yarn"
-
-
-def test_flags_warns_of_an_unknown_pair() -> None:
+def test_resize_json_has_the_flags_in_the_plan() -> None:
     rotary_configs.save("persimmon")
-    done = succeed("flags", "persimmon", "--to", NEW, "--for", "llama.cpp")
-    assert done.stdout == f"{LLAMA_CPP_YARN}\n"
-    assert "No rule says what llama.cpp does with persimmon models" in done.stderr
+    done = succeed(*resize_words("persimmon", "llama.cpp"), "-q", "--json")
+    values = json.loads(done.stdout)
+    check(values, "resize")
+    assert values["flags"] == LLAMA_CPP_YARN
+    assert values["method"] == "yarn"
+    (unknown,) = values["warnings"]
+    assert unknown.startswith("No rule says what llama.cpp does with persimmon models")
 
 
-@pytest.mark.parametrize(("runtime", "name"), [("llama.cpp", "llama.cpp"), ("sglang", "SGLang")])
-def test_flags_warn_of_an_attention_factor_that_the_runtime_ignores(
-    runtime: str, name: str
-) -> None:
-    folder = rotary_configs.save("llama")
-    found = runtime_flags(folder, NEW, runtime, "yarn:attention-factor=1.1")
-    assert found.warnings == (
-        f"The settings state an attention_factor, which {name} ignores: outputs differ from those "
-        "of transformers.",
-    )
-    assert runtime_flags(folder, NEW, runtime, "yarn").warnings == ()
-    assert runtime_flags(folder, NEW, "vllm", "yarn:attention-factor=1.1").warnings == ()
+@pytest.mark.parametrize("runtime", ["mlx", "tei"])
+def test_flags_of_other_runtimes_are_refused(runtime: str) -> None:
+    rotary_models.make("llama")
+    method = "linear" if runtime == "mlx" else "theta"
+    done = invoke(*resize_words("llama", runtime, "4x"), "-q", "--method", method)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "has no flags for rotary settings." in done.stderr
+    hint = "Those of vllm, sglang and llama.cpp are known. Write a folder: remove --dry-run."
+    assert hint in unwrapped(done.stderr)
 
 
-def test_flags_of_vllm_say_that_short_inputs_get_the_frequencies_of_long_ones() -> None:
-    rotary_configs.save("llama")
-    done = succeed("flags", "llama", "--to", NEW, "--for", "vllm", "--method", "switch")
-    assert "vLLM gives every input the frequencies of long ones" in unwrapped(done.stderr)
-
-
-def test_flags_say_what_happens_to_short_inputs_if_they_change() -> None:
-    folder = rotary_configs.save("llama")
-    changed = "Outputs for short inputs change too"
-    assert [changed in note for note in runtime_flags(folder, NEW, "vllm").notes] == [True]
-    (kept,) = runtime_flags(folder, NEW, "vllm", "switch").notes
-    assert changed not in kept
+def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
+    pico.make(Path("gpt2"), "gpt2")
+    done = invoke(*resize_words("gpt2", "vllm"), "-q")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    message = "A longer context needs new rows of transformer.wpe.weight, which no flag states."
+    assert message in unwrapped(done.stderr)
+    assert "Write a folder: remove --dry-run." in unwrapped(done.stderr)
+    write_gguf(Path("model.gguf"))
+    done = invoke(*resize_words("model.gguf", "llama.cpp", "4x"), "-q")
+    assert done.exit_code == 1
+    assert "A GGUF file states its rotary settings itself." in unwrapped(done.stderr)
 
 
 def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:
     rotary_models.make("llama")
     hint = "To keep outputs for short inputs, use --method switch"
-    command = ("resize", "llama", "--to", "4x", "--dry-run", "--for")
-    assert hint not in unwrapped(succeed(*command, "vllm").stderr)
-    assert f"{hint}." in unwrapped(succeed(*command, "transformers").stderr)
-
-
-def test_flags_show_only_the_command_on_a_terminal() -> None:
-    rotary_configs.save("llama")
-    command = [sys.executable, "-m", "ctxextend", "flags", "llama", "--to", "4x"]
-    environment = os.environ | {"TERM": "dumb", "COLUMNS": "200"}
-    shown = on_terminal([*command, "--for", "llama.cpp"], environment)
-    assert shown.splitlines()[-1] == f"llama-server -m MODEL.gguf {LLAMA_CPP_YARN}"
-    assert shown.count(LLAMA_CPP_YARN) == 1
-    quiet = on_terminal([*command, "--for", "llama.cpp", "--quiet"], environment)
-    assert quiet == f"{LLAMA_CPP_YARN}\n"
-
-
-def test_flags_serves_a_folder_that_starts_with_a_dash() -> None:
-    rotary_configs.save("llama").rename("-llama")
-    done = succeed("flags", "--to", NEW, "--for", "vllm", "--json", "--", "-llama")
-    assert json.loads(done.stdout)["serve"].startswith("vllm serve ./-llama --hf-overrides ")
-
-
-def test_flags_takes_the_trained_length_and_the_model_type() -> None:
-    folder = rotary_configs.save("llama")
-    flags = runtime_flags(folder, NEW, "llama.cpp", trained_length=128).flags
-    assert flags == "-c 1024 --rope-scaling yarn --rope-scale 8 --yarn-orig-ctx 128"
-    result = runtime_flags(folder, NEW, "vllm", model_type="mistral")
-    assert result.model_type == "mistral"
-
-
-def test_flags_warns_of_a_length_that_may_have_been_raised_by_hand() -> None:
-    folder = rotary_configs.save("llama")
-    pico.write_json(folder / "tokenizer_config.json", {"model_max_length": 64})
-    sentence = f"states {OLD} tokens without scaling: if the model was trained at 64, pass"
-    for runtime in ("vllm", "sglang", "llama.cpp"):
-        done = succeed("flags", folder, "--to", NEW, "--for", runtime)
-        assert f"{sentence} --trained-length 64" in unwrapped(done.stderr)
-    (warning,) = runtime_flags(folder, NEW, "vllm").warnings
-    assert f"{sentence} --trained-length 64" in warning
-    assert runtime_flags(folder, NEW, "vllm", trained_length=64).warnings == ()
-    assert runtime_flags(folder, NEW, "vllm", "limits").warnings == ()
-
-
-def test_flags_downloads_only_the_config(hub: Hub) -> None:
-    hub.add("owner/model", rotary_configs.save("llama"))
-    done = succeed("flags", "owner/model", "--to", NEW, "--for", "vllm")
-    assert shlex.split(done.stdout)[0] == "--hf-overrides"
-    assert "  vllm serve owner/model --hf-overrides" in done.stderr
-    assert hub.downloaded() == {"config.json"}
-
-
-def test_flags_state_both_lengths_of_params_json() -> None:
-    folder = mistral_format.make("mistral")
-    override = runtime_flags(folder, NEW, "vllm").override
-    assert override["max_position_embeddings"] == override["max_seq_len"] == NEW
-    assert override["rope_parameters"]["rope_type"] == "yarn"
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"rope_theta": 10_000.0}, "rope_theta is 10000.0, and by config.json 1000000.0"),
-        ({"max_seq_len": 100}, "max_seq_len is 100, and the context length 256"),
-    ],
-)
-def test_flags_of_vllm_refuse_configs_that_disagree(params: dict[str, Any], message: str) -> None:
-    mistral_format.make(params=params)
-    with pytest.raises(CheckpointError, match=message):
-        runtime_flags("mistral", NEW, "vllm")
-
-
-def test_flags_of_a_nested_text_config_have_its_values() -> None:
-    override = runtime_flags(rotary_configs.save("qwen2_vl-nested"), NEW, "vllm").override
-    path = ("text_config", "rope_parameters", "mrope_section")
-    found: Any = reduce(lambda values, key: values[key], path, override)
-    assert found == SECTIONS
+    assert hint not in unwrapped(succeed(*resize_words("llama", "vllm", "4x")).stderr)
+    assert f"{hint}." in unwrapped(succeed(*resize_words("llama", "transformers", "4x")).stderr)

@@ -163,8 +163,6 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(
             "transformers computes its sinusoids. Remove --method",
         ),
         ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
-        ("pegasus", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
-        ("m2m_100", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
         ("m2m_100", (*NAMED, "no.such"), "--tensor no.such: no such tensor in"),
         ("m2m_100", (*NAMED, "no.such"), "Remove --tensor: the tables of this type are known."),
     ],
@@ -177,9 +175,7 @@ def test_resize_rejects_flags_that_do_not_fit_sinusoids(
 
 
 @pytest.mark.parametrize("model_type", ["pegasus", "m2m_100"])
-@pytest.mark.parametrize(
-    "flags", [("--method", "formula"), ("--keep-first", "2"), ("--drop-last", "2")]
-)
+@pytest.mark.parametrize("flags", [("--method", "formula"), ("--keep-first", "2")])
 def test_resize_rejects_flags_of_methods_when_shrinking(
     model_type: str, flags: tuple[str, ...], make: Make
 ) -> None:

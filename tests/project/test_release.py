@@ -86,7 +86,6 @@ def test_distributions_are_complete_and_valid(tmp_path: Path) -> None:
         assert not name.startswith(("tests/", "benchmarks/", "docs/"))
     for name in builtin_recipes():
         assert f"ctxextend/recipes/{name}.yaml" in names
-    assert "ctxextend/skills/ctxextend/SKILL.md" in names
     for path in schemas.glob("*.json"):
         assert f"ctxextend/schemas/{path.name}" in names
 
@@ -104,7 +103,6 @@ def test_distributions_are_complete_and_valid(tmp_path: Path) -> None:
         ["resize", "tiny-gpt2", "--to", "256"],
         ["verify", "tiny-gpt2-256"],
         ["recipes", "gpt2-4096"],
-        ["skill"],
     ):
         output_of([*run, *command], cwd=tmp_path, env=environment)
     code = "import ctxextend; print(ctxextend.__file__)"

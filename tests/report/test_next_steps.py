@@ -26,15 +26,10 @@ from tests.helpers.terminal import on_terminal
 COMMAND = [sys.executable, "-m", "ctxextend"]
 
 
-def test_after_comparison_trains_as_the_comparison_did() -> None:
-    found = replace(
-        COMPARISONS["compare-untrained"], steps=100, next_command="ctxextend resize m --to 512"
-    )
-    assert after_comparison(found, ["a b.txt"]) == (
-        "ctxextend resize m --to 512 --train 'a b.txt' --steps 100"
-    )
-    assert after_comparison(replace(found, steps=0)) == "ctxextend resize m --to 512"
-    assert after_comparison(replace(found, rows=())) is None
+def test_after_comparison_resizes_by_the_recommended_method() -> None:
+    command = "ctxextend resize m --to 512"
+    found = replace(COMPARISONS["compare-methods"], next_command=command)
+    assert after_comparison(found) == command
 
 
 @pytest.mark.parametrize(
@@ -83,8 +78,9 @@ def test_screens_end_with_the_next_command_on_a_terminal() -> None:
     ):
         shown = on_terminal([*COMMAND, name, "longer"], environment)
         assert shown.splitlines()[-2:] == ["Next:", f"  {command}"]
-    quick = ["compare", "tiny-gpt2", "--quick", "--tokens", "4096"]
-    shown = on_terminal([*COMMAND, *quick], environment)
+    methods = ["--method", "copy", "--method", "bands"]
+    compare = ["compare", "tiny-gpt2", "--to", "2x", "--tokens", "512", *methods]
+    shown = on_terminal([*COMMAND, *compare], environment)
     title, command = shown.splitlines()[-2:]
     assert title == "Next:"
     assert command.startswith("  ctxextend resize tiny-gpt2 --to 256 ")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ctxextend import resize
-from ctxextend.comparison.comparison_result import Comparison, Outcome
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
@@ -87,37 +87,35 @@ def cells(page: str) -> list[list[str]]:
     return [[" ".join(re.sub(r"<[^>]*>", "", text).split()) for text in row] for row in texts]
 
 
-def with_outcome(found: Comparison, outcome: Outcome) -> Comparison:
-    """Replace the outcome of the last row of a comparison."""
-    last = replace(found.rows[-1], untrained=outcome)
-    return replace(found, rows=(*found.rows[:-1], last))
+def with_last(found: Comparison, **changes: Any) -> Comparison:
+    """Change the last row of a comparison."""
+    return replace(found, rows=(*found.rows[:-1], replace(found.rows[-1], **changes)))
 
 
 def without_small_plots(found: Comparison) -> Comparison:
     """Remove the data of small plots, effective lengths, from a comparison."""
     rows = []
     for row in found.rows:
-        evaluation = replace(row.untrained.evaluation, effective=None)
-        rows.append(replace(row, untrained=replace(row.untrained, evaluation=evaluation)))
+        rows.append(replace(row, evaluation=replace(row.evaluation, effective=None)))
     return replace(found, rows=tuple(rows))
 
 
-def extreme_outcome(mean: float, error: float | None) -> Outcome:
+def with_extremes(found: Comparison, mean: float, error: float | None) -> Comparison:
+    """Give the last row of a comparison extreme results."""
     extreme = LossEstimate(mean, error, 0, 9)
-    return Outcome(extreme, extreme, extreme, extreme_evaluation(mean, error))
+    evaluation = extreme_evaluation(mean, error)
+    return with_last(
+        found, score=extreme, delta=extreme, short_inputs=extreme, evaluation=evaluation
+    )
 
 
 def single_window() -> Comparison:
-    found = comparison(("bands", "copy"))
-    return with_outcome(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
+    return with_last(comparison(("bands", "copy")), delta=Estimate(0.5, None, 64, 1))
 
-
-INTERRUPTED = COMPARISONS["compare-interrupted"]
 
 # Results, and the number of plots in their reports.
 REPORTS: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 2 * 3),
-    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 * 2),
     "encoder": (without_small_plots(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 2),
     "effective": (COMPARISONS["compare-effective"], 1 + 2 * 2),
@@ -192,14 +190,6 @@ def test_report_contains_the_ranking(tmp_path: Path) -> None:
     assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
-def test_report_contains_scores_before_and_after_training(pages: dict[str, str]) -> None:
-    head, first, second, *_ = cells(pages["trained"])
-    assert first[head.index("perplexity ± 95 %")] == "20.54 ± 0.91"
-    assert first[head.index("untrained ± 95 %")] == "19.75 ± 0.87 best"
-    assert second[head.index("untrained ± 95 %")] == "20.80 ± 0.92 tied"
-    assert "the position table, 200 steps, sequence length 512" in pages["trained"]
-
-
 def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
     page = pages["encoder"]
     head, first, *_, truncated, chunks = cells(page)
@@ -243,12 +233,12 @@ def test_ranking_by_a_search_set_compares_with_chunks_of_the_same_and_of_the_who
 
 def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    page = page_of(replace(found, complete=False), tmp_path)
+    page = page_of(found, tmp_path)
     texts = PageParser(page).texts
     whole = " ".join(texts)
     for row in found.rows:
         assert row.recipe in whole
-        evaluation = row.final.evaluation
+        evaluation = row.evaluation
         assert evaluation.positions is not None
         assert evaluation.contexts is not None
         losses = [bucket.losses[MODEL] for bucket in evaluation.positions.buckets]
@@ -299,13 +289,11 @@ def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: 
 
 
 def test_report_says_what_a_broken_bar_means(tmp_path: Path) -> None:
-    found = without_small_plots(comparison(("linear", "copy", "mirror", "last")))
+    found = without_small_plots(comparison(("linear", "copy", "hierarchical", "last")))
     page = page_of(found, tmp_path)
     assert "beyond the axis" not in page
-    assert "Incomplete" not in page
 
-    extreme = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
-    page = page_of(with_outcome(found, extreme), tmp_path)
+    page = page_of(with_last(found, delta=Estimate(40.0, 0.1, 99, 61)), tmp_path)
     assert page.count(" Bars with // end beyond the axis.") == 1
     assert page.count("beyond the axis") == 1
     assert ">40.00 ± 0.20</text>" in page
@@ -314,11 +302,10 @@ def test_report_says_what_a_broken_bar_means(tmp_path: Path) -> None:
 
 def test_report_omits_maps_at_chance_level(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    outcome = found.rows[1].untrained
-    effective = outcome.evaluation.effective
-    assert effective is not None
-    evaluation = replace(outcome.evaluation, effective=all_at_chance(effective))
-    changed = with_outcome(found, replace(outcome, evaluation=evaluation))
+    measured = found.rows[1].evaluation
+    assert measured.effective is not None
+    evaluation = replace(measured, effective=all_at_chance(measured.effective))
+    changed = with_last(found, evaluation=evaluation)
     page = page_of(changed, tmp_path)
     facts = re.findall(r"<dt>Effective context of (\w+)</dt><dd>([^<]*)</dd>", page)
     assert [name for name, _ in facts] == ["linear", "copy"]
@@ -375,7 +362,6 @@ def test_report_escapes_all_values(tmp_path: Path) -> None:
         model_type=HOSTILE,
         table=HOSTILE,
         kind=HOSTILE,
-        trainable=HOSTILE,
         precision=HOSTILE,
         rows=rows,
         notes=(HOSTILE,),
@@ -484,9 +470,7 @@ def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(
         "Document retrieval",
     }
     assert headings <= set(texts)
-    incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
-    assert "Incomplete" in incomplete
-    assert "Few windows." in incomplete
+    assert "Few windows." in page_of(replace(EXTENDED, warnings=("Few windows.",)), tmp_path)
 
 
 def test_report_of_tables_contains_limits_and_findings(tmp_path: Path) -> None:
@@ -525,9 +509,8 @@ def test_command_writes_a_report_with_its_command_line(
 def test_report_and_figure_of_extreme_numbers(
     mean: float, error: float | None, tmp_path: Path
 ) -> None:
-    found = with_outcome(
-        without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error)
-    )
+    found = without_small_plots(comparison(("linear", "copy", "last")))
+    found = with_extremes(found, mean, error)
     found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
     page = page_of(found, tmp_path)
     PageParser(page)
@@ -537,14 +520,12 @@ def test_report_and_figure_of_extreme_numbers(
     write_figure(tmp_path / "figure.svg", lambda: comparison_figure(found))
 
 
-def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
+def test_report_without_losses_has_no_panels_of_them(tmp_path: Path) -> None:
     found = without_small_plots(comparison(("linear", "copy")))
-    evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
-    nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
-    PageParser(page_of(with_outcome(found, nothing), tmp_path))
-    page = page_of(
-        replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path
-    )
+    nothing = replace(found.rows[-1].evaluation, positions=None, contexts=None)
+    PageParser(page_of(with_last(found, evaluation=nothing), tmp_path))
+    rows = tuple(replace(row, evaluation=nothing) for row in found.rows)
+    page = page_of(replace(found, rows=rows), tmp_path)
     assert "Effective context" not in page
     assert "by position" not in page
 
@@ -576,10 +557,6 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
             "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057",
         ),
         (comparison(("copy",)), "`copy` is worse than the base by 0.187 ± 0.012 nats/token."),
-        (
-            comparison(steps=1),
-            "at 512 tokens after 1 step of training the position table: perplexity",
-        ),
         (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
         (
             encoders(),
@@ -591,22 +568,13 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
             "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
         ),
         (
-            with_outcome(comparison(("random",)), extreme_outcome(math.nan, None)),
+            with_extremes(comparison(("random",)), math.nan, None),
             "No method has a finite loss at 512 tokens.",
         ),
         (
             single_window(),
             "worse by 0.500 nats/token; the ranking is based on one window or document, so it "
             "may be due to chance. ",
-        ),
-        (
-            INTERRUPTED,
-            "`bands` is best at 512 tokens after 100 steps of training the position table: "
-            "perplexity 20.54",
-        ),
-        (
-            replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]),
-            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "a comparison.html"
-    write_report(comparison(steps=200), path)
+    write_report(comparison(), path)
     return path.read_text("utf-8")
 
 

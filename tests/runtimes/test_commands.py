@@ -3,7 +3,7 @@
 import pytest
 
 from ctxextend.errors import ResizeError
-from ctxextend.runtimes.commands import base_command, serving_command
+from ctxextend.runtimes.commands import serving_command
 from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtimes import RUNTIMES, find_runtime
 
@@ -61,18 +61,6 @@ def test_serving_command_quotes_a_folder_in_the_name_of_another() -> None:
         "python convert_hf_to_gguf.py 'my model' --outfile 'my model'.gguf && "
         "llama-server -m 'my model'.gguf -c 64"
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "command"),
-    [
-        ("vllm", "vllm serve ./-model --flag 1"),
-        ("sglang", "python -m sglang.launch_server --model-path ./-model --flag 1"),
-        ("llama.cpp", "llama-server -m MODEL.gguf --flag 1"),
-    ],
-)
-def test_base_command_adds_flags(key: str, command: str) -> None:
-    assert base_command(find_runtime(key), "-model", "--flag 1") == command
 
 
 def test_find_runtime_suggests_a_similar_name() -> None:

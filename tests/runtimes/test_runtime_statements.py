@@ -264,9 +264,12 @@ def test_runtime_statements_of_a_model_without_positions_are_as_measured(
     )
 
 
-def test_runtime_statements_know_who_reads_only_rope_scaling() -> None:
+def test_runtime_statements_know_who_reads_only_rope_scaling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rotary_configs.write_one_dialect(monkeypatch)
     folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW, dialect="keep").explanation.runtimes
+    found = plan_resize(folder, rotary_configs.NEW).explanation.runtimes
     check(
         found,
         {
@@ -424,20 +427,22 @@ def test_no_runtime_is_named_without_a_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "settings", "length"),
+    ("base", "has_one_dialect", "length"),
     [
-        ({}, {}, 256),
+        ({}, False, 256),
         # Without a key next to the settings, it takes the length key.
-        ({}, {"dialect": "keep"}, 1024),
-        (YARN_BASE, {}, 256),
-        (LLAMA3_BASE, {}, 256),
+        ({}, True, 1024),
+        (YARN_BASE, False, 256),
+        (LLAMA3_BASE, False, 256),
     ],
 )
 def test_vllm_takes_the_key_next_to_lists_for_the_length(
-    base: dict[str, Any], settings: dict[str, Any], length: int
+    base: dict[str, Any], has_one_dialect: bool, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if has_one_dialect:
+        rotary_configs.write_one_dialect(monkeypatch)
     folder = rotary_configs.save("llama", **base)
-    planned = plan_resize(folder, rotary_configs.NEW, "switch", **settings)
+    planned = plan_resize(folder, rotary_configs.NEW, "switch")
     (found,) = [item for item in planned.explanation.runtimes if item.runtime.key == "vllm"]
     assert found.length == length
     assert (found.option == "--max-model-len 1024") is (length != 1024)

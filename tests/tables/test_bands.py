@@ -18,7 +18,6 @@ from ctxextend.tables.bands import (
     choose_bands,
     choose_split,
     default_gains,
-    find_repeats,
     smoothed,
 )
 from ctxextend.tables.method_parser import read_choice
@@ -174,7 +173,7 @@ def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
     errors = distances(result, expected)[inside]
     norms = np.linalg.norm(expected, axis=1)
     assert errors.max() < 0.15 * np.median(norms)
-    for method in (methods.linear, methods.copy, methods.mirror):
+    for method in (methods.linear, methods.copy):
         other = method(TWO_BANDS, 512)
         other_errors = distances(other, expected)[inside]
         assert other_errors.mean() > 5 * errors.mean()
@@ -302,35 +301,31 @@ def test_bands_returns_finite_rows_for_any_length(
 
 
 @pytest.mark.parametrize(
-    ("learned", "typed", "dropped", "message"),
+    ("learned", "typed", "message"),
     [
         (
             128,
             "repeat=20:129",
-            0,
             "repeat ends after the last of the 128 source rows. Use an end of at most 128",
         ),
-        (128, "repeat=20:120", 10, "repeat ends after the last of the 118 source rows"),
-        (128, "within=20:129", 0, "within ends after the last of the 128 source rows"),
+        (128, "within=20:129", "within ends after the last of the 128 source rows"),
         (
             20,
             "sigma=4",
-            0,
             "--method bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
         ),
         (
             20,
             "repeat=2:9",
-            0,
-            'method="bands:repeat=2:9": repeat requires at least 32 source rows, got 20. '
+            "--method bands:repeat=2:9: repeat requires at least 32 source rows, got 20. "
             "Remove repeat",
         ),
     ],
 )
 def test_resize_table_rejects_ranges_beyond_the_source_rows(
-    learned: int, typed: str, dropped: int, message: str
+    learned: int, typed: str, message: str
 ) -> None:
-    choice = read_choice(f"bands:{typed}", drop_last=dropped)
+    choice = read_choice(f"bands:{typed}")
     with pytest.raises(ResizeError, match=message):
         resize_table(TWO_BANDS[:learned], 300, choice)
 
@@ -359,15 +354,14 @@ NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 
 
 @pytest.mark.parametrize("keep", [0, 5])
-@pytest.mark.parametrize("dropped", [0, 3])
 @pytest.mark.parametrize(
     "typed", ["auto", "bands", "bands:sigma=5", "bands:gain=1.3,repeat=20:60", "bands:sigma=0"]
 )
 @pytest.mark.parametrize("table", [TWO_BANDS, noise(64, 8), SINK, NOT_FINITE, TWO_BANDS[:20]])
 def test_choose_settings_returns_settings_that_create_identical_rows(
-    table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
+    table: Rows, typed: str, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = read_choice(typed, keep_first=keep, drop_last=dropped)
+    choice = read_choice(typed, keep_first=keep)
     try:
         expected = resize_table(table, 300, choice)
     except ResizeError:  # a table of 20 rows cannot be split
@@ -381,7 +375,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
         assert "within=" in chosen.text
     for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
-    recorded = read_choice(chosen.text, keep_first=keep, drop_last=dropped)
+    recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)
     assert again.tobytes() == expected.tobytes()
 
@@ -396,25 +390,6 @@ def test_choose_settings_gives_no_reason_if_all_settings_are_passed(
     choice = choose_method(TWO_BANDS, 512, read_choice(f"bands:gain=1.2,{typed}"))
     assert "within=" in choice.text
     assert bool(choice.reason) is reported
-
-
-def test_find_repeats_returns_ranges_of_distinct_lengths_best_first() -> None:
-    found = find_repeats(TWO_BANDS, 8.0, 3)
-    assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat
-    assert found[-1] == (0, 128)
-    lengths = [stop - start for start, stop in found]
-    assert len(set(lengths)) == 4
-    for length in lengths[:3]:
-        assert length % PERIOD == 0
-
-
-def test_find_repeats_returns_no_range_of_a_short_table() -> None:
-    assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
-
-
-def test_find_repeats_returns_ranges_that_end_after_the_kept_rows() -> None:
-    for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128):
-        assert stop >= 128
 
 
 def test_choose_split_peak_memory_is_about_two_tables() -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.provenance import Provenance, learned_before
+from ctxextend.provenance import Provenance, Step, learned_before
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
 from ctxextend.tables.method_parser import read_choice
@@ -50,42 +50,34 @@ def test_learned_rows_after_equals_learned_rows_of_a_real_table(
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
     resized = resize_table(table, after, choice)
 
-    learned = learned_rows_after(before, [(after, choice)])
+    learned = learned_rows_after(before, after, choice)
 
     assert learned.tolist() == learned_rows(table, resized).tolist()
 
 
-def test_learned_rows_after_tracks_rows_through_several_resizes() -> None:
-    steps = [(6, read_choice("stretch", keep_first=0)), (8, read_choice("copy"))]
-    learned = learned_rows_after(3, steps)
-    assert np.flatnonzero(learned).tolist() == [0, 2, 4]
-    assert len(learned) == 8
-    steps.append((3, read_choice()))
-    assert learned_rows_after(3, steps).tolist() == [True, False, True]
-
-
-def provenance(before: int, after: int) -> Provenance:
+def step(before: int, after: int, *, is_resize: bool = True) -> Step:
     resize = Resize(after - 2, method="copy")
-    return Provenance(CheckpointRef("x"), resize, rows={"wpe": (before, after)})
+    rows = {"wpe": (before, after)}
+    return Step(CheckpointRef("x"), resize, is_resize=is_resize, rows=rows)
 
 
-def test_learned_before_follows_the_recipes() -> None:
-    newest_first = (provenance(8, 8), provenance(6, 8), provenance(4, 6))
-    learned = learned_before(newest_first, "wpe", 2, 8)
+def test_learned_before_follows_the_step_that_resized() -> None:
+    provenance = Provenance((step(4, 8), step(8, 8, is_resize=False)), {})
+    learned = learned_before(provenance, "wpe", 2, 8)
     assert learned is not None
     assert learned.tolist() == [True] * 2 + [False] * 4
 
 
 @pytest.mark.parametrize(
-    ("chain", "table", "maximum"),
+    ("resize", "table", "maximum"),
     [
-        pytest.param((), "wpe", 8, id="no recipes"),
-        pytest.param((provenance(4, 6),), "other", 8, id="another table"),
-        pytest.param((provenance(4, 6),), "wpe", 5, id="more rows than the table has"),
-        pytest.param((provenance(2, 6),), "wpe", 8, id="only reserved rows"),
+        pytest.param(step(4, 6), "other", 8, id="another table"),
+        pytest.param(step(4, 6), "wpe", 5, id="more rows than the table has"),
+        pytest.param(step(2, 6), "wpe", 8, id="only reserved rows"),
     ],
 )
-def test_learned_before_is_none_without_recipes_of_the_table(
-    chain: tuple[Provenance, ...], table: str, maximum: int
+def test_learned_before_is_none_without_a_recipe_of_the_table(
+    resize: Step, table: str, maximum: int
 ) -> None:
-    assert learned_before(chain, table, 2, maximum) is None
+    assert learned_before(Provenance((resize,), {}), table, 2, maximum) is None
+    assert learned_before(None, "wpe", 2, 8) is None

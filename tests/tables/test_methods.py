@@ -43,8 +43,6 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
     ("method", "learned", "expected"),
     [
         ("linear", [0, 3, 6], [0, 1.5, 3, 4.5, 6]),
-        # Keys' kernel weights at distance 0.5: -0.09375, 0.59375, 0.59375, -0.09375.
-        ("cubic", [0, 0, 1, 1], [0, -0.09375, 0, 0.5, 1, 1.09375, 1]),
         # A spline reproduces polynomials up to its degree, or through all rows if there are few.
         (
             "spline",
@@ -54,10 +52,6 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
         ("spline", [4, 1, 0], [4, 2.25, 1, 0.25, 0]),
         ("spline", [0, 1], [0, 0.25, 0.5, 0.75, 1]),
         ("spline", [5], [5, 5, 5]),
-        ("nearest", [0, 1, 2], [0, 0, 1, 1, 2]),
-        ("mirror", [0, 1, 2], [0, 1, 2, 1, 0, 1, 2, 1, 0, 1]),
-        ("mirror", [0, 1], [0, 1, 0, 1, 0]),
-        ("mirror", [5], [5, 5, 5]),
         ("stretch", [0, 2, 6], [0, 1, 2, 4, 6, 8]),
         ("stretch", [5], [5, 5, 5]),
         # u = (p - 0.4·1) / 0.6 = 1, 1.5; row 2 is 0.4·1.5 + 0.6·1, row 3 is 1.5 + 0.
@@ -93,24 +87,31 @@ def test_copy_equals_the_longformer_notebook() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "mode"), [(methods.linear, "bilinear"), (methods.cubic, "bicubic")]
-)
-@pytest.mark.parametrize(
     ("learned", "rows"), [(2, 3), (3, 10), (7, 20), (128, 513), (300, 701), (5, 5), (1, 4)]
 )
-def test_interpolation_equals_torch_with_align_corners(
-    method: Any, mode: str, learned: int, rows: int
-) -> None:
+def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None:
     table = normal(learned, 3)
     image = torch.from_numpy(table)[None, None]
     interpolated = torch.nn.functional.interpolate(
-        image, size=(rows, 3), mode=mode, align_corners=True
+        image, size=(rows, 3), mode="bilinear", align_corners=True
     )
     expected = interpolated[0, 0].numpy()
 
-    result = method(table, rows)
+    result = methods.linear(table, rows)
 
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
+
+
+def test_keys_kernel_is_how_torch_spreads_one_row() -> None:
+    rows = torch.zeros(1, 1, 9, 1, dtype=torch.float64)
+    rows[0, 0, 4] = 1
+    spread = torch.nn.functional.interpolate(rows, size=(65, 1), mode="bicubic", align_corners=True)
+    distances = np.abs(np.arange(65) / 8 - 4)
+    is_near = distances <= 2
+
+    weights = methods.keys_kernel(distances[is_near])
+
+    np.testing.assert_allclose(weights, spread[0, 0, is_near, 0].numpy(), rtol=0, atol=1e-15)
 
 
 def test_sinusoidal_rows_equal_distilbert() -> None:
@@ -133,17 +134,6 @@ def test_sinusoidal_rows_of_an_odd_width_end_with_a_sine() -> None:
     rows = sinusoidal_rows(np.array([7]), 5)
 
     np.testing.assert_allclose(rows[0], expected[:5], rtol=0, atol=1e-15)
-
-
-def test_nearest_equals_longembed_grouped_positions() -> None:
-    table = normal(16, 3)
-    scale = 8
-    position_ids = torch.arange(16 * scale) // scale
-    expected = table[position_ids.numpy()]
-
-    result = methods.nearest(table, 16 * scale)
-
-    assert np.array_equal(result, expected)
 
 
 def test_stretch_equals_long_clip() -> None:
@@ -294,7 +284,7 @@ def test_random_draws_rows_with_its_seed() -> None:
     np.testing.assert_allclose(rows[50], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [methods.linear, methods.cubic, methods.spline])
+@pytest.mark.parametrize("method", [methods.linear, methods.spline])
 def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
     table = np.array([[np.inf, -0.0], [-0.0, 2.0], [np.nan, -0.0]])
     for rows in (3, 5, 7):
@@ -305,7 +295,7 @@ def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
 
 @pytest.mark.parametrize(
     ("method", "rows", "expected"),
-    [("linear", 9, [1, 2, 3]), ("cubic", 9, [1, 2, 3, 5]), ("stretch", 10, [1, 2, 3])],
+    [("linear", 9, [1, 2, 3]), ("stretch", 10, [1, 2, 3])],
 )
 def test_interpolation_spreads_nan_only_to_neighbouring_rows(
     method: str, rows: int, expected: list[int]
@@ -383,14 +373,14 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
         ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
         ({"keep_first": -1}, "^--keep-first must be"),
-        ({"drop_last": True}, "^--drop-last must be"),
+        ({"keep_first": True}, "^--keep-first must be"),
         (
             {"method": "last", "keep_first": 2},
             "--keep-first does not apply to --method last. Remove --keep-first.",
         ),
         (
             {"method": "last:keep-first=2"},
-            "--method last has no setting 'keep-first'. Settings of last: drop-last.",
+            "--method last has no setting 'keep-first'. Settings of last: none.",
         ),
         (
             {"method": "truncate:seed=2"},
@@ -398,7 +388,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ),
         (
             {"method": "linear:alpha=0.3"},
-            "has no setting 'alpha'. Settings of linear: keep-first, drop-last.",
+            "has no setting 'alpha'. Settings of linear: keep-first.",
         ),
         (
             {"method": "bands:sgima=3"},
@@ -409,7 +399,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             {"method": "linear:keep-first=2", "keep_first": 3},
             "--keep-first is given twice: also in --method linear:keep-first=2",
         ),
-        ({"method": "linear:drop-last=-2"}, "drop-last must be an integer from 0"),
+        ({"method": "linear:keep-first=-2"}, "keep-first must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
         ({"method": "hierarchical:alpha=nan"}, "alpha must be between 0 and 1"),
         ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
@@ -417,14 +407,6 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
         ({"method": f"random:seed={2**63}"}, "seed must be an integer from 0"),
         ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
-        (
-            {"method": "zero", "drop_last": 2},
-            "--drop-last has no effect with --method zero, which reads no learned rows",
-        ),
-        (
-            {"method": "zero:drop-last=2"},
-            "has no setting 'drop-last'. Settings of zero: scope, keep-first.",
-        ),
         ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
         (
             {"method": "sinusoidal:layout=half"},
@@ -481,7 +463,7 @@ def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
 
 def test_read_choice_reports_all_errors_at_once() -> None:
     with pytest.raises(ResizeError) as caught:
-        read_choice("bands:sigma=-1,gian=2", drop_last=-1)
+        read_choice("bands:sigma=-1,gian=2", keep_first=-1)
     error = caught.value
     assert len((error, *error.others)) == 3
 
@@ -592,7 +574,7 @@ def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> Non
     assert np.array_equal(more_kept[:40], table)
 
 
-@pytest.mark.parametrize("method", ["copy", "mirror", "mean"])
+@pytest.mark.parametrize("method", ["copy", "mean"])
 def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: str) -> None:
     table = np.ones((40, 4), np.float32)
     for count in (40, 200):

@@ -26,9 +26,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     [
         ({"method": "copy"}, [1, 2, 3], [1, 2, 3, 1, 2, 3, 1]),
         ({"method": "copy", "keep_first": 1}, [9, 1, 2, 3], [9, 1, 2, 3, 1, 2, 3, 1, 2]),
-        ({"method": "copy", "drop_last": 2}, [1, 2, 3, 9, 8], [1, 2, 3, 9, 8, 3, 1, 2, 3]),
         ({"method": "linear", "keep_first": 1}, [9, 0, 2, 4], [9, 0, 1, 2, 3, 4]),
-        ({"method": "linear", "drop_last": 1}, [0, 2, 4, 99], [0, 1, 2, 3, 4]),
     ],
 )
 def test_resize_table_returns_expected_rows(
@@ -40,24 +38,13 @@ def test_resize_table_returns_expected_rows(
     assert result[:, 0].tolist() == resized
 
 
-def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
-    table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    source_rows = table[1:3].astype(float)
-    without_last = METHODS["sinusoidal"].function(source_rows, 6, start=1)
-
-    result = resize_table(table, 7, read_choice("sinusoidal", keep_first=1, drop_last=1))
-
-    assert np.array_equal(result[:4], table)
-    assert np.array_equal(result[4:], without_last[3:].astype(np.float32))
-
-
 def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
-    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
+    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0]])
     # The source rows have mean (0, 2) and are at distance 2 from it.
     positions = np.arange(2, 6)
     expected = np.stack([2 * np.sin(positions), 2 + 2 * np.cos(positions)], axis=1)
 
-    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2, drop_last=1))
+    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2))
 
     assert np.array_equal(result[:2], table[:2])
     np.testing.assert_allclose(result[2:], expected, atol=1e-15)
@@ -76,27 +63,24 @@ def any_values(dtype: np.dtype[Any], rows: int, width: int, seed: int) -> Any:
     method=st.sampled_from(sorted(pico.LEARNED_METHODS)),
     more=st.integers(1, 40),
     keep=st.integers(0, 5),
-    drop=st.integers(0, 5),
 )
 def test_resize_table_keeps_learned_rows_bit_identical(
-    name: str, method: str, more: int, keep: int, drop: int
+    name: str, method: str, more: int, keep: int
 ) -> None:
     dtype = dtype_of(name)
     table = any_values(dtype, 12, 3, seed=more)
     facts = METHODS[method]
     if facts.keep_first is None:
         keep = 0
-    if not facts.reads_learned_rows:
-        drop = 0
     rows = 12 + more
     if method == "hierarchical":
-        maximum = (12 - keep - drop) ** 2 + keep
+        maximum = (12 - keep) ** 2 + keep
         rows = max(min(rows, maximum), 12)
     kept = keep
     if facts.keeps_learned_rows:
         kept = 12
 
-    choice = read_choice(method, keep_first=keep, drop_last=drop)
+    choice = read_choice(method, keep_first=keep)
     with np.errstate(all="ignore"):
         result = resize_table(table, rows, choice)
 

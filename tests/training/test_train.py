@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import yaml
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
@@ -324,6 +325,7 @@ def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card(
     source = make_source(Path("source"), "gpt2")
     train(source, "once", steps=1)
     train("once", "twice", steps=1)
+    assert invoke("verify", "twice").exit_code == 0
     card = Path("twice/README.md").read_text()
     assert card.count("## Trained at 16") == 2
     assert card.count(LOG_POINTER) == 1
@@ -336,6 +338,23 @@ def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card(
         "afterwards"
     )
     assert f"transformer.wpe.weight: {compared}" in done.stdout
+
+
+def test_recipe_lists_all_steps_since_the_base(gpt2: Path) -> None:
+    train(gpt2, "once", "--trainable", "new", steps=1)
+    train("once", "twice", steps=1)
+    recipe = yaml.safe_load(Path("twice/ctxextend.yaml").read_text())
+    steps = recipe["provenance"]["steps"]
+    assert [step.keys() for step in steps] == [
+        {"source", "resize", "provenance"},
+        {"source", "train", "provenance"},
+    ]
+    verified = verify("twice")
+    assert verified.passed, verified.checks
+    assert Path(verified.base).resolve() == gpt2.with_name("long-old")
+    assert verified.trainable == "positions"
+    for base in (gpt2, "once"):
+        assert verify("twice", base).passed
 
 
 def check_equal_files(one: str, other: str, names: tuple[str, ...]) -> None:

@@ -220,19 +220,22 @@ def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
     assert weights == Path("whole/model.safetensors").read_bytes()
 
 
-def test_resize_and_convert_with_train_take_lora_and_the_recipe_reproduces_it(gpt2: Path) -> None:
+def test_run_trains_adapters_after_a_resize_or_conversion_and_reproduces_it(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
-    flags = ("--train", "book.txt", "--steps", 2, *LORA)
-    done = invoke("resize", source, "--to", NEW, *flags, "-o", "resized")
-    assert done.exit_code == 0
+    steps = {
+        "resized": f"resize: {{to: {NEW}}}",
+        "converted": f"convert: {{scheme: rotary, to: {NEW}}}",
+    }
+    for output, step in steps.items():
+        training = f"train: {{data: book.txt, steps: 2, lora: {RANK}}}"
+        Path("recipe.yaml").write_text(f"source: {source}\n{step}\n{training}\n")
+        run("recipe.yaml", output)
     assert changed_tensors(gpt2, Path("resized")) == adapted("gpt2") | {TABLES["gpt2"]}
 
     run("resized/ctxextend.yaml", "again")
     weights = Path("again/model.safetensors").read_bytes()
     assert weights == Path("resized/model.safetensors").read_bytes()
 
-    done = invoke("convert", source, "--scheme", "rotary", "--to", NEW, *flags, "-o", "converted")
-    assert done.exit_code == 0, done.stderr
     verified = verify("converted")
     assert verified.passed
     assert "every tensor without an adapter is the stated rearrangement" in verified.conclusion
@@ -316,10 +319,8 @@ def test_train_rejects_flags_of_adapters_before_writing(
     assert files_here() == ["book.txt"]
 
 
-def test_resize_rejects_lora_without_train_or_above_the_width(gpt2: Path) -> None:
-    done = invoke("resize", gpt2, "--to", 64, *LORA)
-    assert "--lora requires --train." in done.stderr
-    done = invoke("resize", gpt2, "--to", 64, "--train", "book.txt", "--steps", 1, "--lora", 9)
+def test_train_rejects_a_rank_above_the_width(gpt2: Path) -> None:
+    done = invoke("train", gpt2, "--data", "book.txt", "--steps", 1, "--lora", 9)
     assert done.exit_code == 2
     assert "the width of" in done.stderr
     assert files_here() == ["book.txt"]

@@ -76,7 +76,7 @@ TEXTS = {
         (
             "--data book.txt --trainable some",
             2,
-            "--trainable must be one of new, positions, all-but-positions, all, got",
+            "'some' is not one of 'new', 'positions', 'all-but-positions', 'all'.",
         ),
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
@@ -210,12 +210,8 @@ def test_train_rejects_integrations_that_are_not_available(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    not_installed = "--report-to wandb requires wandb, which is not installed."
-    refuse(gpt2, not_installed, "--report-to", "wandb")
-    done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", "wamdb")
-    assert done.exit_code == 2
-    assert "--report-to must be one of none, all, " in done.stderr
-    assert "Did you mean wandb?" in done.stderr
+    for name in ("wandb", "wamdb"):
+        refuse(gpt2, f"--report-to {name} is not available: ", "--report-to", name)
 
 
 # ---- notes, warnings and JSON
@@ -251,7 +247,7 @@ def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
 def test_train_json_matches_its_schema(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     schema = SCHEMA["$defs"]["result"]
-    assert set(schema["properties"]) == {*schema["required"], "pushed_to"}
+    assert set(schema["properties"]) == {*schema["required"]}
     assert schema["additionalProperties"] is False
 
     done = train(gpt2, "out", "--window", 8, "--window-skip", "--json")

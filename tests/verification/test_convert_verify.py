@@ -1,5 +1,6 @@
 """`verify` of conversions: it finds every damage, and compares outputs without positions."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize, verify
+from ctxextend import MethodError, resize, verify
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.resizing import convert
 from tests.helpers import pico
@@ -213,11 +214,9 @@ def test_verify_names_what_a_conversion_needs(folder: Path, tmp_path: Path) -> N
     assert "h.1" not in failed["tensors"]
 
     (out / RECIPE_FILE).unlink()
-    evidence = failed_checks(verify(out, folder / "gpt2"))["table"]
-    assert evidence.startswith(
-        "The base is a gpt2 model, the other one a gpt_neox model. No recipe found."
-    )
-    assert "Keep the recipe of a conversion" in evidence
+    message = f"The base is a gpt2 model, and {out} a gpt_neox model. A conversion is verified only"
+    with pytest.raises(MethodError, match=re.escape(message)):
+        verify(out, folder / "gpt2", method="copy", to=NEW)
 
 
 def test_verify_of_a_resized_or_trained_conversion(folder: Path, tmp_path: Path) -> None:
