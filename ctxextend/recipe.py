@@ -15,7 +15,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, SourceError, did_you_mean, flag_name, raise_first
-from ctxextend.families.known_types import is_known, known_names
+from ctxextend.families.known_types import describe_unknown, is_known, known_names
 from ctxextend.length_text import (
     FORMS_WITH_FACTOR,
     IS_LENGTH,
@@ -110,8 +110,7 @@ class CheckpointRef:
             hint = did_you_mean(self.model_type, known_names())
             if not hint:
                 hint = "List supported model types with `ctxextend families`."
-            message = f"Unknown model type {self.model_type!r}."
-            yield ResizeError(message, hint, "model_type")
+            yield ResizeError(describe_unknown(self.model_type), hint, "model_type")
 
     def resize_command(self, **flags: Any) -> str:
         """Return the command that resizes it, with the flags that are not None."""

@@ -1,6 +1,5 @@
 """`ctxextend families`."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -34,7 +33,6 @@ def families(
 
     With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
-    from ctxextend.families.known_types import unclear_types
     from ctxextend.families.listing import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
@@ -43,19 +41,15 @@ def families(
     with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
     others = dict[str, list[str]]()
-    unclear = dict[str, str]()
     if model_types:
         _add_types(page, tables)
     else:
         for name in sorted(POSITION_SCHEMES):
             others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
-        unclear = unclear_types()
         _add_rules(page, tables)
-        _add_sources(page, tables)
-        _add_unclear(page, unclear)
         _add_counts(page, others)
     console.screen(page.lines)
-    result = {"families": to_json(tables), "others": others, "unclear": unclear}
+    result = {"families": to_json(tables), "others": others}
     console.result("families", result)
 
 
@@ -78,25 +72,6 @@ def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
     for rule, model_types in sorted(groups.items()):
         page.text(rule, "title")
         page.text(", ".join(model_types), indent="  ")
-
-
-def _add_sources(page: Page, tables: Sequence["FamilyTable"]) -> None:
-    """Add how many model types have an entry, and how many the rule finds."""
-    from ctxextend.families.known_types import transformers_version
-
-    found_by = {table.model_type: table.found_by for table in tables}
-    counts = Counter(found_by.values())
-    page.text(
-        f"{counts['entry']} model types have an entry. The rule for rotary types finds "
-        f"{counts['rule']} others in transformers {transformers_version()}.",
-        "faint",
-    )
-
-
-def _add_unclear(page: Page, unclear: Mapping[str, str]) -> None:
-    """Add the rotary types that are not resized, each with the reason."""
-    for model_type, reason in unclear.items():
-        page.text(f"Not resized, since its settings are unclear: {model_type}. {reason}.", "faint")
 
 
 def _add_counts(page: Page, others: Mapping[str, Sequence[str]]) -> None:
@@ -132,8 +107,6 @@ def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
             facts.append(methods)
         if table.reserved_rows != "0":
             facts.append(f"reserved rows: {table.reserved_rows}")
-        if table.found_by == "rule":
-            facts.append("found by the rule")
         yield "; ".join((*facts, *table.notes))
 
 

@@ -1,56 +1,43 @@
-"""All model types with positions to resize: those with an entry, and those that a rule finds."""
+"""All model types with positions to resize: those with an entry, and those of one rotary class."""
 
+import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES
 from ctxextend.families.schema import Family
-from ctxextend.families.transformers_source import UnclearSourceError, installed_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
 
 class KnownFamilies(Mapping[str, Family]):
     """The entries of model types by name.
 
-    A type without an entry in the registry is looked up in the source of the installed
-    transformers, only when it is asked for: iteration reads all of it, in about a second.
+    A type of the installed transformers without an entry is looked up in its classes, only when it
+    is asked for: this takes seconds.
     """
-
-    def __init__(self) -> None:
-        self._found = dict[str, Family | None]()
 
     def __getitem__(self, model_type: str) -> Family:
         if model_type in ENTRIES:
             return ENTRIES[model_type]
-        if model_type not in self._found:
-            self._found[model_type] = None  # of a model that contains itself
-            self._found[model_type] = self._by_rule(model_type)
-        family = self._found[model_type]
-        if family is None:
+        if not _has_only_classes(model_type):
             raise KeyError(model_type)
-        return family
+        from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
+
+        try:
+            return class_family(model_type)
+        except UnclearClassError as error:
+            raise KeyError(model_type) from error
 
     def __iter__(self) -> Iterator[str]:
-        yield from ENTRIES
-        for model_type in installed_types():
-            if model_type not in ENTRIES and model_type in self:
-                yield model_type
+        return iter(ENTRIES)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(ENTRIES)
 
     def __contains__(self, model_type: Any) -> bool:
         return isinstance(model_type, str) and self.get(model_type) is not None
-
-    def _by_rule(self, model_type: str) -> Family | None:
-        if model_type in POSITION_SCHEMES:
-            return None
-        from ctxextend.families.rotary_rule import rule_family  # types with an entry do without
-
-        try:
-            return rule_family(model_type, self)
-        except UnclearSourceError:
-            return None
 
 
 FAMILIES: Mapping[str, Family] = KnownFamilies()
@@ -62,61 +49,33 @@ def is_known(model_type: str) -> bool:
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of model types, to complete or to correct what a user types.
-
-    Those of the installed transformers are not looked up further: some may have no positions.
-    """
-    return tuple(dict.fromkeys((*ENTRIES, *POSITION_SCHEMES, *installed_types())))
+    """Return the names of model types, to complete or to correct what a user types."""
+    return (*ENTRIES, *POSITION_SCHEMES)
 
 
-def why_unclear(model_type: str) -> str:
-    """Say why the rule does not find a type with rotary settings, as a clause; empty if it does."""
-    from ctxextend.families.rotary_rule import rule_family
+def describe_unknown(model_type: str) -> str:
+    """Say that a model type is unknown, with what is missing in its classes in transformers."""
+    if not _has_only_classes(model_type):
+        return f"Unknown model type {model_type!r}."
+    from ctxextend.families.rotary_class import UnclearClassError, class_family
 
     try:
-        _ = rule_family(model_type, FAMILIES)
-    except UnclearSourceError as error:
-        return str(error)
-    return ""
+        _ = class_family(model_type)
+    except UnclearClassError as error:
+        return f"{model_type} has no entry here, and cannot be resized by its classes: {error}."
+    raise AssertionError(f"{model_type} is known")
 
 
-def is_found_by_rule(model_type: str) -> bool:
-    """Whether a type has no entry in the registry, and the rule finds its positions."""
-    return model_type not in ENTRIES and model_type in FAMILIES
+def _has_only_classes(model_type: str) -> bool:
+    """Whether only the installed transformers knows a model type, by the tables in its source.
 
-
-def unclear_types() -> dict[str, str]:
-    """Return the rotary types of the installed transformers that are not resized, with reasons."""
-    reasons = dict[str, str]()
-    for model_type in installed_types():
-        if not is_known(model_type):
-            reason = why_unclear(model_type)
-            if reason:
-                reasons[model_type] = reason
-    return reasons
-
-
-def unclear_settings(model_type: str, reason: str) -> str:
-    """Say that the settings of a type are not changed, since how its classes use them is unclear.
-
-    Args:
-        model_type: As in config.json.
-        reason: What `why_unclear` says.
+    Importing them takes seconds.
     """
-    return (
-        f"{model_type} is a rotary model type of transformers {transformers_version()}, but how "
-        f"its classes use the settings is unclear: {reason}."
-    )
-
-
-def update_hint() -> str:
-    """Say how to get model types that the installed transformers does not have."""
-    installed = transformers_version()
-    return f"Types newer than transformers {installed} need an update: pip install -U transformers."
-
-
-def transformers_version() -> str:
-    """Return the version of the installed transformers."""
-    from importlib.metadata import version  # it takes as long to import as a short command
-
-    return version("transformers")
+    if model_type in ENTRIES or model_type in POSITION_SCHEMES:
+        return False
+    spec = find_spec("transformers")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    tables = Path(spec.submodule_search_locations[0], "models", "auto").glob("*.py")
+    row = re.compile(rf'"{re.escape(model_type)}"[,:]\s*"\w+Config"')  # "llama", "LlamaConfig"
+    return any(row.search(path.read_text(encoding="utf-8")) for path in tables)

@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.known_types import FAMILIES, is_found_by_rule, is_known, known_names
+from ctxextend.families.known_types import FAMILIES, is_known, known_names
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.schema import (
     Family,
@@ -39,9 +38,6 @@ class FamilyTable:
     methods: tuple[str, ...]
     # Other peculiarities, as text; without a table: what it uses, and how to extend it.
     notes: tuple[str, ...]
-    # How its positions are known: an entry of ctxextend, or the rule for rotary types of the
-    # installed transformers.
-    found_by: Literal["entry", "rule"]
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -58,7 +54,7 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
     """
     names = set[str]()
     if not model_types:
-        names.update(name for name in FAMILIES if _has_positions(name))
+        names.update(FAMILIES)
     for text in model_types or ():
         names.update(_known_names(text))
     listed = list[FamilyTable]()
@@ -76,16 +72,7 @@ def _known_names(text: str) -> list[str]:
     """Return the model types that contain a text; only the text itself if it is one, or unknown."""
     if is_known(text):
         return [text]
-    containing = [name for name in known_names() if text in name]
-    return [name for name in containing if is_known(name)] or [text]
-
-
-def _has_positions(model_type: str) -> bool:
-    """Whether the installed transformers has the parts of a type with an entry."""
-    try:
-        return any(_possible_locations(model_type))
-    except UnsupportedModelError:
-        return False
+    return [name for name in known_names() if text in name] or [text]
 
 
 def _possible_locations(model_type: str) -> Iterator[TableLocation]:
@@ -115,7 +102,6 @@ def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
         scheme=scheme.name,
         methods=(),
         notes=(f"not resized: it uses {scheme.uses}", scheme.advice),
-        found_by="entry",
     )
 
 
@@ -131,7 +117,6 @@ def _family_entry(model_type: str, location: TableLocation) -> FamilyTable:
         scheme=location.scheme,
         methods=() if rope is None else rope.methods,
         notes=tuple(_notes(location, whole=FAMILIES[model_type])),
-        found_by="rule" if is_found_by_rule(model_type) else "entry",
     )
 
 

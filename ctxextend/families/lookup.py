@@ -8,13 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.known_types import (
-    FAMILIES,
-    known_names,
-    unclear_settings,
-    update_hint,
-    why_unclear,
-)
+from ctxextend.families.known_types import FAMILIES, describe_unknown, known_names
 from ctxextend.families.registry import ENTRIES, SIGNATURES
 from ctxextend.families.schema import (
     Buffer,
@@ -27,13 +21,7 @@ from ctxextend.families.schema import (
     RotaryPositions,
     SinusoidalTable,
 )
-from ctxextend.families.unsupported import (
-    FAMILIES_HINT,
-    OTHER_TYPE,
-    POSITION_SCHEMES,
-    SAME_SETTINGS,
-    UPDATE_BOTH,
-)
+from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_SCHEMES
 from ctxextend.tables.method_facts import FOLLOWING_METHODS
 
 Keys = tuple[str, ...]
@@ -347,10 +335,11 @@ def _search(
 
 
 def _without_entry(name: str, model: ModelLocation) -> UnsupportedPart:
-    """Return why a model type that has no entry in the registry cannot be resized."""
+    """Return why a model type without an entry cannot be resized."""
     scheme = POSITION_SCHEMES.get(name)
     if scheme is None:
-        return _unknown_part(name, model.part)
+        advice = did_you_mean(name, known_names())
+        return UnsupportedPart(model.part, describe_unknown(name), advice)
     missing = "to resize" if scheme.reads_tokens else "for tokens"
     return UnsupportedPart(
         model.part,
@@ -358,16 +347,6 @@ def _without_entry(name: str, model: ModelLocation) -> UnsupportedPart:
         advice=scheme.advice,
         reads_tokens=scheme.reads_tokens and model.tokenizer is not None,
     )
-
-
-def _unknown_part(name: str, part: str) -> UnsupportedPart:
-    """Return why a model type that neither an entry nor the rule covers cannot be resized."""
-    reason = why_unclear(name)
-    if reason:
-        advice = f"{UPDATE_BOTH} {SAME_SETTINGS}"
-        return UnsupportedPart(part, unclear_settings(name, reason), advice)
-    advice = did_you_mean(name, known_names()) or update_hint()
-    return UnsupportedPart(part, f"Unknown model type {name!r}.", advice)
 
 
 def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | UnsupportedPart]:

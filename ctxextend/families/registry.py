@@ -1250,7 +1250,6 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
 )
 
-# The model types with an entry here; the rule finds the others.
 ENTRIES: Mapping[str, Family] = {
     entry.model_type: entry for entry in (*TABLE_FAMILIES, *ROTARY_FAMILIES)
 }

@@ -2,21 +2,10 @@
 
 from collections.abc import Mapping
 
-from ctxextend.families.schema import (
-    LENGTH,
-    Family,
-    Part,
-    Pin,
-    Positions,
-    Requirement,
-    RotaryFacts,
-    RotaryPositions,
-)
+from ctxextend.families.schema import Family, Part, Pin, Positions, Requirement
 
 # Prefixes of a language model of any type inside a model.
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")
-STANDARD = RotaryFacts()
-THETA_METHOD = ("theta",)  # other rope types are not accepted, or have settings of the model's own
 
 
 def family(
@@ -56,69 +45,6 @@ def family(
         pins=pins,
         padding_effect=padding_effect,
         note=note,
-    )
-
-
-def rotary(
-    model_type: str,
-    *,
-    length: int,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    heads: int | None = None,
-    theta: float | None = None,
-    facts: RotaryFacts = STANDARD,
-) -> Family:
-    """Return the entry of a language model with rotary positions.
-
-    All numbers are transformers' defaults.
-
-    Args:
-        model_type: As in config.json.
-        length: Of the context, in tokens.
-        head_dim: Size of a rotated head; by default hidden / heads.
-        hidden: The hidden size; given with `heads`.
-        heads: The number of attention heads.
-        theta: ``rope_theta`` of the main layers; by default that of the facts.
-        facts: How its classes read the rotary settings.
-    """
-    if theta is not None:
-        main_layers, *_ = facts.theta
-        facts = facts._replace(theta={**facts.theta, main_layers: theta})
-    defaults = {LENGTH: length}
-    if head_dim is not None:
-        defaults[facts.dim_key] = head_dim
-    assert (hidden is None) == (heads is None), "they are used together"
-    if hidden is not None and heads is not None:
-        defaults["hidden_size"] = hidden
-        defaults["num_attention_heads"] = heads
-    return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
-
-
-def with_any_text(model_type: str, *, default: str, is_in_outer_config: bool = False) -> Family:
-    """Return the entry of a multimodal model whose language model may be of any type.
-
-    Args:
-        model_type: As in config.json.
-        default: The model type of its language model if the config states none.
-        is_in_outer_config: Whether old configs have no ``text_config``.
-    """
-    return Family(
-        model_type, parts=(language_model(default, is_in_outer_config=is_in_outer_config),)
-    )
-
-
-def with_own_text(model_type: str, *, text: str, is_in_outer_config: bool = False) -> Family:
-    """Return the entry of a multimodal model whose text model is always of the type `text`.
-
-    Args:
-        model_type: As in config.json.
-        text: The model type of its text model.
-        is_in_outer_config: Whether old configs have no ``text_config``.
-    """
-    return Family(
-        model_type,
-        parts=(own_part("text", "text_config", text, is_in_outer_config=is_in_outer_config),),
     )
 
 

@@ -5,10 +5,6 @@ from collections.abc import Mapping
 from ctxextend.families.schema import PositionScheme
 
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
-UPDATE_BOTH = "Try newer versions: pip install -U transformers ctxextend."
-SAME_SETTINGS = (
-    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
-)
 
 NO_CHANGE = "It accepts longer inputs without changes."
 NOTHING = "There is nothing to extend."

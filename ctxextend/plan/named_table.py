@@ -1,5 +1,9 @@
 """The position table that the user names with --tensor, --config-key and --reserved-rows."""
 
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -8,7 +12,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
 from ctxextend.plan.table_names import find_names
-from ctxextend.recipe import CheckpointRef
+from ctxextend.recipe import CheckpointRef, flag_words
 
 CHECK_FLAGS = "Check --tensor, --config-key and --reserved-rows."
 
@@ -48,7 +52,7 @@ def _includes_reserved(checkpoint: Checkpoint, ref: CheckpointRef, rows: int) ->
         raise CheckpointError(
             f"config.json: {ref.config_key} is {stated!r}, but {ref.tensor} has {rows} rows, "
             f"{ref.reserved_rows} of them reserved.",
-            _hint(checkpoint, ref.tensor),
+            table_flags(checkpoint, ref.tensor) or CHECK_FLAGS,
         )
     return bool(stated == rows)
 
@@ -63,7 +67,7 @@ def _stated_length(checkpoint: Checkpoint, ref: CheckpointRef) -> Any:
         raise CheckpointError(
             f"--tensor {ref.tensor}: add --config-key, the key in config.json that states its "
             "length.",
-            _hint(checkpoint, ref.tensor),
+            table_flags(checkpoint, ref.tensor) or CHECK_FLAGS,
         )
     return nested(checkpoint.config, tuple(ref.config_key.split(".")))
 
@@ -75,7 +79,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
         CheckpointError: The tensor is missing, or has another number of dimensions.
     """
     if table not in checkpoint.weights.entries:
-        hint = _hint(checkpoint)
+        hint = table_flags(checkpoint) or CHECK_FLAGS
         if checkpoint.config.get("model_type") in FAMILIES:
             hint = "Remove --tensor: the tables of this type are known."
         raise CheckpointError(f"--tensor {table}: no such tensor in {checkpoint.root}.", hint)
@@ -83,7 +87,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     if len(shape) != 2:
         raise CheckpointError(
             f"--tensor {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
-            _hint(checkpoint),
+            table_flags(checkpoint) or CHECK_FLAGS,
         )
     return shape[0]
 
@@ -113,8 +117,41 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
             )
 
 
-def _hint(checkpoint: Checkpoint, table: str | None = None) -> str:
-    """Return the flags that fit the weights, where there are any."""
-    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
+def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:
+    """Return a hint with the flags of the tensors that may be the position table.
 
-    return suggest_tensor(checkpoint, table) or CHECK_FLAGS
+    They have as many rows as an integer of the config. Tensors whose names differ only in a number
+    are those of layers.
+
+    Args:
+        checkpoint: The model.
+        table: The only tensor to consider, which the user named.
+
+    Returns:
+        Empty if there are none.
+    """
+    keys = dict[int, list[str]]()
+    for key, value in _integers(checkpoint.config):
+        keys.setdefault(value, []).append(key)
+    names = list(checkpoint.weights.entries) if table is None else [table]
+    alike = Counter(re.sub("[0-9]+", "*", name) for name in names)
+    flags = list[str]()
+    for name in names:
+        shape = checkpoint.weights.entries[name].shape
+        if len(shape) != 2 or alike[re.sub("[0-9]+", "*", name)] > 1:
+            continue
+        for key in keys.get(shape[0], ()):
+            flags.append(shlex.join(flag_words({"tensor": name, "config-key": key})))
+    if not flags:
+        return ""
+    listed = "; ".join(flags)
+    return f"Name the table, which has as many rows as a key of config.json states: {listed}."
+
+
+def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the integers of a config with their keys, with dots."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _integers(value, f"{path}{key}.")
+        elif type(value) is int:
+            yield f"{path}{key}", value

@@ -21,7 +21,12 @@ from ctxextend.errors import (
     CheckpointError,
     UnsupportedModelError,
 )
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.families.lookup import (
+    Architecture,
+    TableLocation,
+    find_architecture,
+    matching_types,
+)
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -33,7 +38,7 @@ from ctxextend.plan.own_code import code_error, describe_code, own_class
 from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
-from ctxextend.plan.usable_types import check_model_type, is_unknown, types_of_tensors
+from ctxextend.plan.usable_types import check_model_type, is_unknown
 from ctxextend.recipe import CheckpointRef
 
 MAX_LISTED_TYPES = 5
@@ -205,7 +210,8 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
     Raises:
         CheckpointError: They match several types.
     """
-    matching = types_of_tensors(checkpoint)
+    shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
+    matching = matching_types(checkpoint.config, shapes)
     if not matching:
         return checkpoint, None
     file = checkpoint.config_file
@@ -214,7 +220,7 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         if len(matching) > MAX_LISTED_TYPES:
             listed += " and others"
         message = f"{file} has no model_type, and its tensors match {listed}."
-        raise CheckpointError(message, "Specify it: --model-type TYPE")
+        raise CheckpointError(message, "Name the type: --model-type TYPE.")
     note = f"{file} has no model_type; detected {matching[0]} from its tensors."
     return _with_note(checkpoint, note), matching[0]
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.known_types import is_known
+from ctxextend.families.known_types import FAMILIES, is_known
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import code_error, own_class
-from ctxextend.plan.usable_types import is_usable
 from ctxextend.recipe import CheckpointRef
 
 
@@ -71,11 +70,11 @@ def check_own_code(model: OpenedModel) -> None:
     if own_class(checkpoint.config) is None or model.ref.model_type is not None or is_stored:
         return
     stated = checkpoint.config.get("model_type")
-    usable = None
-    if isinstance(stated, str) and is_usable(checkpoint, stated):
-        usable = stated
     raise code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.entries, usable=usable
+        checkpoint.config,
+        checkpoint.config_file,
+        names=checkpoint.weights.entries,
+        usable=stated if stated in FAMILIES else None,
     )
 
 

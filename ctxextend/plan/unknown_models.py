@@ -1,11 +1,11 @@
 """The errors for weights without a known table, and for models of an unknown type."""
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.wrappers import has_adapters
 from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
-from ctxextend.families.known_types import unclear_settings, update_hint, why_unclear
+from ctxextend.families.known_types import describe_unknown
 from ctxextend.families.lookup import Architecture
-from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS, UPDATE_BOTH
+from ctxextend.families.unsupported import FAMILIES_HINT
+from ctxextend.plan.named_table import table_flags
 from ctxextend.plan.own_code import (
     ANGLE_BUFFERS,
     advise_code,
@@ -17,7 +17,13 @@ from ctxextend.plan.own_code import (
     stated_positions,
 )
 from ctxextend.plan.table_names import expected_names, no_table_error
-from ctxextend.plan.usable_types import known_parts, likely_type
+from ctxextend.plan.usable_types import known_parts
+
+# Parts of names in models with adapters that are not merged.
+PEFT = ("base_model.", ".lora_", ".base_layer.")
+SAME_SETTINGS = (
+    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
+)
 
 
 def missing_table_error(checkpoint: Checkpoint, architecture: Architecture) -> CtxextendError:
@@ -49,15 +55,12 @@ def _with_cause(
 ) -> CtxextendError:
     """Return an error for a missing table with its likely cause, if any."""
     message = error.message
-    if has_adapters(checkpoint.weights.entries):
+    if any(part in name for part in PEFT for name in checkpoint.weights.entries):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."
         )
         return CheckpointError(message, hint)
-    likely = likely_type(checkpoint, architecture.family.model_type)
-    if likely is not None:
-        return CheckpointError(message, _suggest_type(likely))
     endings = tuple(f".{name}" for name in expected_names(architecture))
     for name in checkpoint.weights.entries:
         if name.endswith(endings):
@@ -77,63 +80,27 @@ def _with_cause(
 def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelError:
     """Return the error for an unknown model type.
 
-    Its hint has flags with which the model can be resized, if its positions are a table or those of
-    a known type.
+    Its hint has the flags of the tensors that may be the position table, if it has one.
     """
-    reason = why_unclear(model_type)
-    if reason:
-        message = unclear_settings(model_type, reason)
-        return UnsupportedModelError(message, f"{UPDATE_BOTH} {SAME_SETTINGS}")
-    message = _describe_unknown(checkpoint, model_type)
-    from ctxextend.plan.suggestions import suggest_tensor, suggest_tensor_of_class  # only errors
-
-    in_class = suggest_tensor_of_class(checkpoint)
-    if in_class:
-        return UnsupportedModelError(message, in_class)
-    likely = likely_type(checkpoint, model_type)
-    if likely is not None:
-        return UnsupportedModelError(message, _suggest_type(likely))
     config = checkpoint.config
-    has_code = own_class(config) is not None
+    message = describe_unknown(model_type)
+    parts = known_parts(config)
+    if parts:
+        message += f" It contains a part of a known type: {', '.join(parts)}."
+    hints = list[str]()
     stated = stated_positions(config)
     scheme = named_scheme(stated, checkpoint.weights.entries)
-    if scheme and not has_code:
+    if own_class(config) is not None:
+        message += f" {describe_code(config, checkpoint.config_file)}"
+        hints.append(advise_code(config, checkpoint.weights.entries))
+    elif scheme:
         evidence = list_keys(stated) or f"the tensors have {ANGLE_BUFFERS}"
         message += (
             f" Its positions are {scheme} ({evidence}), without a table, and only known types can "
             "be resized."
         )
-    hints = list[str]()
-    if has_code:
-        hints.append(advise_code(config, checkpoint.weights.entries))
-    candidates = "" if scheme else suggest_tensor(checkpoint, asks_class=False)
-    if candidates:
-        hints.append(candidates)
-        return UnsupportedModelError(message, " ".join(hints))
-    if scheme:
-        hints.append(
-            f"{SAME_SETTINGS} Do not edit settings by hand: which ones its code reads is unknown."
-        )
-    else:
-        hints.append(f"No tensor looks like a position table. {SAME_SETTINGS}")
-    if not has_code:
-        hints.append(update_hint())
-    hints.append(FAMILIES_HINT)
+    tables = "" if scheme else table_flags(checkpoint)
+    if tables:
+        hints.append(tables)
+    hints += [SAME_SETTINGS, FAMILIES_HINT]
     return UnsupportedModelError(message, " ".join(hints))
-
-
-def _describe_unknown(checkpoint: Checkpoint, model_type: str) -> str:
-    """Say that a model type is unknown, with known parts of the model and its own code."""
-    message = f"Unknown model type {model_type!r}"
-    parts = known_parts(checkpoint.config)
-    if parts:
-        message += f", but it contains a part of a known type: {', '.join(parts)}"
-    message += "."
-    if own_class(checkpoint.config) is not None:
-        message += f" {describe_code(checkpoint.config, checkpoint.config_file)}"
-    return message
-
-
-def _suggest_type(likely: str) -> str:
-    """Return the hint to pass another model type."""
-    return f"Did you mean {likely}? Specify it: --model-type {likely}"

@@ -126,11 +126,11 @@ def test_every_model_type_is_resized_or_rejected_by_name(
         check_dependent_parameters(model_type, one)
     for one in built:
         check_waves(model_type, one)
-    is_known = model_type in FAMILIES or model_type in POSITION_SCHEMES
-    assert is_known, (
-        f"{model_type} is new, and none of its parameters was found to depend on a length. Add it "
-        "to ctxextend/families/unsupported.py under its position scheme, or add a Family to "
-        "ctxextend/families/registry.py."
+    assert model_type in ENTRIES or model_type in POSITION_SCHEMES, (
+        f"{model_type} is new, and none of its parameters was found to depend on a length. Add a "
+        "row to ctxextend/families/rotary_types.json if it is rotary (its classes state "
+        f"{FAMILIES.get(model_type)}), or add it to ctxextend/families/unsupported.py under its "
+        "position scheme."
     )
 
     kinds = check_family(model_type, built, tmp_path)

@@ -13,8 +13,7 @@ LEARNED = ("bert", "clip", "encoder-decoder", "gpt2", "perceiver", "whisper")
 RESERVED = ("bart", "biogpt", "blip-2", "esm", "led", "lilt", "mpnet", "prophetnet", "roberta")
 SINUSOIDAL = ("ctrl", "distilbert", "fsmt", "m2m_100", "speecht5", "xglm")
 ROTARY = ("dbrx", "gemma3", "gptj", "modernbert", "phi3", "qwen2_vl", "t5gemma")
-# Found by the rule.
-BY_RULE = ("apertus1p5", "exaone", "gpt_oss", "lara_mini", "llama", "llava")
+USUAL = ("apertus1p5", "exaone", "gpt_oss", "lara_mini", "llama", "llava")
 BIASED = ("bloom", "deberta-v2", "falcon", "mpt", "t5")
 # Without positions to extend: those of images, audio or time series, none, and other kinds.
 UNLIMITED = ("canine", "clvp_encoder", "dac", "mamba", "patchtst", "reformer", "vits", "xlnet")
@@ -25,7 +24,7 @@ REPRESENTATIVE = {
     *RESERVED,
     *SINUSOIDAL,
     *ROTARY,
-    *BY_RULE,
+    *USUAL,
     *BIASED,
     *UNLIMITED,
     *NOT_BUILT,

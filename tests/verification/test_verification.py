@@ -239,8 +239,9 @@ def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -
 
 def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_path: Path) -> None:
     copied = resize(sharded, to=NEW, method="copy", output=tmp_path / "copy").output
-    kept = {"method": "bands", "keep_first": 128}
-    fitted = resize(sharded, to=NEW, output=tmp_path / "bands", **kept).output
+    fitted = resize(
+        sharded, to=NEW, method="bands", keep_first=128, output=tmp_path / "bands"
+    ).output
     nudge = times(1 + 1e-6)
     rewrite(copied, TABLE, in_rows_from(128, nudge))
     rewrite(fitted, TABLE, in_rows_from(128, nudge))

@@ -1,0 +1,86 @@
+"""Model types without an entry, found by their classes in the installed transformers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
+from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import ENTRIES
+from ctxextend.families.rotary_class import METHODS, class_family
+from tests.helpers.rotary_configs import NEW, SIZES, save_config
+from tests.helpers.trainings import succeed
+
+Forget = Callable[[str], None]
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
+    """Return a function that removes the entry of a type, as if it were new in transformers."""
+    return lambda name: monkeypatch.delitem(cast(dict[str, Any], ENTRIES), name)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "glm4", "mixtral", "qwen3_vl_text"])
+def test_class_family_finds_the_facts_of_the_entry(model_type: str) -> None:
+    found = class_family(model_type)
+    entry = ENTRIES[model_type]
+    assert found.defaults == entry.defaults
+    (positions,) = entry.tables
+    assert positions.rope is not None
+    (table,) = found.tables
+    assert table.rope is not None
+    old = positions.rope.old  # of transformers 4
+    assert table.rope._replace(old=old) == positions.rope._replace(methods=METHODS)
+
+
+def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> None:
+    forget("qwen3")
+    config: dict[str, Any] = {"model_type": "qwen3", **SIZES, "rope_theta": 500_000.0}
+    save_config(Path("source"), config)
+    done = succeed("resize", "source", "--to", NEW, "--output", "out")
+    assert "qwen3: it has no entry: its rotary class in transformers was built" in done.stderr
+    from transformers import AutoConfig
+
+    loaded = AutoConfig.from_pretrained("out")
+    assert loaded.max_position_embeddings == NEW
+    assert loaded.rope_parameters["rope_type"] == "yarn"
+    assert loaded.rope_parameters["rope_theta"] == 500_000.0
+    (listed,) = list_families(["qwen3"])
+    assert listed.methods == METHODS
+
+
+def test_resize_takes_the_type_of_the_text_config_of_a_multimodal_type(forget: Forget) -> None:
+    forget("llava")
+    text = {"model_type": "qwen3", **SIZES}
+    save_config(Path("source"), {"model_type": "llava", "text_config": text})
+    plan = plan_resize("source", NEW)
+    (table,) = plan.plan.tables
+    assert table.location.family.model_type == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "missing"),
+    [
+        ("gemma3_text", "its config has no rope_parameters of type default"),
+        ("minimax_m3_vl_text", "its config has the key rotary_dim"),
+        ("recurrent_gemma", "its config has no max_position_embeddings"),
+        ("dia_decoder", "transformers has no model class for it"),
+        ("qwen2_vl_text", "transformers.models.qwen2_vl.modeling_qwen2_vl has 2 rotary classes"),
+        ("jetmoe", "JetMoeRotaryEmbedding computes other frequencies for {}"),
+        ("phi3", "they fail with KeyError("),
+        ("gpt2", "its config has no rope_parameters of type default"),
+    ],
+)
+def test_resize_names_what_the_classes_of_a_type_lack(
+    model_type: str, missing: str, forget: Forget
+) -> None:
+    forget(model_type)
+    assert model_type not in FAMILIES
+    save_config(Path("source"), {"model_type": model_type, **SIZES})
+    with pytest.raises(UnsupportedModelError) as caught:
+        resize("source", NEW, output="out")
+    start = f"{model_type} has no entry here, and cannot be resized by its classes: {missing}"
+    assert caught.value.message.startswith(start)
+    assert not Path("out").exists()
