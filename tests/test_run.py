@@ -453,7 +453,7 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     refused = invoke(recipe, "-o", "out")
     message = " ".join(refused.stderr.split())
     assert refused.exit_code == 1
-    assert "resize with resize.fix_limits, which takes the length of the table" in message
+    assert "resize with --fix-limits, which takes the length of the table" in message
 
     fixed = invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true")
     assert fixed.exit_code == 0

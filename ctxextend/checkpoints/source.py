@@ -32,7 +32,7 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
 WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
-CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
+CONFIG_FILES = ("config.json", "modules.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
 CACHED_MODEL = "models--"  # the start of a folder of the Hub cache

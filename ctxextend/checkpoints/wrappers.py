@@ -4,7 +4,7 @@ DataParallel and torch.compile keep the model in an attribute, so its tensors' n
 attribute's name in them. Names without it are those that transformers loads.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.errors import CheckpointError
@@ -12,8 +12,6 @@ from ctxextend.errors import CheckpointError
 COMPILED = "_orig_mod"  # of torch.compile: no model of transformers has it, so it is always removed
 # Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
 MODULE = "module."
-# Parts of names in models with adapters that are not merged.
-PEFT = ("base_model.", ".lora_", ".base_layer.")
 
 
 def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
@@ -59,11 +57,6 @@ def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, T
     if all(stored == name for stored, name in plain.items()):
         return dict(files)
     return {path: file.with_names(plain) for path, file in files.items()}
-
-
-def has_adapters(names: Collection[str]) -> bool:
-    """Whether tensors are those of a model with adapters of PEFT that are not merged."""
-    return any(part in name for part in PEFT for name in names)
 
 
 def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:

@@ -18,8 +18,8 @@ HEIGHT = 11  # lines of a chart, with its frame and the labels of positions
 LABEL_COLUMNS = 10  # per label of the axis of positions
 POINTS_PER_COLUMN = 4  # of many, the lowest and highest of each half
 MARKS = ("braille", "hd", "\u00d7")  # how plotext draws each curve
-KEYS = ("\u28ff", "\u2588", "\u00d7")  # how that looks
-STYLES = ("learned", "second", "new", "faint")  # of curves, by the colour that plotext writes
+MARKS = ("\u28ff", "\u2588", "\u00d7")  # how that looks
+CURVE_STYLES = ("learned", "second", "new", "faint")  # of curves, by the colour that plotext writes
 COLOUR = re.compile(r"\x1b\[(?:38;5;(\d+)|0)m")
 # A smaller relative range is a flat curve: norms of sinusoids differ by rounding.
 RANGE_OF_FLAT_CURVES = 1e-6
@@ -45,7 +45,7 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve]) -> None:
     parts: list[Pieces] = [[(title, "title")]]
     if is_logarithmic:
         parts.append([(" (logarithmic)", "")])
-    for curve, mark in zip(curves, KEYS, strict=False):
+    for curve, mark in zip(curves, MARKS, strict=False):
         if curve.name:
             lines = textwrap.wrap(f"  {mark} {curve.name}", page.width, break_on_hyphens=False)
             parts += [[(line, curve.styles[0])] for line in lines]
@@ -81,7 +81,8 @@ def _signal(
         highest = [block[heights[block].argmax()] for block in blocks]
         positions = np.unique([*lowest, *highest])
     marks = {
-        style: plotext.marker(mark, plotext.pixel(number)) for number, style in enumerate(STYLES)
+        style: plotext.marker(mark, plotext.pixel(number))
+        for number, style in enumerate(CURVE_STYLES)
     }
     signal = figure.signal(
         positions.tolist(),
@@ -115,5 +116,5 @@ def _pieces(line: str) -> Iterator[tuple[str, str]]:
         if text:
             style = "faint"
             if number is not None:
-                style = STYLES[int(number)]
+                style = CURVE_STYLES[int(number)]
             yield text, style

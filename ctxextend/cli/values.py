@@ -1,13 +1,16 @@
 """Values of arguments and options, read without pydantic.
 
 Typer reads every value, also a default, with pydantic, whose import takes as long as numpy's. This
-module reads what plain Python can read. The rest, and every error, is left to Typer.
+module reads what plain Python can read, and refuses other choices, which pydantic would call a
+"Value error". The rest, and every other error, is left to Typer.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
+
+import typer
 
 INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?", re.ASCII | re.IGNORECASE)
@@ -63,6 +66,10 @@ def plain_value(value: Any, kind: Any, param: Any) -> Any:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind):  # a default
         return value
-    if value in get_args(kind):  # of a Literal
+    choices = get_args(kind)  # of a Literal
+    if value in choices:
         return value
+    if is_text and get_origin(kind) is Literal:
+        message = f"{value!r} is not one of {', '.join(map(repr, choices))}."
+        raise typer.BadParameter(message, param=param)
     raise NotPlainError

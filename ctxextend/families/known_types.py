@@ -23,7 +23,7 @@ class KnownFamilies(Mapping[str, Family]):
             return ENTRIES[model_type]
         if not _has_only_classes(model_type):
             raise KeyError(model_type)
-        from ctxextend.families.rotary_class import UnclearClassError, class_family  # uses lookups
+        from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
 
         try:
             return class_family(model_type)

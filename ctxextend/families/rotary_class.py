@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
+from ctxextend.families.rope import NEW, OLD
 from ctxextend.families.rows import language_model
 from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
 from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
 from ctxextend.tables.rotary import frequencies
 
-# The settings in the config of transformers 5, and before it.
-NEW = "rope_parameters"
-OLD = "rope_scaling"
 HEAD_DIM = "head_dim"
 LATENT_DIM = "qk_rope_head_dim"  # of latent attention, which rotates a part of each head
 # Keys with these in their names change frequencies, or choose positions, unless they are listed.
 ABOUT_ROPE = re.compile("rope|rotary|alibi")
 USUAL_KEYS = (NEW, LATENT_DIM, "rope_interleave", "no_rope_layers", "no_rope_layer_interval")
 # Those whose frequencies do not follow the length of inputs, which a class may ignore.
-METHODS = tuple(name for name in SCALING_METHODS if name not in FOLLOWING_METHODS)
+FIXED_METHODS = tuple(name for name in SCALING_METHODS if name not in FOLLOWING_METHODS)
 
 
 class UnclearClassError(Exception):
@@ -69,7 +67,7 @@ def _class_family(model_type: str) -> Family:
         partial=settings.get(PARTIAL, 1.0),
         dim_key=dim_key,
         needs_dim=getattr(config, dim_key, 0) is None,
-        methods=METHODS,
+        methods=FIXED_METHODS,
     )
     defaults = {LENGTH: config.max_position_embeddings}
     dim = getattr(config_class, dim_key, None)  # not what the constructor computes

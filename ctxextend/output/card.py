@@ -123,7 +123,9 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
     if checkpoint.source.hub_id:
         return checkpoint.source.hub_id
     provenance = read_provenance(checkpoint)
-    for step in reversed(provenance.steps if provenance else ()):
+    if provenance is None:
+        return None
+    for step in reversed(provenance.steps):
         # Only Hub models have a revision in recipes.
         if step.source.revision and is_hub_id(step.source.source):
             return step.source.source

@@ -1,7 +1,6 @@
 """The errors for weights without a known table, and for models of an unknown type."""
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.wrappers import has_adapters
 from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
 from ctxextend.families.known_types import describe_unknown
 from ctxextend.families.lookup import Architecture
@@ -20,6 +19,8 @@ from ctxextend.plan.own_code import (
 from ctxextend.plan.table_names import expected_names, no_table_error
 from ctxextend.plan.usable_types import known_parts
 
+# Parts of names in models with adapters that are not merged.
+PEFT = ("base_model.", ".lora_", ".base_layer.")
 SAME_SETTINGS = (
     "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
 )
@@ -54,7 +55,7 @@ def _with_cause(
 ) -> CtxextendError:
     """Return an error for a missing table with its likely cause, if any."""
     message = error.message
-    if has_adapters(checkpoint.weights.entries):
+    if any(part in name for part in PEFT for name in checkpoint.weights.entries):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."

@@ -273,7 +273,7 @@ def test_commands_say_what_engines_do_without_positions() -> None:
     assert reason in " ".join(invoke("convert", "llama", "--scheme", "none").stderr.split())
     done = invoke("resize", "llama-none-16", "--to", NEW, "--dry-run")
     assert reason in " ".join(done.stderr.split())
-    refused = invoke("flags", "llama-none-16", "--to", NEW, "--for", "vllm")
+    refused = invoke("resize", "llama-none-16", "--to", NEW, "--for", "vllm")
     assert refused.exit_code != 0
     shown = " ".join(refused.stderr.split())
     assert "vLLM does not load llama models without positions" in shown

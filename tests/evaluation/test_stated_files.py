@@ -189,7 +189,7 @@ def test_evaluate_reads_a_type_that_no_list_has(
     found = ctxextend.compare_checkpoints([folder, make("jamba")], text, tokens=1024)
     schemes = {row.method: row.checkpoint.scheme for row in found.rows if row.checkpoint}
     assert schemes == {"rwkv": "-", "jamba": "none"}
-    assert "Unknown model type" in invoke("resize", folder, "--to", 256).stderr
+    assert "rwkv has no entry here" in invoke("resize", folder, "--to", 256).stderr
 
 
 def test_compare_ranks_models_with_and_without_positions(

@@ -179,7 +179,7 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
         ),
         (
             {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}},
-            "its decoder: this mamba mod",
+            "decoder: This mamba mod",
         ),
         ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
     ],

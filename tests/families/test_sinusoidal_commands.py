@@ -327,7 +327,7 @@ def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None
     positions = ctxextend.evaluate("long", texts, tokens=256, measure="position").positions
     assert positions is not None
     assert losses["formula"] == positions.losses["model"].mean
-    assert len({*losses.values()}) > 10
+    assert len({*losses.values()}) > 5
 
 
 @pytest.mark.parametrize("model_type", COMPUTED)

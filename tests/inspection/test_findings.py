@@ -258,7 +258,7 @@ def test_github_format_annotates_an_error(broken: Path) -> None:
         ("--format github", "--format github requires --check.\nAdd --check."),
         ("--format github --check --json", "--format github cannot be used with --json."),
         ("--format github --check --rows 0:2", "--format github cannot be used with --rows."),
-        ("--format junit --check", "--format must be one of github, got junit."),
+        ("--format junit --check", "'junit' is not one of 'github'."),
     ],
 )
 def test_github_format_is_only_for_checks(flags: str, message: str) -> None:

@@ -687,7 +687,7 @@ def test_resize_to_a_folder_names_a_file_in_it(name: str, tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=f"The output .*{name} is a folder") as caught:
         resize(base, LONGER, output=tmp_path / name)
     hint = str(caught.value.hint)
-    output = Path(hint.removeprefix('Use output="').removesuffix('".'))
+    output = Path(hint.removeprefix("Use --output ").removesuffix("."))
     assert output.parent == tmp_path / name
     resize(base, LONGER, output=output)
     assert output.is_file()

@@ -129,10 +129,9 @@ def test_extend_model_to_the_current_length_changes_nothing(model_type: str) -> 
 def test_other_commands_say_that_the_current_length_needs_nothing() -> None:
     source = make_without_rows("llama")
     Path("book.txt").write_text("a b c d e f g h " * 400)
-    flags = invoke("flags", source, "--to", "1x", "--for", "vllm")
+    flags = invoke("resize", source, "--to", "1x", "--for", "vllm", "--dry-run", "-q")
     assert flags.exit_code == 1
     assert "The model reads 16 tokens already, without any flags." in flags.stderr
-    assert "Serve it as it is: vllm serve llama" in flags.stderr
     compared = invoke("compare", source, "--to", "1x", "--data", "book.txt")
     assert compared.exit_code == 1
     assert "so --to 16 changes no settings to compare." in compared.stderr

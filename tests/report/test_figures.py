@@ -469,7 +469,7 @@ def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
     )
     tasks = {"passage": TaskResult(chance=0.1, lengths=lengths)}
     figure = evaluation_figure(replace(ENCODER, effective=replace(ENCODER.effective, tasks=tasks)))
-    cells, ranks, recalls, _ = panels(figure)
+    cells, ranks, recalls = panels(figure)
 
     texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
     assert texts == {(0, 0): "100", (0, 1): "50", (1, 0): "25", (1, 1): "50"}

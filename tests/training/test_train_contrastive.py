@@ -211,7 +211,9 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
         loss.backward()
         for name, value in student.model.named_parameters():
             if "pooler" not in name:
-                assert torch.allclose(value.grad, weights[name].grad, atol=1e-5), name
+                # Sums of many terms: processors round them in different orders.
+                tolerance = 1e-5 * max(1.0, weights[name].grad.abs().max().item())
+                assert torch.allclose(value.grad, weights[name].grad, atol=tolerance), name
 
     with torch.no_grad():
         student.model.get_input_embeddings().weight.mul_(2)

@@ -76,7 +76,7 @@ TEXTS = {
         (
             "--data book.txt --trainable some",
             2,
-            "--trainable must be one of new, positions, all-but-positions, all, got",
+            "'some' is not one of 'new', 'positions', 'all-but-positions', 'all'.",
         ),
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],

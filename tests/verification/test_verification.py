@@ -233,7 +233,9 @@ def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -
     table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **table).output
     assert passed_checks(verify(out, source, **table))
-    with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
+    with pytest.raises(
+        UnsupportedModelError, match="--tensor transformer.wpe.weight --config-key n_positions"
+    ):
         verify(out, source)
 
 
