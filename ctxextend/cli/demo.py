@@ -39,7 +39,7 @@ def demo(
         ctxextend demo --output tiny-gpt2-256
 
     Compares methods at twice the length. With the extra ctxextend[train], also trains the rows of
-    the best one for a while, as `resize --data` does, and writes past the old end.
+    the best one for a while, as `resize --tune` does, and writes past the old end.
     """
     from ctxextend.demo import DEMO_SOURCE, Demo, check_demo_output, compare_demo
     from ctxextend.report.html import write_report
@@ -72,7 +72,7 @@ def demo(
     }
     next_command = f"ctxextend resize {result.source} --to {result.max_len_after}"
     if can_train:
-        next_command += " --data TEXT"
+        next_command += " --tune TEXT"
 
     def write_page(path: Path) -> None:
         training = describe_training(comparison, result)

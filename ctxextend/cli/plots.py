@@ -17,8 +17,8 @@ from ctxextend.tables.stats import needs_log_scale
 HEIGHT = 11  # lines of a chart, with its frame and the labels of positions
 LABEL_COLUMNS = 10  # per label of the axis of positions
 POINTS_PER_COLUMN = 4  # of many, the lowest and highest of each half
-MARKS = ("braille", "hd", "\u00d7")  # how plotext draws each curve
-MARKS = ("\u28ff", "\u2588", "\u00d7")  # how that looks
+MARKER_NAMES = ("braille", "hd", "\u00d7")  # how plotext draws each curve
+GLYPHS = ("\u28ff", "\u2588", "\u00d7")  # how that looks
 CURVE_STYLES = ("learned", "second", "new", "faint")  # of curves, by the colour that plotext writes
 COLOUR = re.compile(r"\x1b\[(?:38;5;(\d+)|0)m")
 # A smaller relative range is a flat curve: norms of sinusoids differ by rounding.
@@ -45,7 +45,7 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve]) -> None:
     parts: list[Pieces] = [[(title, "title")]]
     if is_logarithmic:
         parts.append([(" (logarithmic)", "")])
-    for curve, mark in zip(curves, MARKS, strict=False):
+    for curve, mark in zip(curves, GLYPHS, strict=False):
         if curve.name:
             lines = textwrap.wrap(f"  {mark} {curve.name}", page.width, break_on_hyphens=False)
             parts += [[(line, curve.styles[0])] for line in lines]
@@ -57,7 +57,7 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve]) -> None:
     plotext.terminal.limit(False, False)
     figure.plot_size(page.width, HEIGHT)
     figure.theme("simple")
-    for curve, mark in zip(curves, MARKS, strict=False):
+    for curve, mark in zip(curves, MARKER_NAMES, strict=False):
         heights = np.array(curve.values, np.float64)
         if is_logarithmic:
             heights = np.log10(heights)

@@ -90,15 +90,11 @@ class ComparisonRun:
             max_len_before=self.files.max_len,
             max_len_after=model.max_len,
         )
+        comparison = replace(comparison, auto=self.methods.auto, skipped=self.methods.skipped)
         next_command = self.files.ref.resize_command(
             to=self.methods.max_len, method=comparison.recommended
         )
-        return replace(
-            comparison,
-            auto=self.methods.auto,
-            skipped=self.methods.skipped,
-            next_command=next_command,
-        )
+        return replace(comparison, next_command=next_command)
 
 
 def _advance(progress: Progress, total: int, name: str, tokens: int) -> None:

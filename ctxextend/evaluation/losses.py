@@ -131,13 +131,6 @@ class ReadingMode:
     scorer: Scorer
     share: float  # of a chunk that is scored, at most
 
-    @classmethod
-    def of_whole_texts(cls, scorer: Scorer, size: int) -> "ReadingMode":
-        """Return the mode that reads each text of `size` tokens in one chunk, and scores all."""
-        context = size + scorer.model.tokenizer.num_special
-        key = ModeKey(measure=BY_POSITION, name=MODEL, context=context)
-        return cls(key=key, scorer=scorer, share=1)
-
     @property
     def is_masked(self) -> bool:
         """Whether the model is a masked language model."""

@@ -40,7 +40,6 @@ ARGUMENTS = [
     "convert tiny-gpt2 --scheme rotary --to 4x --verify",
     "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",
     "resize tiny-gpt2 --to 512 --for vllm -o for-vllm",
-    "resize llama --to 4x --for vllm --dry-run",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 --dry-run",
     "inspect tiny-gpt2 tiny-gpt2-256",

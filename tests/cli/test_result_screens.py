@@ -130,7 +130,6 @@ def test_evaluation_screen_says_that_no_longer_context_was_measured() -> None:
             "Reads 128 of 512 tokens. The difference at 256 tokens is within chance: "
             "raise --budget to measure more.",
         ),
-        (replace(ENCODER, retrieval=None, effective=None), "Nothing was measured."),
         (replace(WITHOUT_BASE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )

@@ -354,14 +354,6 @@ def test_loss_task_report_warns_of_a_text_that_the_base_reads_worse_with_context
         assert "than in separate ones, by 0.2" in warning
 
 
-def test_loss_task_report_needs_both_modes_of_the_base_to_judge_the_text(
-    task_of_three_windows: LossTask,
-) -> None:
-    task = task_of_three_windows
-    task.modes = [mode for mode in task.modes if mode.key.name != TRUNCATED]
-    assert task.report()["warnings"] == []
-
-
 def test_loss_task_report_of_a_single_window_does_not_judge_the_text(make_pico: Make) -> None:
     model, base = open_pair(make_pico, "gpt2")
     assert score(model, base, (8, 16, 32), TEXT).report()["warnings"] == []

@@ -342,7 +342,7 @@ def publish(hub: Hub, folder: Path) -> None:
 
 def screen() -> str:
     """Return the output of `inspect` for a resized table as an SVG image of a terminal."""
-    name = str(resize("tiny-gpt2", to=512, method="copy", output="tiny-gpt2-copy").output)
+    name = str(resize("tiny-gpt2", to=512, output="tiny-gpt2-512").output)
     # Explicit, so that the result does not depend on the terminal or the environment.
     size: dict[str, Any] = {"width": WIDTH, "height": WIDTH}
     terminal: dict[str, Any] = {
