@@ -327,6 +327,7 @@ def publish_dataset(published: Path) -> None:
     write_column(published / "other.parquet", [""])
 
 
+@pytest.mark.slow
 def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_path: Path) -> None:
     published = tmp_path / "published"
     publish_dataset(published)

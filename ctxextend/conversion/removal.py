@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import printable
-from ctxextend.families.rope import NEW
 from ctxextend.output.output import Output
 from ctxextend.plan.effects import UNTRAINED
 from ctxextend.plan.explain import Explanation, find_runtimes, model_notes, runtime_notes
@@ -15,6 +14,7 @@ from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.recipe import Convert
+from ctxextend.tables.rope_types import NEW
 from ctxextend.version import __version__
 
 KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --steps 200."

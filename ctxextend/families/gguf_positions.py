@@ -19,7 +19,6 @@ from ctxextend.families.gguf_architectures import (
     GgufArchitecture,
 )
 from ctxextend.families.lookup import Architecture, TableLocation
-from ctxextend.families.rope import NEW
 from ctxextend.families.schema import (
     ALIBI,
     FULL_LAYERS,
@@ -33,7 +32,7 @@ from ctxextend.families.schema import (
     RotaryPositions,
     UnlimitedPositions,
 )
-from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, PARTIAL, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, NEW, PARTIAL, THETA, TRAINED, TYPE
 
 ARCHITECTURE = "general.architecture"
 POSITION_TABLE = "position_embd.weight"

@@ -16,7 +16,9 @@ from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
     LISTS,
+    NEW,
     NTK_ALPHA,
+    OLD,
     PARTIAL,
     ROPE_TYPES,
     THETA,
@@ -25,10 +27,6 @@ from ctxextend.tables.rope_types import (
     Parameters,
     rope_type,
 )
-
-# Dialects.
-NEW = "rope_parameters"
-OLD = "rope_scaling"
 
 OLD_TYPE = "type"  # the first name of `TYPE`
 # Files of Qwen2-VL have this ``type``, also next to a ``rope_type``: it says how the sections of a

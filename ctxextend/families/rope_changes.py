@@ -4,8 +4,6 @@ from typing import Any
 
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import (
-    NEW,
-    OLD,
     OLD_TYPE,
     RopeLayers,
     copied_locations,
@@ -19,6 +17,8 @@ from ctxextend.families.rope import (
     trained_length_next_to,
 )
 from ctxextend.tables.rope_types import (
+    NEW,
+    OLD,
     PARTIAL,
     THETA,
     TRAINED,

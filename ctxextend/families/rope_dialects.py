@@ -12,8 +12,6 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import (
     MROPE_TYPE,
-    NEW,
-    OLD,
     OLD_TYPE,
     RopeLayers,
     read_rope,
@@ -22,7 +20,9 @@ from ctxextend.families.rope import (
 )
 from ctxextend.families.rope_changes import Changes, effective_path, theta_key
 from ctxextend.tables.rope_types import (
+    NEW,
     NTK_ALPHA,
+    OLD,
     PARTIAL,
     THETA,
     TRAINED,

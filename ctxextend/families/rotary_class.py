@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
-from ctxextend.families.rope import NEW, OLD
 from ctxextend.families.rows import language_model
 from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
-from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import FACTOR, NEW, OLD, PARTIAL, THETA, TRAINED, TYPE
 from ctxextend.tables.rotary import frequencies
 
 HEAD_DIM = "head_dim"

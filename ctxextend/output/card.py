@@ -126,9 +126,10 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
     if provenance is None:
         return None
     for step in reversed(provenance.steps):
+        source: str = step.source.source
         # Only Hub models have a revision in recipes.
-        if step.source.revision and is_hub_id(step.source.source):
-            return step.source.source
+        if step.source.revision and is_hub_id(source):
+            return source
     return None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.families.rope import NEW, OLD, OLD_TYPE, trained_length_next_to
+from ctxextend.families.rope import OLD_TYPE, trained_length_next_to
 from ctxextend.families.rope_dialects import with_values
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
@@ -27,6 +27,8 @@ from ctxextend.tables.rope_types import (
     FACTOR,
     FACTOR_OF_NO_ROTATION,
     LIST_MSCALES,
+    NEW,
+    OLD,
     THETA,
     TYPE,
     YARN_BETAS,

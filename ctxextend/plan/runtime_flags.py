@@ -10,7 +10,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
-from ctxextend.families.rope import NEW, read_rope
+from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import new_half, with_value, with_values
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan
@@ -20,6 +20,7 @@ from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
     FACTOR,
+    NEW,
     THETA,
     TRAINED,
     TYPE,

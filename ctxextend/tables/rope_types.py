@@ -6,6 +6,10 @@ from typing import Any, Literal, NamedTuple
 # Rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Parameters = Mapping[str, Any]
 
+# Dialects, by the key of the settings in a config.
+NEW = "rope_parameters"
+OLD = "rope_scaling"
+
 # Keys of settings.
 TYPE = "rope_type"
 THETA = "rope_theta"

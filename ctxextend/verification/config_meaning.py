@@ -6,10 +6,10 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
 from ctxextend.families.lookup import Keys, nested
-from ctxextend.families.rope import NEW, read_rope
+from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import old_keys
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.tables.rope_types import TRAINED, rope_type
+from ctxextend.tables.rope_types import NEW, TRAINED, rope_type
 from ctxextend.verification.json_changes import (
     INFORMATIONAL_KEYS,
     MISSING,

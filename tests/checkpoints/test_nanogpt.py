@@ -299,6 +299,7 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) 
     torch.testing.assert_close(output.logits[0], expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     tmp_path: Path,
 ) -> None:

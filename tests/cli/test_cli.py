@@ -83,6 +83,7 @@ def test_resize_with_quiet_prints_only_the_output_path() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
     command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"]
     environment = os.environ | {"TERM": "xterm"}

@@ -148,6 +148,7 @@ def test_commands_find_wrong_texts_before_imports(command: str, text: str) -> No
     assert heavy == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", OTHER_ERRORS)
 def test_commands_find_other_errors_before_imports(command: str) -> None:
     stderr, heavy = failure(command)

@@ -223,6 +223,7 @@ def test_recipe_of_an_output_omits_device_and_threads() -> None:
 # ---- messages of transformers
 
 
+@pytest.mark.slow
 def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
     # Its config has token ids beyond its vocabulary.
     folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)

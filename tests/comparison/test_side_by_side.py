@@ -224,6 +224,7 @@ def test_compare_checkpoints_ranks_encoders_and_compares_short_texts_with_the_ba
     assert distance.mean == pytest.approx(1 - cosines.mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_compare_by_effective_length_ranks_by_answers_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

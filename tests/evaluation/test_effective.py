@@ -199,6 +199,7 @@ def by_last_place(text: list[int]) -> dict[int, float]:
     return {token: float(index) for index, token in enumerate(text)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [by_first_place, by_last_place])
 def test_model_that_ignores_the_question_does_not_answer_it(
     rank: Callable[[list[int]], dict[int, float]], minilm: EvalModel
@@ -216,6 +217,7 @@ def test_model_that_ignores_the_question_does_not_answer_it(
     assert found.effective_length is None
 
 
+@pytest.mark.slow
 def test_model_that_prefers_some_words_is_at_chance(minilm: EvalModel) -> None:
     """Each question has other rivals, so a preference for words does not decide many of them."""
     above = 0
@@ -230,6 +232,7 @@ def test_model_that_prefers_some_words_is_at_chance(minilm: EvalModel) -> None:
     assert above <= 1
 
 
+@pytest.mark.slow
 def test_masked_model_is_asked_at_the_end_of_the_text(minilm: EvalModel) -> None:
     found = measured(plan(masked_copier(minilm, matched=2, window=10_000), 512))
     assert set(found.tasks) == {"needle", "key"}
@@ -441,6 +444,7 @@ def no_model(*_: object) -> None:
     pytest.fail("a model was loaded")
 
 
+@pytest.mark.slow
 def test_evaluate_says_that_the_bundled_model_is_at_chance(book: Path) -> None:
     found = ctxextend.evaluate("tiny-gpt2", book, measure=["effective"])
     assert found.effective is not None

@@ -291,6 +291,7 @@ def invoke_evaluate(model: Path, texts: Path, *flags: str) -> Result:
     return CliRunner().invoke(build_app(), arguments)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Path) -> None:
     first = invoke_evaluate(extended, texts, "--tokens", "1024")
     second = invoke_evaluate(extended, texts, "--tokens", "1024")

@@ -179,6 +179,7 @@ def test_evaluate_takes_a_limit_of_the_tokenizer_without_one_in_the_config(
     assert evaluate_json(folder, text, "--measure", "context")["max_len"] == 48
 
 
+@pytest.mark.slow
 def test_evaluate_reads_a_type_that_no_list_has(
     make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from ctxextend import plan_resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import Keys, TableLocation, find_architecture, nested
-from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim, rotary_facts
+from ctxextend.families.rope import read_rope, rotary_dim, rotary_facts
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import (
     both_dialects,
@@ -23,6 +23,7 @@ from ctxextend.families.rope_dialects import (
     with_values,
 )
 from ctxextend.tables.method_facts import LIMITS
+from ctxextend.tables.rope_types import NEW, OLD
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 from tests.families.test_rope_settings import NAMES, load, loaded_settings, locate, read, scaled
 from tests.helpers import model_types, rules

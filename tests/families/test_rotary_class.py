@@ -9,7 +9,7 @@ import pytest
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.registry import ENTRIES
-from ctxextend.families.rotary_class import METHODS, class_family
+from ctxextend.families.rotary_class import FIXED_METHODS, class_family
 from tests.helpers.rotary_configs import NEW, SIZES, save_config
 from tests.helpers.trainings import succeed
 
@@ -32,7 +32,7 @@ def test_class_family_finds_the_facts_of_the_entry(model_type: str) -> None:
     (table,) = found.tables
     assert table.rope is not None
     old = positions.rope.old  # of transformers 4
-    assert table.rope._replace(old=old) == positions.rope._replace(methods=METHODS)
+    assert table.rope._replace(old=old) == positions.rope._replace(methods=FIXED_METHODS)
 
 
 def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> None:
@@ -48,7 +48,7 @@ def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> N
     assert loaded.rope_parameters["rope_type"] == "yarn"
     assert loaded.rope_parameters["rope_theta"] == 500_000.0
     (listed,) = list_families(["qwen3"])
-    assert listed.methods == METHODS
+    assert listed.methods == FIXED_METHODS
 
 
 def test_resize_takes_the_type_of_the_text_config_of_a_multimodal_type(forget: Forget) -> None:

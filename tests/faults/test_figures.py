@@ -52,6 +52,7 @@ def faulty_runs(server: ForkServer, fault: str) -> Iterator[tuple[Call, int, str
         yield call, done.code, done.stderr
 
 
+@pytest.mark.slow
 def test_save_killed_at_any_call_leaves_the_old_or_the_new_file(server: ForkServer) -> None:
     outcomes = []
     for call, code, _ in faulty_runs(server, "signal=KILL"):

@@ -178,6 +178,7 @@ def is_complete(page: Path) -> bool:
     return data.startswith(b"<!DOCTYPE html>") and data.rstrip().endswith(b"</html>")
 
 
+@pytest.mark.slow
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
     found = changing_calls(training.server, *COMPARE)
     page = Path("page.html")

@@ -1,6 +1,9 @@
 """Checkpoints with a few thousand parameters, built by transformers."""
 
+import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,8 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
 
 HEADS = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}
 BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
+
+BUILT = tempfile.TemporaryDirectory()
 
 # `formula` applies only to tables of sinusoids.
 LEARNED_METHODS = [name for name in METHODS if name != "formula"]
@@ -86,11 +91,16 @@ class Pico:
 def make(
     folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any
 ) -> Pico:
-    """Save a model with random weights."""
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
+    """Save a model with random weights, which is built once per process."""
     model_class = getattr(transformers, (BASES if base else HEADS)[model_type])
-    model_class(config).to(dtype).save_pretrained(folder)
+    name = repr((model_type, base, dtype, sorted(changes.items())))
+    built = Path(BUILT.name, hashlib.sha256(name.encode()).hexdigest())
+    if not built.exists():
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
+        model_class(config).to(dtype).save_pretrained(built)
+    shutil.copytree(built, folder, dirs_exist_ok=True)
+    torch.manual_seed(0)  # what a test draws next does not depend on the tests before it
     return Pico(folder, model_class)
 
 

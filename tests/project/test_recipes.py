@@ -330,6 +330,7 @@ def few_documents() -> list[str]:
     return some + variants
 
 
+@pytest.mark.slow
 def test_tiny_gpt2_script_trains_a_checkpoint(
     few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_write_figure_is_reproducible_in_each_format(
     assert b"dc:date" not in data
 
 
+@pytest.mark.slow
 def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Path) -> None:
     before = dict(rcParams)
     found = comparison(("linear", "copy"))
@@ -317,6 +318,7 @@ def test_tables_figure_has_a_row_per_part(tmp_path: Path) -> None:
     assert parts == ["encoder)"] * 4 + ["decoder)"] * 4
 
 
+@pytest.mark.slow
 def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: Path) -> None:
     names = ["$\\frac{$", "a\nb\x1b[31m", "位置", "--><script>", "n" * 200]
     names += [f"_table{number}" for number in range(7)]

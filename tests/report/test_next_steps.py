@@ -69,6 +69,7 @@ def test_after_verification_measures_or_shows() -> None:
     assert after_verification("m.gguf", passed=True) == "ctxextend inspect m.gguf"
 
 
+@pytest.mark.slow
 def test_screens_end_with_the_next_command_on_a_terminal() -> None:
     ctxextend.resize("tiny-gpt2", 256, output="longer")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}

@@ -389,6 +389,7 @@ SHARED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"]
 )

@@ -55,6 +55,7 @@ def test_train_logs_prints_and_returns_losses_at_short_and_long_positions(gpt2: 
     assert shown in result["stderr"]
 
 
+@pytest.mark.slow
 def test_train_of_a_model_with_broken_long_rows_has_a_high_long_loss_only(gpt2: Path) -> None:
     train_cli(gpt2, "good", "--trainable", "all", "--lr", 0.03, "--batch-size", 8, steps=25)
     train("good", "good-whole", "--window", NEW)
