@@ -145,7 +145,7 @@ def find_base(
     if provenance is None:
         return None
     first = provenance.steps[0]
-    tokenizers = (tokenizer, *(step.source.tokenizer for step in reversed(provenance.steps)))
+    tokenizers = (tokenizer, *(step.source.tokenizer for step in provenance.steps[::-1]))
     ref = replace(first.source, tokenizer=next(filter(None, tokenizers), None))
     return BaseCheckpoint(ref, first.fingerprint, provenance)
 

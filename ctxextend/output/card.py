@@ -125,11 +125,10 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
     provenance = read_provenance(checkpoint)
     if provenance is None:
         return None
-    for step in reversed(provenance.steps):
-        source: str = step.source.source
+    for step in provenance.steps[::-1]:
         # Only Hub models have a revision in recipes.
-        if step.source.revision and is_hub_id(source):
-            return source
+        if step.source.revision and is_hub_id(step.source.source):
+            return step.source.source
     return None
 
 
