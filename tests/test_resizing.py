@@ -104,7 +104,7 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget": 60}, "--budget requires --data"),
+        ({"budget": 60}, "--budget requires --tune"),
         ({"train": "book.txt"}, "--train and --steps must be used together"),
         ({"steps": 1}, "--train and --steps must be used together"),
         (

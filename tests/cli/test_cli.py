@@ -290,7 +290,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ),
         (
             "train m --data a --steps 5 --precision bf61",
-            "Invalid value for '--precision': Value error, 'bf61' is not one of 'auto', 'fp32', ",
+            "Invalid value for '--precision': 'bf61' is not one of 'auto', 'fp32', ",
         ),
         ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
         ("train m --data a --steps x", "Invalid value for '--steps': Input should be a valid"),

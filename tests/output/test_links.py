@@ -232,7 +232,7 @@ def test_resize_detects_that_a_linked_source_changed_while_it_was_read() -> None
     [
         ({"edit_only": True}, "--link cannot be used with --edit-only"),
         ({"train": "book.txt", "steps": 1}, "--link cannot be used with --train"),
-        ({"data": "book.txt"}, "--link cannot be used with --data, which trains"),
+        ({"tune": "book.txt"}, "--link cannot be used with --tune, which trains"),
     ],
 )
 def test_resize_refuses_links_of_weights_that_are_not_copied(
