@@ -26,7 +26,6 @@ from ctxextend.held_out import Ids
 NEEDLE = "needle"
 KEY = "key"
 TRACKING = "tracking"
-NEEDLE_TASKS = (NEEDLE, KEY, TRACKING)
 MAX_NEEDLES = 24  # of a text
 MIN_NEEDLES = 6  # fewer leave too few rivals
 SOLVED = 2  # chains with their answers before a question about another one
