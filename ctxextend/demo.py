@@ -1,181 +1,190 @@
-"""A guided demo on the bundled checkpoint.
+"""A guided demo: the end of a text asks for a word from its start.
 
-It compares methods, trains the rows of the best one, and writes past the old end. Training needs
-the extra `train`; without it, the demo ends after the comparison.
+A line ``key: value`` is far before the question ``key:``. No window of the bundled checkpoint has
+both, so it cannot answer; a longer one can. Training needs the extra `train`; without it, the demo
+ends after the resize.
 """
 
-import inspect
-import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from itertools import filterfalse
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from ctxextend.checkpoints.atomic_output import check_output
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint, protected_paths
+import numpy as np
+
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
-from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
-from ctxextend.comparison.tuning_settings import tuning_settings
-from ctxextend.evaluation.eval_model import CAUSAL
+from ctxextend.errors import TrainingError
+from ctxextend.evaluation.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
+from ctxextend.evaluation.needles import find_words
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import OpenedModel, identify_model
-from ctxextend.plan.plan import Plan
+from ctxextend.plan.opened_model import identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
-from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
+from ctxextend.recipe import CheckpointRef, Resize
 
-DEMO_SOURCE = "tiny-gpt2"
-DEMO_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first=128")
-DEMO_STEPS = 250  # less than a minute
-DEMO_TEXT = inspect.getfullargspec  # whose documentation was not trained on
-WRITTEN_TOKENS = 64
+DEMO_SOURCE = "tiny-lookup"
+DEMO_LENGTH = 512
+LINES = 12  # that a text states, and is asked about
+ASKED_TEXTS = 8
+TRAINING_LINES = 24
+TRAINING_TEXTS = 400
+SHORTEST_TRAINING_TEXT = 300  # tokens
+DEMO_STEPS = 150  # a minute on a CPU
+SHOWN = 1  # the index of the question that is shown
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a checkpoint answers: its likeliest next token."""
+
+    name: str
+    tokens: int  # that it reads, of the end of a text
+    answer: str  # to the question that is shown
+    beyond: float  # share of right answers to lines outside the window of the base
+    within: float  # share of right answers to lines in it
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the demo; what needs training is None without it."""
+    """The result of the demo."""
 
     source: str
-    method: str  # the method that the comparison recommends
+    method: str  # of the resize
     max_len_before: int
     max_len_after: int
-    steps: int = 0  # of training the rows
-    trainable: str | None = None  # which rows: ``new`` or ``positions``
-    documents: int = 0  # of Python's documentation that they were trained on
-    loss_before: float | None = None  # on held-out text at the new length, before training
-    loss_after: float | None = None  # the same after training
-    prompt: str | None = None  # text that takes all positions of the base checkpoint
-    failure: str | None = None  # the error when the base checkpoint gets one token more
-    text_before: str | None = None  # what the resized checkpoint writes before training
-    text_after: str | None = None  # the same after training
+    text: str  # one of the texts, without a question
+    question: str  # about it, ``key:``
+    expected: str  # the right answer
+    readers: tuple[Answers, ...]  # the base, the resized and, with the extra `train`, a trained one
+    steps: int  # of training; 0 without the extra
 
 
-def check_can_train() -> None:
-    """Check that what training needs is installed.
-
-    Raises:
-        TrainingError: The extra `train` is not.
-    """
-    import_module("ctxextend.training.parallel")  # imports it, or raises
-
-
-def check_demo_output(output: Path, *, force: bool) -> None:
-    """Check, before anything is measured, that the trained checkpoint can be written.
-
-    Raises:
-        OutputError: It cannot.
-    """
-    checkpoint = _open_demo().checkpoint
-    files = dict.fromkeys(checkpoint.files, 0)
-    check_output(output, protected_paths(checkpoint), files, force=force)
+def can_train() -> bool:
+    """Return whether the extra `train` is installed."""
+    try:
+        import_module("ctxextend.training.parallel")
+    except TrainingError:
+        return False
+    return True
 
 
-def compare_demo(progress: Progress, threads: int | None) -> Comparison:
-    """Compare methods on the bundled checkpoint, at twice its length."""
-    for module in ("torch", "transformers"):  # fail before anything is measured
-        import_module(module)
-    evaluate = EvaluateMethods(measure=("position",), threads=threads)
-    settings = Compare.from_request("2x", evaluate, DEMO_METHODS)
-    comparison = compare_model(_open_demo(), settings, progress)
-    return replace(comparison, notes=(), warnings=())
-
-
-def train_demo(
-    to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress
-) -> Demo:
-    """Resize the bundled checkpoint, train its rows, and continue a text past the old end.
+def run_demo(progress: Progress) -> Demo:
+    """Resize the bundled checkpoint, train it if possible, and ask each one about texts.
 
     Args:
-        to: The new context length.
-        method: How rows are created.
-        output: Where the trained checkpoint is written.
-        force: Whether it may replace a checkpoint.
-        threads: CPU threads; None: see `torch_threads`.
         progress: Called with the tokens of training.
 
     Raises:
-        CtxextendError: The output cannot be written, or training fails.
+        CtxextendError: A library is missing, or training fails.
     """
-    from ctxextend.models.load import continue_text, load
-    from ctxextend.training.train import train_recipe
+    for library in ("torch", "transformers"):  # else each would fail in its own way
+        import_module(library)
+    # The bundled checkpoint, even if the current folder has a folder of the same name.
+    base = open_checkpoint(bundled_source(DEMO_SOURCE), None)
+    planned = prepare_resize(identify_model(base, CheckpointRef(DEMO_SOURCE)), Resize(DEMO_LENGTH))
+    window = planned.plan.max_len_before
+    tokenizer = TextTokenizer.open(base.root)
+    documents = python_documents()
+    builder = _text_builder(tokenizer, filter(is_held_out, documents), LINES)
+    texts = [builder.text(DEMO_LENGTH, index) for index in range(ASKED_TEXTS)]
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        resized = _open(planned.execute(folder / "resized").output)
+        checkpoints = [("base", base, window), ("resized", resized, DEMO_LENGTH)]
+        if can_train():
+            from ctxextend.training.start import train
 
-    planned = prepare_resize(_open_demo(), Resize(to, method=method))
-    plan = planned.plan
-    length = plan.max_len_before
-    model_class = plan.checkpoint.model_class
-    with tempfile.TemporaryDirectory() as folder:
-        settings, documents = _write_training_text(plan, Path(folder), threads)
-        recipe = Recipe(plan.model.ref, plan.settings, settings)
-        trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
-        untrained = planned.execute(Path(folder) / "untrained")
-        base_model, _ = load(plan.checkpoint, model_class)
-        model_before, _ = load(_open(untrained.output), model_class)
-        model_after, _ = load(_open(trained.output), model_class)
-    tokenizer = TextTokenizer.open(plan.checkpoint.root).tokenizer
-    text = inspect.getdoc(DEMO_TEXT) or ""
-    with torch_threads(base_model, threads):
-        failure = _failure_at(base_model, plan.tables[0].name, length + 1)
-        prompt, before = continue_text(model_before, tokenizer, text, length, WRITTEN_TOKENS)
-        _, after = continue_text(model_after, tokenizer, text, length, WRITTEN_TOKENS)
+            others = (text for text in documents if not is_held_out(text))
+            training = _text_builder(tokenizer, others, TRAINING_LINES)
+            data = write_documents(folder / "texts.jsonl", _training_texts(training, tokenizer))
+            result = train(
+                resized.root,
+                data,
+                DEMO_STEPS,
+                output=folder / "trained",
+                trainable="all",
+                batch_size=4,
+                seq_len=DEMO_LENGTH,
+                save="last",
+                progress=progress,
+            )
+            checkpoints.append(("trained", _open(result.output), DEMO_LENGTH))
+        readers = tuple(
+            _ask(name, checkpoint, tokenizer, texts, tokens, window)
+            for name, checkpoint, tokens in checkpoints
+        )
+    shown = texts[0].questions[SHOWN]
     return Demo(
         source=DEMO_SOURCE,
-        method=method,
-        max_len_before=length,
-        max_len_after=plan.max_len_after,
-        steps=DEMO_STEPS,
-        trainable=str(settings.trainable),
-        documents=documents,
-        loss_before=trained.loss_before,
-        loss_after=trained.loss_after,
-        prompt=prompt,
-        failure=failure,
-        text_before=before,
-        text_after=after,
+        method=planned.plan.choice_of(planned.plan.tables[0]).name,
+        max_len_before=window,
+        max_len_after=DEMO_LENGTH,
+        text=tokenizer.tokenizer.decode(texts[0].ids),
+        question=tokenizer.tokenizer.decode(shown.ids).strip(),
+        expected=tokenizer.tokenizer.decode([shown.answer]).strip(),
+        readers=readers,
+        steps=DEMO_STEPS if len(readers) > 2 else 0,
     )
-
-
-def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> tuple[Train, int]:
-    """Write Python's documentation into a folder.
-
-    Returns:
-        The settings to train rows on it, and the number of documents.
-    """
-    documents = python_documents()
-    held_out = filter(is_held_out, documents)
-    trained_on = list(filterfalse(is_held_out, documents))
-    text = write_documents(folder / "text.jsonl", trained_on)
-    settings = replace(
-        tuning_settings(plan, (text,), CAUSAL),
-        eval_data=(write_documents(folder / "held-out.jsonl", held_out),),
-        steps=DEMO_STEPS,
-        eval_every=DEMO_STEPS,
-        save_every=DEMO_STEPS,
-        threads=threads,
-    )
-    return settings, len(trained_on)
-
-
-def _failure_at(model: Any, table: str, length: int) -> str:
-    """Return the error of a model that reads so many tokens."""
-    from ctxextend.models.load import run_on_tokens
-
-    try:
-        run_on_tokens(model, table, length)
-    except (IndexError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "it did not fail"
 
 
 def _open(folder: Path) -> Checkpoint:
     return open_checkpoint(resolve_source(folder))
 
 
-def _open_demo() -> OpenedModel:
-    """Open the bundled checkpoint, even if the current folder has a folder of the same name."""
-    checkpoint = open_checkpoint(bundled_source(DEMO_SOURCE), None)
-    return identify_model(checkpoint, CheckpointRef(DEMO_SOURCE))
+def _text_builder(tokenizer: TextTokenizer, documents: Iterable[str], lines: int) -> NeedleTexts:
+    haystack = np.concatenate(tokenizer.encode_all(list(documents)))
+    words = find_words(tokenizer, DEMO_SOURCE, haystack, seed=0)
+    return NeedleTexts(words, haystack, needles=lines, seed=0, form=NEEDLES_FORM)
+
+
+def _training_texts(builder: NeedleTexts, tokenizer: TextTokenizer) -> Iterator[str]:
+    """Yield texts that end with all of their questions and answers."""
+    random = np.random.default_rng(0)
+    for index in range(TRAINING_TEXTS):
+        answers = builder.needles * builder.words.needle_tokens
+        length = int(random.integers(SHORTEST_TRAINING_TEXT, DEMO_LENGTH + 1))
+        text = builder.text(length - answers, index)
+        parts = [text.ids]
+        for question in random.permutation(np.arange(builder.needles)):
+            asked = text.questions[question]
+            parts += [asked.ids, np.array([asked.answer]), builder.words.after]
+        yield tokenizer.tokenizer.decode(np.concatenate(parts))
+
+
+def _ask(
+    name: str,
+    checkpoint: Checkpoint,
+    tokenizer: TextTokenizer,
+    texts: Sequence[NeedleText],
+    tokens: int,
+    window: int,
+) -> Answers:
+    """Ask a checkpoint all questions about the last tokens of texts."""
+    import torch
+
+    from ctxextend.models.load import load
+
+    model, _ = load(checkpoint, checkpoint.model_class)
+    first = ""
+    right: dict[bool, list[bool]] = {True: [], False: []}  # by whether the line is in the window
+    for text in texts:
+        questions = text.questions[:-1]  # the last line is next to its question
+        rows = np.stack([np.concatenate([text.ids, asked.ids]) for asked in questions])
+        with torch.inference_mode():
+            logits = model(input_ids=torch.from_numpy(rows[:, -tokens:])).logits[:, -1]
+        answers = logits.argmax(dim=-1).tolist()
+        for asked, row, answer in zip(questions, rows, answers, strict=True):
+            # The key is two tokens before its value.
+            right[asked.answer in row[2 - window :]].append(answer == asked.answer)
+        if not first:
+            first = tokenizer.tokenizer.decode([answers[SHOWN]]).strip()
+    return Answers(
+        name=name,
+        tokens=tokens,
+        answer=first,
+        beyond=float(np.mean(right[False])),
+        within=float(np.mean(right[True])),
+    )

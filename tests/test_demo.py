@@ -1,8 +1,7 @@
-"""The demo, with few windows and one step of training."""
+"""The demo, on few texts and with one step of training."""
 
 import hashlib
 import json
-import re
 import signal
 import sys
 from pathlib import Path
@@ -13,11 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
+from ctxextend.checkpoints.folder import open_checkpoint
+from ctxextend.checkpoints.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.comparison import python_text
-from ctxextend.errors import TrainingError
-from ctxextend.models import load as running
-from ctxextend.report.figures import FileKind
+from ctxextend.plan.opened_model import identify_model
+from ctxextend.recipe import CheckpointRef
 from tests.helpers.json_schemas import check_result
 
 
@@ -27,124 +27,73 @@ def demo(*arguments: str) -> Result:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare and train for one step on little text, and write few tokens."""
     documents = [topic for topic in topics.values() if len(topic) < 3000]
-    for module in (demonstration, python_text):
-        monkeypatch.setattr(module, "python_documents", lambda: documents)
-    monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
+    monkeypatch.setattr(demonstration, "python_documents", lambda: documents)
+    monkeypatch.setattr(demonstration, "ASKED_TEXTS", 1)
+    monkeypatch.setattr(demonstration, "TRAINING_TEXTS", 40)
     monkeypatch.setattr(demonstration, "DEMO_STEPS", 1)
 
 
 @pytest.mark.usefixtures("short")
-def test_demo_compares_trains_and_writes_past_the_old_end() -> None:
-    Path("tiny-gpt2").mkdir()  # the demo must use the bundled checkpoint
-    done = demo("-o", "kept")
+def test_demo_asks_the_base_the_resized_and_the_trained_checkpoint() -> None:
+    Path("tiny-lookup").mkdir()  # the demo must use the bundled checkpoint
+    done = demo("--json")
     assert done.exit_code == 0, done.output
-    assert "128 -> 256 positions, 5 methods" in done.stdout
-    assert "Training the rows for 1 step changes the perplexity at 256 tokens from " in done.stdout
-    assert "Get the names and default values" in done.stdout
-    assert "IndexError" in done.stdout
-    assert json.loads(Path("kept/config.json").read_text("utf-8"))["n_positions"] == 256
-    assert "trained:" in Path("kept/ctxextend.yaml").read_text("utf-8")
-    page = Path("ctxextend-demo.html").read_text("utf-8")
-    assert "bands" in page
-    assert re.search("after the comparison, the position table of .*, 1 step on .* documents", page)
-    next_command = "ctxextend resize tiny-gpt2 --to 256 --tune TEXT"
-    assert f"Next: <code>{next_command}</code>" in page
-    assert done.stdout.splitlines()[-1] == f"Next, on your text: {next_command}"
-
-
-@pytest.mark.usefixtures("short")
-def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() -> None:
-    Path("folder").mkdir()
-    done = demo("--json", "-o", "folder/kept")
     values = json.loads(done.stdout)
     check_result(values)
-    assert (values["command"], values["max_len_after"], values["steps"]) == ("demo", 256, 1)
-    assert values["output"] == "folder/kept"
-    assert values["method"] == values["comparison"]["recommended"]
-    assert values["text_before"]
-    assert values["text_after"]
-    assert Path("folder/ctxextend-demo.html").is_file()
+    base, resized, trained = values["readers"]
+    assert (base["tokens"], resized["tokens"], trained["tokens"]) == (128, 512, 512)
+    assert base["beyond"] == 0
+    assert base["within"] > 0.9
+    assert base["answer"] != values["expected"]
+    assert resized["beyond"] > 0
+    assert f"\n{values['question']} {values['expected']}\n" in values["text"]
+    assert [path.name for path in Path().iterdir()] == ["tiny-lookup"]
 
 
 @pytest.mark.usefixtures("short")
-def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
+def test_demo_without_the_training_extra_ends_after_the_resize(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail() -> None:
-        raise TrainingError("Training requires accelerate, which is not installed.")
-
-    monkeypatch.setattr(demonstration, "check_can_train", fail)
+    monkeypatch.setattr(demonstration, "can_train", lambda: False)
     done = demo()
     assert done.exit_code == 0, done.output
-    assert "128 -> 256 positions, 5 methods" in done.stdout
-    assert "Training the rows" not in done.output
-    said = "To also train its rows and write past the old end: pip install 'ctxextend[train]'"
-    assert said in done.stderr.splitlines()
-    values = json.loads(demo("--json").stdout)
-    check_result(values)
-    assert (values["method"], values["steps"], values["loss_after"], values["output"]) == (
-        "bands",
-        0,
-        None,
-        None,
-    )
-    # Without training, there would be nothing to keep.
-    failed = demo("--output", "kept")
-    assert (failed.exit_code, failed.stdout) == (1, "")
-    assert failed.stderr == "Error: Training requires accelerate, which is not installed.\n"
-    assert not Path("kept").exists()
+    assert "pip install 'ctxextend[train]'" in done.stdout
+    assert "trained for" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "Next: ctxextend resize tiny-lookup --to 512"
 
 
-def test_demo_without_the_plot_extra_prints_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",))
-    )
-    failed = demo("--report", "page.html")
-    assert failed.exit_code == 1
-    assert failed.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+@pytest.mark.slow
+def test_demo_shows_what_training_brings() -> None:
+    base, resized, trained = json.loads(demo("--json").stdout)["readers"]
+    assert base["beyond"] < 0.05 < 0.2 < resized["beyond"] < 0.8 < trained["beyond"]
+    assert min(base["within"], trained["within"]) > 0.9
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers"])
-def test_demo_without_torch_writes_nothing(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_without_torch_says_so(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    done = demo("-o", "kept")
-    assert (done.exit_code, list(Path().iterdir())) == (1, [])
+    done = demo()
+    assert done.exit_code == 1
     assert f"This needs {library}: pip install {library}" in done.stderr
 
 
-def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
-    assert demo("--report", "page.txt").exit_code == 2
-    done = demo("--report", "none/page.html", "-o", "kept")
-    assert done.exit_code == 1
-    assert "none does not exist.\nCreate it first." in done.stderr
-    assert not Path("kept").exists()
-
-
 @pytest.mark.usefixtures("short")
-def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "load", lambda *_: signal.raise_signal(signal.SIGINT))
+def test_demo_interrupted_by_ctrl_c_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ctxextend.evaluation.eval_model.load", lambda *_: signal.raise_signal(signal.SIGINT)
+        demonstration, "_training_texts", lambda *_: signal.raise_signal(signal.SIGINT)
     )
-    assert demo("-o", "kept").exit_code == 130
+    done = demo()
+    assert (done.exit_code, done.stderr) == (130, "Stopped: nothing was kept.\n")
     assert not list(Path().iterdir())
 
 
-def test_default_text_is_held_out_documents_or_else_long_ones_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    documents = python_text.python_documents()
-    monkeypatch.setattr(python_text, "python_documents", lambda: documents)
-
+def test_default_text_is_held_out_documents_or_else_long_ones_first() -> None:
     def texts(kind: str) -> list[str]:
-        opened: Any = demonstration._open_demo()
-        source = opened.checkpoint.source._replace(kind=kind)
-        object.__setattr__(opened.checkpoint, "source", source)
-        return python_text.default_documents(opened)
+        checkpoint: Any = open_checkpoint(bundled_source("tiny-gpt2"), None)
+        source = checkpoint.source._replace(kind=kind)
+        object.__setattr__(checkpoint, "source", source)
+        return python_text.default_documents(identify_model(checkpoint, CheckpointRef("tiny-gpt2")))
 
     held_out, long = texts("bundled"), texts("folder")
     assert len(held_out) == len(set(held_out)) > 100

@@ -26,7 +26,8 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
-BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
+_BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
+BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_lookup"}  # by name
 
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")

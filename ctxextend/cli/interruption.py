@@ -11,6 +11,7 @@ WITH_RESUME = ("train", "run")
 # take as long again.
 WITHOUT_OUTPUT = {
     "compare": "measured",
+    "demo": "kept",
     "evaluate": "measured",
     "families": "printed",
     "inspect": "inspected",
@@ -50,7 +51,7 @@ def _saved_states() -> Iterator[str]:
     """Yield the step and the folder of each training run that can be resumed."""
     module, registry = RUN_FOLDERS
     for folder in getattr(sys.modules.get(module), registry, ()):
-        if folder.keeps_saves and folder.step:
+        if folder.keeps_saves and folder.step and folder.path.exists():
             yield f"after step {folder.step}, saved in {folder.path}"
 
 

@@ -1,4 +1,4 @@
-"""How a table is trained on a text: the same in `resize --tune` and in the demo."""
+"""How `resize --tune` trains a table on a text."""
 
 from dataclasses import replace
 

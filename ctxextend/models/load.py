@@ -522,26 +522,3 @@ def _bytes(values: "torch.Tensor") -> "torch.Tensor":
     import torch
 
     return values.contiguous().flatten().view(torch.uint8)
-
-
-def continue_text(
-    model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int
-) -> tuple[str, str]:
-    """Return the first tokens of a text, and what a causal language model writes after them.
-
-    The model writes with beam search, and does not stop.
-    """
-    encoded = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")
-    end = tokenizer.eos_token_id
-    with quiet_transformers():
-        (ids,) = model.generate(
-            encoded["input_ids"],
-            max_new_tokens=new_tokens,
-            suppress_tokens=[end],
-            pad_token_id=end,
-            do_sample=False,
-            num_beams=4,
-            no_repeat_ngram_size=4,
-        )
-    read = encoded["input_ids"].shape[1]  # a short text has fewer tokens
-    return str(tokenizer.decode(ids[:read])), str(tokenizer.decode(ids[read:]))

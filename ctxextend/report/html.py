@@ -130,7 +130,6 @@ def write_report(
     path: Path,
     command: str = "",
     next_command: str | None = None,
-    training: str = "",
 ) -> None:
     """Write a result, and the command that produced it, as one HTML file.
 
@@ -141,7 +140,6 @@ def write_report(
         path: The file.
         command: The command that produced the result.
         next_command: The command to type next.
-        training: What was trained after a comparison.
 
     Raises:
         OutputError: It cannot be written.
@@ -155,7 +153,6 @@ def write_report(
         verdict=report.verdict.split("`"),  # every second part is a name
         versions=_date_and_versions(),
         next_command=next_command,
-        training=training,
     )
     figures.save(path, page.encode())
 

@@ -54,7 +54,7 @@ def interrupt(*_: object, **__: object) -> None:
             "verify tiny-gpt2 --deep",
             "Stopped: nothing was verified.\n",
         ),
-        ("ctxextend.comparison.comparison_run.compare_model", "demo", NOTHING),
+        ("ctxextend.demo.find_words", "demo", "Stopped: nothing was kept.\n"),
         (
             "ctxextend.evaluation.evaluate.open_text",
             "evaluate tiny-gpt2 --data book.txt",
@@ -218,5 +218,5 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
 
 
 def test_every_command_that_writes_no_checkpoint_has_a_word_for_what_was_not_done() -> None:
-    writing = {"resize", "convert", "train", "run", "demo"}
+    writing = {"resize", "convert", "train", "run"}
     assert {*COMMANDS} - writing == {*WITHOUT_OUTPUT}

@@ -9,7 +9,6 @@ import torch
 import transformers
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
-from ctxextend.models.load import continue_text
 from tests.helpers import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -253,27 +252,3 @@ def test_extend_model_supports_removed_and_replaced_modules(make_pico: MakePico)
     model.transformer.h[0].attn = torch.nn.Identity()
     extend_model(model, to=NEW, method="linear")
     assert len(model.transformer.wpe.weight) == NEW
-
-
-class LetterTokenizer:
-    """A tokenizer with one token per letter; it decodes tokens as their number."""
-
-    eos_token_id = 0
-
-    def __call__(
-        self, text: str, *, truncation: bool, max_length: int, return_tensors: str
-    ) -> dict[str, torch.Tensor]:
-        assert truncation and return_tensors == "pt"
-        return {"input_ids": torch.arange(1, len(text) + 1)[None, :max_length]}
-
-    def decode(self, ids: torch.Tensor) -> str:
-        return str(len(ids))
-
-
-@pytest.mark.parametrize("prompt", [2, 8])
-def test_continue_text_returns_no_written_token_as_the_prompt(
-    prompt: int, make_pico: MakePico
-) -> None:
-    model = make_pico("gpt2").load()
-    found = continue_text(model, LetterTokenizer(), "abcd", prompt, 3)
-    assert found == (str(min(prompt, 4)), "3")

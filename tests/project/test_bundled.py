@@ -1,4 +1,4 @@
-"""The bundled checkpoint."""
+"""The bundled checkpoints."""
 
 import math
 import re
@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import tiny_gpt2
+import tiny_lookup
 from corpus import documents, split, tokenize
 from ctxextend import resize
 from ctxextend.checkpoints.source import BUNDLED
@@ -38,6 +39,21 @@ def test_tiny_gpt2_matches_its_model_card() -> None:
     )
     assert stated
     assert math.exp(loss) == pytest.approx(float(stated[1]), rel=0.1)
+
+
+@pytest.mark.slow
+def test_tiny_lookup_matches_its_model_card() -> None:
+    folder = BUNDLED["tiny-lookup"]
+    card = (folder / "README.md").read_text()
+    model = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    _, held_out = split(documents())
+    tokens = tokenize(tokenizer, held_out, tiny_lookup.END_OF_TEXT).numpy()
+    shares = tiny_lookup.accuracies(model, tiny_lookup.find_words(tokenizer), tokens, 128)
+    assert "| 128 | 100% (100%) | 100% (100%) |" in card
+    assert shares.min() > 0.95
+    assert f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters" in card
+    assert sum(len(data) for data in pico.contents(folder).values()) <= 4_000_000
 
 
 @pytest.mark.parametrize("method", pico.LEARNED_METHODS)

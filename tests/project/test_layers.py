@@ -90,6 +90,7 @@ ALLOWED = {
     "comparison": {"accelerate", "torch", "transformers"},
     "report": {"jinja2", "markupsafe", "matplotlib"},
     "cli": {"plotext", "rich", "typer"},
+    "demo": {"torch"},
 }
 # They need torch at module level, and are themselves imported inside functions.
 IMPORT_TORCH = {

@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner, Result
 
-import copying
 import corpus
 import mini_bert
 import rotary_lm
 import tiny_gpt2
+import tiny_lookup
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
 from ctxextend.recipe_file import read_recipe
@@ -392,14 +392,14 @@ def test_rotary_lm_script_trains_a_llama(
     pico.logits(model, 128)
 
 
-def test_copying_script_trains_a_checkpoint_and_checks_it(
+def test_lookup_script_trains_a_checkpoint_and_checks_it(
     few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    folder = tmp_path / "copying"
-    arguments = ["copying.py", str(folder), "--steps", "3", "--context", "128"]
+    folder = tmp_path / "lookup"
+    arguments = ["tiny_lookup.py", str(folder), "--steps", "3", "--context", "128"]
     monkeypatch.setattr("sys.argv", arguments)
-    copying.main()
+    tiny_lookup.main()
     card = (folder / "README.md").read_text()
     assert re.search(r"\| 128 \| \d+% \(\d+%\)", card)
 
@@ -409,17 +409,17 @@ def test_copying_script_trains_a_checkpoint_and_checks_it(
 
 
 def test_training_text_has_the_answers_to_its_questions(few_documents: list[str]) -> None:
-    tokenizer = copying.train_tokenizer(few_documents, 128)
-    words = copying.find_words(tokenizer)
-    tokens = corpus.tokenize(tokenizer, few_documents, copying.END_OF_TEXT).numpy()
+    tokenizer = tiny_lookup.train_tokenizer(few_documents, 128)
+    words = tiny_lookup.find_words(tokenizer)
+    tokens = corpus.tokenize(tokenizer, few_documents, tiny_lookup.END_OF_TEXT).numpy()
     rng = np.random.default_rng(0)
     answers = 0
     for _ in range(20):
-        text = copying.training_text(words, tokens, 128, rng)
+        text = tiny_lookup.training_text(words, tokens, 128, rng)
         assert len(text.ids) == len(text.weights) == 128
-        lines = [text.ids[start : start + copying.LINE_TOKENS] for start in range(128)]
+        lines = [text.ids[start : start + tiny_lookup.LINE_TOKENS] for start in range(128)]
         for position, weight in enumerate(text.weights):
-            if weight == copying.ANSWER_WEIGHT:
+            if weight == tiny_lookup.ANSWER_WEIGHT:
                 line = lines[position - 3]
                 assert lines.index(line) < position - 3
                 answers += 1
