@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +73,8 @@ SCREEN = DOCS / "inspect.svg"
 CHANGED_FILE = re.compile(
     r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE
 )
+# A ratio of perplexities in a file of results.
+RATIO = re.compile(r"x (?P<value>[\d.]+)(?: ± (?P<width>[\d.]+))?")
 LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
 # Web fonts: the image must not load anything from other sites.
@@ -163,31 +166,42 @@ def rotary_methods_table() -> str:
     return markdown(("`--method`", "what it does", outputs, length, "use when", "source"), body)
 
 
+def in_per_cent(ratio: str) -> str:
+    """Return a ratio, such as "x 1.022 ± 0.005", as a change: "+2.2 ± 0.5 %"."""
+
+    def change(match: re.Match[str]) -> str:
+        # An exact 1 has no interval.
+        if match["width"] is None:
+            return "0 %"
+        value, width = (Decimal(match[name]).scaleb(2) for name in ("value", "width"))
+        return f"{value - 100:+f} ± {width:f} %"
+
+    return RATIO.sub(change, ratio)
+
+
 def smollm2_table() -> str:
-    """Return the methods on SmolLM2, as ratios to the base."""
+    """Return the perplexity of the methods on SmolLM2, in per cent against the base."""
     results = json.loads((ROOT / "benchmarks" / "results" / "smollm2.json").read_text("utf-8"))
     heads = ["", "beyond 8,192", "up to 8,192", "generated past 8,192", "short, batched with long"]
     rows = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     for row in results.values():
-        cells = [row[key] for key in ("name", "long", "short", "generated", "batch")]
-        rows.append(f"| {' | '.join(cells)} |")
+        cells = [in_per_cent(row[key]) for key in ("long", "short", "generated", "batch")]
+        rows.append(f"| {' | '.join((row['name'], *cells))} |")
     return "\n".join(rows) + "\n"
 
 
 def schemes_table() -> str:
-    """Return the cost of a longer context by position scheme; `benchmarks/schemes.py` measures."""
+    """Return what a longer context costs by position scheme, in per cent against the base."""
     results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
     columns = {
-        "base": "base, sliding",
-        "untrained": "at 512, not trained",
-        "ratio": "ratio",
+        "ratio": "at 512, not trained",
         "short": "on inputs of 128",
-        "trained_ratio": "both after 100 steps",
+        "trained_ratio": "at 512, both after 100 steps",
     }
     body = list[tuple[str, ...]]()
     for name, scheme in results.items():
         method = scheme["method"]
-        body.append((name, f"`{method}`", *(scheme[key] for key in columns)))
+        body.append((name, f"`{method}`", *(in_per_cent(scheme[key]) for key in columns)))
     return markdown(("scheme", "method", *columns.values()), body, numbers=len(columns))
 
 
@@ -448,6 +462,19 @@ def linked_file(page: Path, target: str) -> Path | None:
     if "://" in target:
         return None
     return page.parent / target
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        ("x 1.0219 ± 0.0049", "+2.19 ± 0.49 %"),
+        ("x 0.946 ± 0.014", "-5.4 ± 1.4 %"),
+        ("x 8.0 ± 2.2", "+700 ± 220 %"),
+        ("x 1.00, identical", "0 %, identical"),
+    ],
+)
+def test_in_per_cent_keeps_the_digits_of_a_ratio(ratio: str, expected: str) -> None:
+    assert in_per_cent(ratio) == expected
 
 
 def test_page_links_exist() -> None:
