@@ -115,8 +115,9 @@ text, with 95 % intervals by trial. The model as it is reads 4,096 tokens in thi
 ([effective length](#effective-length))."""
 INTRODUCTION = """\
 In brackets: 95 % intervals by trial. SmolLM2-135M accepts {short:,} tokens. {verdict} In
-{seconds:.0f} s. [What is asked](https://ctxextend.github.io/ctxextend/guides/effective-context/), and
-how that relates to the scores of larger models in RULER."""
+{seconds:.0f} s.
+[What is asked](https://ctxextend.github.io/ctxextend/guides/effective-context/), and how that
+relates to the scores of larger models in RULER."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER WIKITEXT"
 
 Losses = Sequence[NDArray[np.float64]]  # of each window

@@ -300,10 +300,7 @@ def test_card_code_runs_on_a_local_folder(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", CARDS)
 def test_card_commands_make_the_model(page: str, tmp_path: Path) -> None:
-    texts = [
-        f"{path.name} {path.read_text('utf-8')}"
-        for path in sorted(RESULTS.iterdir())
-    ]
+    texts = [f"{path.name} {path.read_text('utf-8')}" for path in sorted(RESULTS.iterdir())]
     pairs = [{"anchor": text[:200], "positive": text} for text in texts]
     Path("pairs.jsonl").write_text("\n".join(map(json.dumps, pairs * 8)))
     documents = [{"text": text} for text in texts]
