@@ -43,7 +43,6 @@ __all__ = [
     "halves",
     "measure_minute",
     "minute_tables",
-    "ratio_text",
     "tune",
 ]
 

@@ -12,8 +12,8 @@ trained on. - CSV: file or URL with a column `rxn`, by default the examples of r
 
 Parts named `minute-*` train for a minute on all cores: keep the machine idle.
 
-Writes one JSON file per part, which a second run reuses, the page results.md with all of them, and
-real.json with the points of the figures; prints the short table of the page.
+Writes one JSON file per part, which a second run reuses, the page real.md with all of them, and
+real.json with the points of the figures: see benchmarks/results.
 """
 
 import argparse
@@ -45,7 +45,6 @@ from benchmarks.minute import (
     measure_minute,
     minute_points,
     minute_tables,
-    ratio_text,
 )
 from benchmarks.minute_search import (
     TOKENS_HEAD,
@@ -525,8 +524,8 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     parts = [part for part in PARTS if part.name in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     yield (
-        f"## Models and versions\n\nWritten on {date.today()} by\n\n    "
-        f"{COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
+        "# Real checkpoints and judged models\n\n## Models and versions\n\n"
+        f"Written on {date.today()} by\n\n    {COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
     )
     yield HELD_OUT_ROWS
     held_out = [part for part in parts if part.hold_out]
@@ -564,22 +563,6 @@ def _score_table_of(
     chosen = [part for part in parts if part.model == model]
     if chosen:
         yield from score_table(chosen, results, base)
-
-
-def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table of what a minute is worth on held-out rows, for the page."""
-    lengths = ("2 x", "4 x")
-    columns = [f"{AUTO}, {length} | after a minute" for length in lengths]
-    yield f"| model | {' | '.join(columns)} |\n|---|{'---:|' * 2 * len(lengths)}"
-    held_out = [minute for minute in MINUTES if minute.hold_out and not minute.keeps_rows]
-    for model in dict.fromkeys(minute.model for minute in held_out):
-        cells = [model]
-        for minute in sorted(held_out, key=lambda part: part.to // part.before):
-            if minute.model == model and minute.name in results:
-                result = results[minute.name]
-                cells += [ratio_text(result, "before"), ratio_text(result, "after")]
-        if len(cells) > 1:
-            yield f"| {' | '.join(cells)} |"
 
 
 def figure_points(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -628,10 +611,9 @@ def main() -> None:
         path = _result_path(part, arguments)
         if path.exists():
             results[part.name] = json.loads(path.read_text("utf-8"))
-    (arguments.out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
+    (arguments.out / "real.md").write_text("\n".join(page(results)) + "\n", "utf-8")
     points = json.dumps(figure_points(results), indent=1, ensure_ascii=False)
     (arguments.out / "real.json").write_text(f"{points}\n", "utf-8")
-    print("\n".join(short_table(results)))
 
 
 def _result_path(part: AnyPart, arguments: argparse.Namespace) -> Path:

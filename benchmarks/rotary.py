@@ -5,8 +5,8 @@ training steps.
     python -m benchmarks.rotary MODEL [--out DIR]
 
 Trains and scores on the code of Python's standard library, split by document as in the training of
-the model. Writes one JSON file per length, which a second run reuses, and the page rotary.md, a
-section of docs/results.md.
+the model. Writes one JSON file per length, which a second run reuses, and rotary.md, the page
+of benchmarks/results.
 """
 
 import argparse
@@ -215,7 +215,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     before = results[0]["before"]
     lengths = [f"{result['before']} → {result['to']}" for result in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    yield f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n"
+    yield f"# Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n"
     yield INTRODUCTION.format(before=before, steps=STAGES[1])
 
     all_cells: list[list[str]] = []

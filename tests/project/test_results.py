@@ -1,0 +1,261 @@
+"""Pages state of results what the files of `benchmarks/results` contain, and no other number."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from tests.helpers.measured import (
+    AGAINST_WHOLE,
+    check_statements,
+    higher,
+    ratio,
+    read_points,
+    results_table,
+    span,
+    window_search,
+)
+from tests.helpers.repository import ROOT
+
+
+def held_out(method: str, times: int) -> list[float]:
+    """Return how much a method costs on tables that are cut and extended by a factor."""
+    return [
+        part["ratios"][method][0]
+        for part in read_points("real")["held_out"]
+        if part["to"] == times * part["before"]
+    ]
+
+
+def minutes(stage: str, reference: str, times: int) -> list[float]:
+    """Return ratios before or after a minute, of ordinary text and without kept rows."""
+    found: list[float] = []
+    for part in read_points("real")["minutes"]:
+        before, to = map(int, re.findall(r"(\d+) → (\d+)", part["label"])[0])
+        is_special = part["label"].endswith(("kept", "long-range text"))
+        if part["reference"] == reference and to == times * before and not is_special:
+            found.append(part[stage][0])
+    return found
+
+
+def minute(label: str, stage: str = "after a minute") -> float:
+    """Return the ratio of one model before or after a minute."""
+    (found,) = [part for part in read_points("real")["minutes"] if part["label"] == label]
+    mean: float = found[stage][0]
+    return mean
+
+
+def new_length(times: int) -> list[float]:
+    """Return ratios of `bands` to the base in sliding windows, untrained."""
+    found: list[float] = []
+    for model in ("judge-words", "judge-bytes", "judge-masked"):
+        cells = results_table("real", "method", f"{model} 128 → 256", f"{model} 128 → 512")
+        found.append(ratio(cells["bands",][times // 2 - 1]))
+    return found
+
+
+def number(cell: str) -> float:
+    """Return the mean in a cell."""
+    return float(cell.split()[0])
+
+
+def percent(value: float, base: float) -> str:
+    """Return by how many per cent a score is above or below another one."""
+    return higher(value / base).rpartition(" ")[0]
+
+
+def search() -> Iterator[str]:
+    judging, everything = window_search("judging"), window_search("all")
+    shipped, untrained, trained, whole = (
+        judging[reader]["nDCG@10"].split()[0]
+        for reader in (
+            ("as shipped", "256"),
+            ("windows, not trained", "8,192"),
+            ("windows, 20 steps", "8,192"),
+            ("chunks of the whole document", "all"),
+        )
+    )
+    yield f"finds {percent(float(untrained), float(shipped))} more than as shipped"
+    yield f"nDCG@10 of {untrained} instead of {shipped}, cut"
+    yield f"and {percent(float(trained), float(shipped))} more ({trained}) after 20"
+    yield f"whole documents, which have {whole} too."
+    gain = judging["windows, 20 steps", "8,192"][AGAINST_WHOLE]
+    yield f"chunks of the untrained base by {gain.removeprefix('+')};"
+    twin, chunks, _ = results_table("window_speed", "tokens of a document")["8,192",]
+    yield f"reads {twin.split('/')[0]} documents of 8,192 tokens a second in one pass, and "
+    yield f"{chunks.split('/')[0]} in chunks"
+    short = [
+        number(everything[reader, "512"]["nDCG@10"])
+        for reader in ("windows, not trained", "chunks of the same text")
+    ]
+    yield f"it finds {percent(*short)} less than the base before the training"
+
+    rows = results_table("real", "MiniLM 512 → 2048")
+    scores = {name: number(cells[1]) for (name,), cells in rows.items()}
+    copy = scores["copy"]
+    yield f"finds {percent(copy, scores['as it is, first 512 tokens'])} more than the base in its"
+    whole_chunks = scores["as it is, chunks of the whole document"]
+    yield f"finds {percent(copy, whole_chunks)} less than chunks of whole documents"
+    yield f"`bands` finds {percent(scores['bands'], copy)} less than `copy`"
+
+
+def rotary() -> Iterator[str]:
+    found = read_points("smollm2")
+
+    def of(method: str, part: str) -> str:
+        return higher(ratio(found[method][part]))
+
+    yield f"has {of('yarn', 'long')} perplexity with `yarn`, and {of('tuned', 'long')} with"
+    yield f"its perplexity is {of('limits', 'long')} as high; with `linear`, "
+    yield f"{of('linear', 'long')}."
+    *_, longer = results_table("smollm2", "method", "0 to 8,191")["`yarn`",]
+    yield f"on one window, it is {higher(ratio(longer))} with `yarn`."
+    yield f"{of('yarn', 'short')} perplexity, or {of('tuned', 'short').split(' h')[0]} with the"
+    yield f"perplexity is {of('switch', 'generated')} as high there."
+    yield f"With `dynamic` it is {of('dynamic', 'generated')}."
+    words = results_table("smollm2", "method", "0-33 %")
+    shares = {name: cells[3].split(" (")[0] for (name,), cells in words.items()}
+    yield f"`yarn` finds {shares['`yarn`']} of hidden words, and none"
+    yield f"more than {max(shares.values(), key=number)}."
+
+    small = results_table("rotary", "method", "256 → 512")
+    twice, four = map(ratio, small["yarn",])
+    yield f"has {higher(twice)} perplexity than in sliding windows"
+    yield f"and {higher(four)} at four times."
+    yield f"it is {higher(ratio(small['yarn, 100 steps',][1]))} at four times."
+    yield f"its perplexity is {higher(ratio(small['limits raised only',][0]))} as high untrained"
+    yield f"and {higher(ratio(small['limits raised only, 100 steps',][1]))} after the same"
+
+
+def new_rows() -> Iterator[str]:
+    yield f"perplexity is {span(held_out('bands', 2))} higher with `bands`, "
+    yield f"{span(held_out('linear', 2))} as high with `linear`, and "
+    yield f"{span(held_out('copy', 2))} with `copy`."
+    lower, _, upper = span(held_out("bands", 4)).partition(" to ")
+    yield f"that of `bands` is from {lower} higher to {upper} as high"
+    best: list[str] = []
+    for part in read_points("real")["held_out"]:
+        means = {name: point[0] for name, point in part["ratios"].items()}
+        best.append(min(means, key=lambda name: (means[name], name == "auto")))
+    assert (best.count("linear"), best.count("copy")) == (1, 1)
+    yield f"lowest perplexity in {best.count('bands')} of {len(best)} comparisons"
+    yield f"perplexity is {span(new_length(2))} higher at twice the length, and "
+    yield f"{span(new_length(4))} at four times."
+
+
+def a_minute() -> Iterator[str]:
+    rows, windows = "reference rows", "sliding windows"
+    before, after = "untrained", "after a minute"
+    yield f"from {span(minutes(before, rows, 2))} higher to {span(minutes(after, rows, 2))} higher;"
+    lower, _, upper = span(minutes(before, rows, 4)).partition(" to ")
+    yield f"from {lower} to {upper} down to {span(minutes(after, rows, 4))} higher."
+    kept = "rxnfp's BERT 64 → 256, learned rows kept"
+    yield f"from {higher(minute(kept, before))} to {higher(minute(kept))}."
+    yield f"after the minute is {span(minutes(after, windows, 2))} higher at twice the length, and "
+    yield f"{span(minutes(after, windows, 4))} at four times."
+    yield f"{higher(minute('gpt2-byte-128 128 → 512, long-range text'))} perplexity, of a GPT-2"
+
+    def masked(model: str, row: str) -> str:
+        *_, beyond = results_table("masked-windows", model)[row,]
+        return higher(ratio(beyond)).removesuffix(" higher")
+
+    byte_models = "judge-roberta at 512", "judge-masked at 512"
+    low, high = (masked(model, "attention windows of 128") for model in byte_models)
+    yield f"have {low} and {high} higher perplexity with attention windows"
+    low, high = (masked(model, "bands") for model in byte_models)
+    yield f"and {low} and {high} with `bands`."
+    real = "rxnfp's BERT, 64 rows, at 256"
+    yield f"perplexity is {masked(real, 'attention windows of 64')} higher with attention windows,"
+    yield f"and {masked(real, 'bands, tuned for 60 s')} with `bands` after a minute."
+
+
+def length_and_training() -> Iterator[str]:
+    *_, at_4096, at_8192 = results_table("smollm2", "needle")["all",]
+    at_4096, at_8192 = (cell.split(" (")[0] for cell in (at_4096, at_8192))
+    yield f"it finds {at_4096} of hidden words there, and {at_8192} at 8,192"
+    yield "in the first 40 % of the text"
+
+    for label, name in {
+        "rotary": "rotary",
+        "ALiBi": "ALiBi",
+        "learned rows": "learned",
+        "fixed sinusoids": "sinusoidal",
+    }.items():
+        found = read_points("schemes")["schemes"][name]
+        trained, untrained = (higher(ratio(found[key])) for key in ("trained_ratio", "ratio"))
+        yield f"- {label}: {trained}"
+        yield f"({untrained} untrained)"
+
+    schemes = results_table("convert", "scheme")
+    base = number(schemes["as it is, in sliding windows",][2])
+    rotary, learned, alibi, fixed, none = (
+        higher(number(schemes[name,][2]) / base)
+        for name in ("rotary", "learned (bands)", "ALiBi", "sinusoidal", "none")
+    )
+    assert fixed == none
+    yield f"rotary {rotary}, learned rows with `bands` {learned}, ALiBi {alibi} as high"
+    yield f"no positions {none}."
+    lengths = results_table("without-positions", "", "at 256")
+    trained_none = [ratio(lengths[name][2]) for name in lengths if name[0].startswith("none, ")]
+    yield f"at {span(trained_none)} that of sliding windows"
+    yield f"With `yarn`, untrained, it is {higher(ratio(lengths['yarn',][2]))}."
+
+
+RESULTS_PAGE = (search, rotary, new_rows, a_minute, length_and_training)
+
+
+def contrastive() -> Iterator[str]:
+    yield "15 % of masked tokens"  # a setting
+    rows = results_table("contrastive", "model")
+    scores = {name: cells[1].split()[0] for (name,), cells in rows.items()}
+    pairs, copy = scores["`--pairs`, 24 steps"], scores["`copy`, not trained"]
+    gain = percent(float(pairs), float(copy))
+    yield f"find {gain} more than untrained (nDCG@10 of {pairs} instead of {copy})"
+    yield f"meetings have {scores['base, chunks of the whole document']}, and"
+    yield f"of 8,192 tokens {scores['the same, `--pairs`, 20 steps']} after 20 steps"
+
+
+def readme() -> Iterator[str]:
+    judging = window_search("judging")
+    shipped = judging["as shipped", "256"]["nDCG@10"]
+    untrained = judging["windows, not trained", "8,192"]["nDCG@10"]
+    trained = judging["windows, 20 steps", "8,192"]
+    after, gain = trained["nDCG@10"], trained[AGAINST_WHOLE].removeprefix("+")
+    chunks = judging["chunks of the whole document", "all"]["nDCG@10"]
+    means = [score.split()[0] for score in (shipped, untrained, after, chunks)]
+    yield (
+        "has {} as shipped, cut at 256 tokens, and with 8,192 positions {} without training, "
+        "{} after 20 training steps; in chunks of whole documents, it has {}.".format(*means)
+    )
+    yield f"nDCG@10 is {shipped} as shipped and {untrained} at 8,192 tokens without training"
+    yield f"make it {after}, above those chunks by {gain} "
+    smollm2 = read_points("smollm2")
+    yield f"training: {smollm2['tuned']['long']} of its perplexity in sliding windows with `yarn`"
+    yield f"{smollm2['limits']['long']} if only the limits are raised"
+    bands, linear, copy = (held_out(name, 2) for name in ("bands", "linear", "copy"))
+    yield f"`bands` has x {min(bands):.2f} to {max(bands):.2f} of the perplexity of the true rows"
+    yield f"`linear` x {min(linear):.1f} to {max(linear):.0f}, "
+    yield f"`copy` x {min(copy):.1f} to {max(copy):.0f};"
+    tuned = minutes("after a minute", "reference rows", 2)
+    yield f"judged on another one, x {min(tuned):.2f} to {max(tuned):.2f}."
+
+
+# What each page states: all measured numbers on it are in one of its statements.
+PAGES: dict[str, Iterable[Callable[[], Iterator[str]]]] = {
+    "docs/results.md": RESULTS_PAGE,
+    "docs/train.md": [contrastive],
+    "README.md": [readme],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_states_what_was_measured(page: str) -> None:
+    statements = [text.strip() for states in PAGES[page] for text in states()]
+    check_statements((ROOT / page).read_text("utf-8"), statements)
+
+
+def test_pages_state_no_other_number() -> None:
+    check_statements("`copy` finds 14 % less, `--lr 0.1`.", ["`copy` finds 14 % less"])
+    for text in ("It finds 15 % less.", "2.0 to 16 times", "0.56", "x 3"):
+        with pytest.raises(AssertionError):
+            check_statements(text, [])
