@@ -1,5 +1,5 @@
-"""Additions to the site: the changelog in the root of the repository, the notebooks, and
-descriptions of fields.
+"""Additions to the site: the changelog in the root of the repository, the notebooks, flags in one
+piece, and descriptions of fields.
 """
 
 import ast
@@ -20,6 +20,8 @@ from ctxextend import recipe
 ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
 DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
+# Short code with a hyphen, after which browsers break lines.
+HYPHENATED = re.compile(r"<code>(?=[^<]{0,23}-[^<]{0,23}</code>)(?=[^<]{1,24}</code>)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -35,6 +37,11 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of notebooks."""
     return markdown if "notebooks/" in page.file.src_uri else markdown.replace(".ipynb)", ".md)")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark flags and names that are to stay in one piece; extra.css does the rest."""
+    return HYPHENATED.sub('<code class="name">', html)
 
 
 def cells(notebook: Path) -> Iterator[str]:
