@@ -1,5 +1,5 @@
-"""Additions to the site: the changelog in the root of the repository, the notebooks, flags in one
-piece, and descriptions of fields.
+"""Additions to the site: the changelog in the root of the repository, the notebooks, marks of what
+must not wrap, and descriptions of fields.
 """
 
 import ast
@@ -15,12 +15,18 @@ from mkdocs.structure.files import File
 
 from ctxextend import recipe
 
+# A block, the lines of output in it, and what separates columns.
+BLOCK = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+OUTPUT = re.compile(r'<span class="go">(.*)</span>')
+GAP = re.compile(r"\S {2,}\S")
 # A function that accepts the fields of settings classes by name, and what its docstring says of
 # them.
 ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
 DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
-# Short code with a hyphen, after which browsers break lines.
+# Flags in code, and short code with a hyphen: browsers break lines after hyphens.
+CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+FLAG = re.compile(r"(?<=[ \n>])--[a-z-]+")
 HYPHENATED = re.compile(r"<code>(?=[^<]{0,23}-[^<]{0,23}</code>)(?=[^<]{1,24}</code>)")
 
 
@@ -40,8 +46,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark flags and names that are to stay in one piece; extra.css does the rest."""
-    return HYPHENATED.sub('<code class="name">', html)
+    """Mark flags and names that are to stay in one piece, and tables; extra.css does the rest."""
+    html = HYPHENATED.sub('<code class="name">', html)
+    html = CODE.sub(lambda code: FLAG.sub(r'<span class="name">\g<0></span>', code[0]), html)
+    return BLOCK.sub(
+        lambda block: block[0].replace("<pre>", f'<pre class="{kind(block[0])}">'), html
+    )
+
+
+def kind(block: str) -> str:
+    """Return the CSS class of a block: whether its output is a table, which must not wrap."""
+    rows = [row for row in OUTPUT.findall(block) if GAP.search(row)]
+    return "table" if len(rows) > 2 and max(map(len, rows)) <= 90 else "text"
 
 
 def cells(notebook: Path) -> Iterator[str]:

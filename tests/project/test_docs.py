@@ -482,6 +482,7 @@ def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path:
         # Of the theme's link to the repository, for which its script asks GitHub.
         assert not re.search(r"data-md-component=\"?source\b", page), name
         assert 'href="https://github.com/ctxextend/ctxextend" title=' in page, name
+    assert any('<pre class="table">' in page for page in pages.values())
 
 
 def test_methods_page_has_a_formula_and_a_figure_of_every_method() -> None:
