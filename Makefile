@@ -22,7 +22,7 @@ pytest: $(VENV)/installed-dev
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-# Runs engines on resized models, and the tools of docs/guides/other-tools.md, each in its own
+# Runs engines on resized models, and the tools of docs/guides/tools.md, each in its own
 # environment in build/engines: those that install in seconds or, with ENGINES=all, also those that
 # take minutes and gigabytes.
 ENGINES ?= fast

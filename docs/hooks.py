@@ -1,5 +1,5 @@
-"""Additions to the site: the changelog in the root of the repository, the notebooks, and
-descriptions of fields.
+"""Additions to the site: the changelog in the root of the repository, the notebooks, marks of what
+must not wrap, and descriptions of fields.
 """
 
 import ast
@@ -15,11 +15,19 @@ from mkdocs.structure.files import File
 
 from ctxextend import recipe
 
+# A block, the lines of output in it, and what separates columns.
+BLOCK = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+OUTPUT = re.compile(r'<span class="go">(.*)</span>')
+GAP = re.compile(r"\S {2,}\S")
 # A function that accepts the fields of settings classes by name, and what its docstring says of
 # them.
 ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
 DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
+# Flags in code, and short code with a hyphen: browsers break lines after hyphens.
+CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+FLAG = re.compile(r"(?<=[ \n>])--[a-z-]+")
+HYPHENATED = re.compile(r"<code>(?=[^<]{0,23}-[^<]{0,23}</code>)(?=[^<]{1,24}</code>)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -35,6 +43,21 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of notebooks."""
     return markdown if "notebooks/" in page.file.src_uri else markdown.replace(".ipynb)", ".md)")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark flags and names that are to stay in one piece, and tables; extra.css does the rest."""
+    html = HYPHENATED.sub('<code class="name">', html)
+    html = CODE.sub(lambda code: FLAG.sub(r'<span class="name">\g<0></span>', code[0]), html)
+    return BLOCK.sub(
+        lambda block: block[0].replace("<pre>", f'<pre class="{kind(block[0])}">'), html
+    )
+
+
+def kind(block: str) -> str:
+    """Return the CSS class of a block: whether its output is a table, which must not wrap."""
+    rows = [row for row in OUTPUT.findall(block) if GAP.search(row)]
+    return "table" if len(rows) > 2 and max(map(len, rows)) <= 90 else "text"
 
 
 def cells(notebook: Path) -> Iterator[str]:

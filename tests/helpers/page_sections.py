@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-_SECTION = re.compile(r"^(?=## )", re.MULTILINE)
+_SECTION = re.compile(r"^(?=###? )", re.MULTILINE)
 _ENVIRONMENT = re.compile(r"^<!-- environment: (?P<name>\w+) -->$", re.MULTILINE)
 OURS = ""  # the environment of sections that name none
 

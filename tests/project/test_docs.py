@@ -426,8 +426,6 @@ def test_page_yaml_is_valid(name: str, tmp_path: Path) -> None:
             check_schema("github-workflows", tmp_path / "workflow.yaml")
         elif "repos" in content:
             assert [hook["id"] for repo in content["repos"] for hook in repo["hooks"]] == hooks
-        elif "task" in content:  # of lm-evaluation-harness, which `test_bridges` runs
-            assert name == "guides/other-tools.md"
         else:
             assert parse_recipe(text, name).recipe
 
@@ -509,6 +507,10 @@ def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path:
             r"""<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="?(https?:[^" >]*)""", page
         )
         assert not loaded, f"{name}: {loaded}"
+        # Of the theme's link to the repository, for which its script asks GitHub.
+        assert not re.search(r"data-md-component=\"?source\b", page), name
+        assert 'href="https://github.com/ctxextend/ctxextend" title=' in page, name
+    assert any('<pre class="table">' in page for page in pages.values())
 
 
 def test_methods_page_has_a_formula_and_a_figure_of_every_method() -> None:
