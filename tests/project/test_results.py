@@ -205,7 +205,7 @@ RESULTS_PAGE = (search, rotary, new_rows, a_minute, length_and_training)
 
 
 def contrastive() -> Iterator[str]:
-    yield "15 % of masked tokens"  # a setting
+    yield from ("15 % of masked tokens", "0.05 of their root mean square")  # settings
     rows = results_table("contrastive", "model")
     scores = {name: cells[1].split()[0] for (name,), cells in rows.items()}
     pairs, copy = scores["`--pairs`, 24 steps"], scores["`copy`, not trained"]
@@ -245,6 +245,104 @@ PAGES: dict[str, Iterable[Callable[[], Iterator[str]]]] = {
     "docs/train.md": [contrastive],
     "README.md": [readme],
 }
+
+
+def signed(mean: float) -> str:
+    """Return a ratio as a signed difference in per cent, as in tables."""
+    change = 100 * (mean - 1)
+    decimals = int(abs(change) < 9.95)
+    return f"{change:+.{decimals}f} %"
+
+
+def which_method() -> Iterator[str]:
+    for model, row in {
+        "judge-masked": "masked BERT on bytes",
+        "judge-bytes": "GPT-2 on bytes",
+        "judge-words": "GPT-2 on word pieces",
+        "tiny-gpt2": "`tiny-gpt2`",
+    }.items():
+        cells: list[str] = []
+        for label in (f"{model} 128 → 256", f"{model} 128 → 512"):
+            cells += [signed(minute(label, "untrained")), signed(minute(label))]
+        yield f"| {row} | {' | '.join(cells)} |".replace("+1.1 %", "+1.1 % (tied)")
+    label = "gpt2-byte-128 128 → 512, long-range text"
+    cells = [signed(minute(label, "untrained")), signed(minute(label))]
+    yield f"refers to its start | | | {' | '.join(cells)} |"
+    smollm2, small = read_points("smollm2"), results_table("rotary", "method", "256 → 512")
+    _, four = small["yarn",]
+    yield f"`yarn` costs {signed(ratio(smollm2['yarn']['long']))[1:]} at 2 x (SmolLM2-135M) and "
+    yield f" and {signed(ratio(four))[1:]} at 4 x (a small Llama)"
+
+
+def bert() -> Iterator[str]:
+    for row, label in {
+        "| BERT of chemical reactions, 128 → 256 |": "rxnfp's BERT 128 → 256",
+        "| the same, 64 → 256 |": "rxnfp's BERT 64 → 256",
+        "| a small BERT on bytes, 128 → 256 |": "judge-masked 128 → 256",
+        "| the same, 128 → 512 |": "judge-masked 128 → 512",
+    }.items():
+        before, after = (f"{100 * (minute(label, stage) - 1):.0f} %" for stage in STAGES)
+        reference = "its learned rows" if "rxnfp" in label else "the base in sliding windows"
+        yield f"{row} {reference} | {before}"
+        yield f"| {after} |"
+
+
+def gpt2() -> Iterator[str]:
+    labels = ("judge-bytes 128 → 256", "judge-bytes 128 → 512")
+    for row, stage in (("untrained", "untrained"), ("60 seconds on two cores", "after a minute")):
+        twice, four = (f"{100 * (minute(label, stage) - 1):.0f} % higher" for label in labels)
+        yield f"{row} | {twice} | {four} |"
+    long_range = minute("gpt2-byte-128 128 → 512, long-range text")
+    yield f"has {100 * (1 - long_range):.0f} % lower perplexity than the base after such a minute"
+
+
+def sentence_encoders() -> Iterator[str]:
+    found = window_search("all")
+    for row, reader in {
+        "the model as shipped | 256": ("as shipped", "256"),
+        "attention windows, not trained | 8,192": ("windows, not trained", "8,192"),
+        "mean of chunks of the whole meeting | 12,877": ("chunks of the whole document", "all"),
+        "about other meetings | 8,192": ("windows, 20 steps", "8,192"),
+    }.items():
+        yield f"{row} | {found[reader]['nDCG@10']} |"
+    rows = results_table("real", "MiniLM 512 → 2048")
+    yield f"its 512 positions | 512 | {rows['as it is, first 512 tokens',][1]} |"
+    yield f"`resize`, not trained | 2,048 | {rows['copy',][1]} |"
+    gain = found["windows, 20 steps", "8,192"][AGAINST_WHOLE]
+    yield f"better** than chunks of whole meetings, by {gain.removeprefix('+')}."
+
+
+def conversions() -> Iterator[str]:
+    schemes = results_table("convert", "scheme")
+    for row, scheme in {
+        "rotary": "rotary",
+        "learned (`resize`, `bands`)": "learned (bands)",
+        "ALiBi (Falcon's)": "ALiBi",
+        "none": "none",
+        "sinusoidal, fixed": "sinusoidal",
+    }.items():
+        _, untrained, trained, *_ = schemes[scheme,]
+        yield f"| {row} | {untrained.split()[0]} | {trained.split()[0]} |"
+    for tokens, speeds in list(results_table("window_speed", "tokens of a document").items()):
+        if tokens != ("4,096",):
+            yield f"| {tokens[0]} | {' | '.join(speeds).replace('/s', '')} |"
+
+
+STAGES = ("untrained", "after a minute")
+# Guides whose tables state results, too.
+GUIDES = {
+    "guides/which-method": which_method,
+    "guides/bert": bert,
+    "guides/gpt2": gpt2,
+    "guides/sentence-transformers": sentence_encoders,
+    "convert": conversions,
+}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_guide_states_what_was_measured(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    assert [statement for statement in GUIDES[page]() if statement not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
