@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
@@ -20,6 +21,7 @@ from ctxextend.errors import TrainingError
 from ctxextend.evaluation.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
 from ctxextend.evaluation.needles import find_words
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.held_out import Ids
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
@@ -33,6 +35,7 @@ TRAINING_LINES = 24
 TRAINING_TEXTS = 400
 SHORTEST_TRAINING_TEXT = 300  # tokens
 DEMO_STEPS = 150  # a minute on a CPU
+BATCH = 8  # texts
 SHOWN = 1  # the index of the question that is shown
 
 
@@ -40,8 +43,7 @@ SHOWN = 1  # the index of the question that is shown
 class Answers:
     """What a checkpoint answers: its likeliest next token."""
 
-    name: str
-    tokens: int  # that it reads, of the end of a text
+    name: str  # of the checkpoint: base, resized or trained
     answer: str  # to the question that is shown
     beyond: float  # share of right answers to lines outside the window of the base
     within: float  # share of right answers to lines in it
@@ -58,6 +60,8 @@ class Demo:
     text: str  # one of the texts, without a question
     question: str  # about it, ``key:``
     expected: str  # the right answer
+    beyond: int  # questions about lines outside the window of the base
+    within: int  # questions about lines in it
     readers: tuple[Answers, ...]  # the base, the resized and, with the extra `train`, a trained one
     steps: int  # of training; 0 without the extra
 
@@ -90,6 +94,7 @@ def run_demo(progress: Progress) -> Demo:
     documents = python_documents()
     builder = _text_builder(tokenizer, filter(is_held_out, documents), LINES)
     texts = [builder.text(DEMO_LENGTH, index) for index in range(ASKED_TEXTS)]
+    rows, expected, in_window = _questions(texts, window)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         resized = _open(planned.execute(folder / "resized").output)
@@ -112,21 +117,31 @@ def run_demo(progress: Progress) -> Demo:
                 progress=progress,
             )
             checkpoints.append(("trained", _open(result.output), DEMO_LENGTH))
-        readers = tuple(
-            _ask(name, checkpoint, tokenizer, texts, tokens, window)
-            for name, checkpoint, tokens in checkpoints
-        )
-    shown = texts[0].questions[SHOWN]
+        answers = {
+            name: _answer(checkpoint, rows[:, -tokens:]) for name, checkpoint, tokens in checkpoints
+        }
+
+    def word(token: int) -> str:
+        return str(tokenizer.tokenizer.decode([token])).strip()
+
+    readers = list[Answers]()
+    for name, given in answers.items():
+        is_right = given == expected
+        beyond = float(is_right[~in_window].mean())
+        within = float(is_right[in_window].mean())
+        readers.append(Answers(name, word(given[SHOWN]), beyond=beyond, within=within))
     return Demo(
         source=DEMO_SOURCE,
         method=planned.plan.choice_of(planned.plan.tables[0]).name,
         max_len_before=window,
         max_len_after=DEMO_LENGTH,
         text=tokenizer.tokenizer.decode(texts[0].ids),
-        question=tokenizer.tokenizer.decode(shown.ids).strip(),
-        expected=tokenizer.tokenizer.decode([shown.answer]).strip(),
-        readers=readers,
-        steps=DEMO_STEPS if len(readers) > 2 else 0,
+        question=tokenizer.tokenizer.decode(texts[0].questions[SHOWN].ids).strip(),
+        expected=word(expected[SHOWN]),
+        beyond=int((~in_window).sum()),
+        within=int(in_window.sum()),
+        readers=tuple(readers),
+        steps=DEMO_STEPS if "trained" in answers else 0,
     )
 
 
@@ -154,37 +169,30 @@ def _training_texts(builder: NeedleTexts, tokenizer: TextTokenizer) -> Iterator[
         yield tokenizer.tokenizer.decode(np.concatenate(parts))
 
 
-def _ask(
-    name: str,
-    checkpoint: Checkpoint,
-    tokenizer: TextTokenizer,
-    texts: Sequence[NeedleText],
-    tokens: int,
-    window: int,
-) -> Answers:
-    """Ask a checkpoint all questions about the last tokens of texts."""
+def _questions(texts: Sequence[NeedleText], window: int) -> tuple[Ids, Ids, NDArray[np.bool_]]:
+    """Return texts with a question each, the right answers, and whether the window has the line."""
+    rows = list[Ids]()
+    answers = list[int]()
+    in_window = list[bool]()
+    for text in texts:
+        for asked in text.questions[:-1]:  # the last line is next to its question
+            row = np.concatenate([text.ids, asked.ids])
+            rows.append(row)
+            answers.append(asked.answer)
+            # The key is two tokens before its value.
+            in_window.append(asked.answer in row[2 - window :])
+    return np.stack(rows), np.array(answers), np.array(in_window)
+
+
+def _answer(checkpoint: Checkpoint, rows: Ids) -> Ids:
+    """Return the likeliest next token after each row of tokens."""
     import torch
 
     from ctxextend.models.load import load
 
     model, _ = load(checkpoint, checkpoint.model_class)
-    first = ""
-    right: dict[bool, list[bool]] = {True: [], False: []}  # by whether the line is in the window
-    for text in texts:
-        questions = text.questions[:-1]  # the last line is next to its question
-        rows = np.stack([np.concatenate([text.ids, asked.ids]) for asked in questions])
-        with torch.inference_mode():
-            logits = model(input_ids=torch.from_numpy(rows[:, -tokens:])).logits[:, -1]
-        answers = logits.argmax(dim=-1).tolist()
-        for asked, row, answer in zip(questions, rows, answers, strict=True):
-            # The key is two tokens before its value.
-            right[asked.answer in row[2 - window :]].append(answer == asked.answer)
-        if not first:
-            first = tokenizer.tokenizer.decode([answers[SHOWN]]).strip()
-    return Answers(
-        name=name,
-        tokens=tokens,
-        answer=first,
-        beyond=float(np.mean(right[False])),
-        within=float(np.mean(right[True])),
-    )
+    tokens = list[Ids]()
+    with torch.inference_mode():
+        for batch in torch.split(torch.from_numpy(rows), BATCH):
+            tokens.append(model(input_ids=batch).logits[:, -1].argmax(dim=-1).numpy())
+    return np.concatenate(tokens)

@@ -36,14 +36,19 @@ def add_demo(page: Page, result: "Demo") -> None:
     source = result.source
     before = result.max_len_before
     after = result.max_len_after
-    page.text(f"{source} reads {before} tokens. The end of this text asks for its start:", "title")
-    page.line()
     asked = f"{result.question} {result.expected}"
+    page.text(
+        f"{source} reads {before} tokens. This text has {after}; its end asks for the word after "
+        f"{result.question} at its start, which is {result.expected}.",
+        "title",
+    )
+    page.line()
     lines = [line for line in result.text.splitlines() if line.strip()]
     place = lines.index(asked)
     _add_lines(page, lines[place - 2 : place])
     page.line((f"  {asked}", "right"))
-    _add_lines(page, [*lines[place + 1 : place + 3], "...", *lines[-2:]])
+    hidden = f"[{len(lines) - place - 5} more lines]"
+    _add_lines(page, [*lines[place + 1 : place + 3], hidden, *lines[-2:]])
     page.line((f"  {result.question}", "new"))
     page.line()
     names = {
@@ -51,7 +56,7 @@ def add_demo(page: Page, result: "Demo") -> None:
         "resized": f"resized to {after} by {result.method}",
         "trained": f"and trained for {result.steps} steps",
     }
-    header = ("", "answer", f"right, if outside of {before} tokens", "inside")
+    header = ("", "answer", f"right of {result.beyond} far", f"of {result.within} near")
     rows = list[tuple[str | tuple[str, str], ...]]()
     for reader in result.readers:
         style = "right" if reader.answer == result.expected else "wrong"
@@ -60,13 +65,17 @@ def add_demo(page: Page, result: "Demo") -> None:
     page.table(header, rows, left=(0, 1))
     page.line()
     page.text(
-        f"Reading in pieces does not help here: no piece of {before} tokens has both the line and "
-        "the question."
+        f"Far words are more than {before} tokens back, so no window of the base has both the word "
+        "and the question. A resize moves positions, which costs near words until the model is "
+        "trained, here on other texts of this kind."
     )
     if not result.steps:
-        page.text("A minute of training makes nine of ten answers right. To see it:")
+        page.text("To see what a minute of training adds:")
         page.line(f"  {install_command('accelerate')}")
-    page.command("Next: ", f"ctxextend resize {source} --to {after}")
+    page.line()
+    page.text("Next, on your model and text:", "title")
+    page.line("  ctxextend resize MODEL --to 4x --output longer")
+    page.line("  ctxextend train longer --data TEXT --steps 150 --trainable all")
 
 
 def _add_lines(page: Page, lines: list[str]) -> None:
