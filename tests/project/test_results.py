@@ -227,22 +227,22 @@ def readme() -> Iterator[str]:
         )
     )
     assert untrained == chunks
-    yield f"finds {percent(untrained, shipped)} more without training"
-    yield f"20 minutes of one core, it finds {percent(trained, chunks)} more than those chunks"
+    yield f"scores {percent(untrained, shipped)} higher (nDCG@10) than as shipped"
+    yield f"20 minutes on one core, it scores {percent(trained, chunks)} higher than those chunks"
     everything = window_search("all")
     short = [
         number(everything[reader, "512"]["nDCG@10"])
         for reader in ("windows, not trained", "chunks of the same text")
     ]
-    yield f"In 512 tokens, the model above finds {percent(*short)} less before the training"
+    yield f"the model above scores {percent(*short)} lower than its base until"
     low, high = minute("judge-masked 128 → 512"), minute("tiny-gpt2 128 → 512")
     four_times = minutes("after a minute", "sliding windows", 4)
     assert (low, high) == (min(four_times), max(four_times))
     lowest, highest = (f"{100 * (mean - 1):.0f} %" for mean in (low, high))
     yield f"perplexity is {lowest} (a masked model on bytes) to {highest} ("
     smollm2 = read_points("smollm2")
-    yield f"SmolLM2 has {higher(ratio(smollm2['yarn']['long']))} perplexity"
-    yield f"it is {higher(ratio(smollm2['limits']['long']))} as high"
+    yield f"positions, has {higher(ratio(smollm2['yarn']['long']))} perplexity"
+    yield f"perplexity is {higher(ratio(smollm2['limits']['long']))} as high"
 
 
 # What each page states: all measured numbers on it are in one of its statements.
