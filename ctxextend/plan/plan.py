@@ -40,7 +40,6 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     dropped: tuple[str, ...]
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
-    # The factor of queries, and the weights that it changes; None without one.
 
     @property
     def checkpoint(self) -> Checkpoint:
