@@ -16,6 +16,7 @@ def demo(as_json: options.AsJson = False, quiet: options.Quiet = False) -> None:
 
     Examples:
         ctxextend demo
+        ctxextend demo --json
 
     Asks for a word that the model cannot see, makes its context longer, and asks again. With the
     extra ctxextend[train], also trains it for a minute. Keeps nothing.

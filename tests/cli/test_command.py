@@ -240,7 +240,7 @@ def bash_environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("resize ti", ["tiny-gpt2"]),
+        ("resize tiny-g", ["tiny-gpt2"]),
         ("resize mo", []),  # the shell offers files
         (
             "resize tiny-gpt2 --to 512 --method ",
@@ -290,8 +290,8 @@ def test_completion_offers_folders_with_the_bundled_models() -> None:
     Path("tiny-mine").mkdir()
     Path("other").mkdir()
     Path("tiny.txt").touch()
-    assert completions("resize tin") == ["tiny-gpt2", "tiny-mine"]
-    assert completions("resize ") == ["tiny-gpt2", "other", "tiny-mine"]
+    assert completions("resize tin") == ["tiny-gpt2", "tiny-lookup", "tiny-mine"]
+    assert completions("resize ") == ["tiny-gpt2", "tiny-lookup", "other", "tiny-mine"]
 
 
 def test_choices_of_completion_are_those_of_the_library() -> None:

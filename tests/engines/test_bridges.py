@@ -58,7 +58,7 @@ class Shell:
     def write_files(self, page: str) -> None:
         """Write what the commands of a page read, and its blocks that are files."""
         shutil.copytree(FILES, self.folder, dirs_exist_ok=True)
-        text = pydoc.render_doc("builtins", renderer=pydoc.plaintext)[:60_000]
+        text = pydoc.plain(pydoc.render_doc("builtins"))[:60_000]
         (self.folder / "builtins.jsonl").write_text(json.dumps({"text": text}) + "\n")
         shutil.copytree(get_model_path(), self.folder / "all-MiniLM-L6-v2")
         resize(
