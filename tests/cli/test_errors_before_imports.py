@@ -74,7 +74,6 @@ OTHER_ERRORS = {
     "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
     "verify tiny-gpt2 --deep --base missing --method copy --to 4k": "missing",
-    "demo --output exists": "exists exists.",
     "train tiny-gpt2 --data ok.txt --steps 1 without accelerate": "requires accelerate",
     "train tiny-gpt2 --data ok.txt --steps 1 --lora 2 without peft": "--lora requires peft",
     "train tiny-gpt2 --data ok.txt --steps 1 --contrastive without sentence_transformers": (

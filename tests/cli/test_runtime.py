@@ -335,7 +335,6 @@ EXTRA_USES = [
         "convert tiny-gpt2 --scheme rotary --to 256 --train book.txt --steps 1",
         "train",
     ),
-    ("accelerate", "compare tiny-gpt2 --to 256 --data book.txt --steps 1", "train"),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2", "train"),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2 --dry-run", "train"),
     ("sentence_transformers", "train tiny-gpt2 --data book.txt --steps 1 --contrastive", "train"),
