@@ -321,6 +321,7 @@ def sentence_encoders() -> Iterator[str]:
 
 def conversions() -> Iterator[str]:
     schemes = results_table("convert", "scheme")
+    base = number(schemes["as it is, in sliding windows",][2])
     for row, scheme in {
         "rotary": "rotary",
         "learned (`resize`, `bands`)": "learned (bands)",
@@ -328,8 +329,8 @@ def conversions() -> Iterator[str]:
         "none": "none",
         "sinusoidal, fixed": "sinusoidal",
     }.items():
-        _, untrained, trained, *_ = schemes[scheme,]
-        yield f"| {row} | {untrained.split()[0]} | {trained.split()[0]} |"
+        untrained, trained = (higher(number(cell) / base) for cell in schemes[scheme,][1:3])
+        yield f"| {row} | {untrained} | {trained} |"
     for tokens, speeds in list(results_table("window_speed", "tokens of a document").items()):
         if tokens != ("4,096",):
             yield f"| {tokens[0]} | {' | '.join(speeds).replace('/s', '')} |"
