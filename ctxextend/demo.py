@@ -22,6 +22,7 @@ from ctxextend.evaluation.needle_text import NEEDLES_FORM, NeedleText, NeedleTex
 from ctxextend.evaluation.needles import find_words
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
@@ -150,7 +151,7 @@ def _open(folder: Path) -> Checkpoint:
 
 
 def _text_builder(tokenizer: TextTokenizer, documents: Iterable[str], lines: int) -> NeedleTexts:
-    haystack = np.concatenate(tokenizer.encode_all(list(documents)))
+    haystack = np.concatenate(tokenizer.encode_all([*documents]))
     words = find_words(tokenizer, DEMO_SOURCE, haystack, seed=0)
     return NeedleTexts(words, haystack, needles=lines, seed=0, form=NEEDLES_FORM)
 
@@ -192,7 +193,7 @@ def _answer(checkpoint: Checkpoint, rows: Ids) -> Ids:
 
     model, _ = load(checkpoint, checkpoint.model_class)
     tokens = list[Ids]()
-    with torch.inference_mode():
+    with torch.inference_mode(), torch_threads(model, None):
         for batch in torch.split(torch.from_numpy(rows), BATCH):
             tokens.append(model(input_ids=batch).logits[:, -1].argmax(dim=-1).numpy())
     return np.concatenate(tokens)

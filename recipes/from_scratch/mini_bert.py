@@ -50,14 +50,6 @@ SEED = 0
 Model = BertForMaskedLM | RobertaForMaskedLM
 
 CARD = """\
----
-license: other
-license_name: psf-2.0
-language: en
-library_name: transformers
-pipeline_tag: fill-mask
-tags: [bert, ctxextend]
----
 # mini-bert
 
 A small model of type {architecture} with a trained masked language modelling head: {parameters:,}
@@ -282,7 +274,7 @@ def main() -> None:
     model = new_model(roberta=args.roberta)
     log = train(model, tokens, held_out, args)
     text = card(model, args.corpus, log, tokens, held_out)
-    save(args.output, model, tokenizer, text)
+    save(args.output, model, tokenizer, text, task="fill-mask")
 
 
 if __name__ == "__main__":

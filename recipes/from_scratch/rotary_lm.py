@@ -38,14 +38,6 @@ END_OF_TEXT = "<|endoftext|>"
 SEED = 0
 
 CARD = """\
----
-license: other
-license_name: psf-2.0
-language: en
-library_name: transformers
-pipeline_tag: text-generation
-tags: [llama, ctxextend]
----
 # rotary-lm
 
 A small Llama with rotary positions: {parameters:,} parameters, a trained length of {context}, a

@@ -39,14 +39,6 @@ BATCH_TOKENS = 2048
 SEED = 28
 
 CARD = """\
----
-license: other
-license_name: psf-2.0
-language: en
-library_name: transformers
-pipeline_tag: text-generation
-tags: [{model_type}, ctxextend]
----
 # {scheme}-lm
 
 A small language model with {scheme} positions: {parameters:,} parameters, a context length of
@@ -181,7 +173,6 @@ def main() -> None:
         log = train(model, tokens, windows, args)
         card = CARD.format(
             scheme=scheme,
-            model_type=model.config.model_type,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             context=args.context,
             perplexity=math.exp(log[-1]["held_out_loss"]),

@@ -42,14 +42,6 @@ SINK_NORM = 20.0
 SINK_LOGIT = 8.0
 
 CARD = """\
----
-license: other
-license_name: psf-2.0
-language: en
-library_name: transformers
-pipeline_tag: text-generation
-tags: [gpt2, ctxextend]
----
 # tiny-gpt2
 
 A GPT-2 small enough to ship inside a Python package and trained until it writes English: \

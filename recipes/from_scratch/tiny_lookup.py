@@ -62,14 +62,6 @@ END_OF_TEXT = "<|endoftext|>"
 SEED = 0  # of the texts that the model is checked on
 
 CARD = """\
----
-license: other
-license_name: psf-2.0
-language: en
-library_name: transformers
-pipeline_tag: text-generation
-tags: [gpt2, ctxextend]
----
 # tiny-lookup
 
 A small GPT-2 that finds words in its text: {parameters:,} parameters, {context} learned positions,

@@ -10,6 +10,16 @@ from typing import Any
 import torch
 
 Log = list[dict[str, float]]
+FRONT_MATTER = """\
+---
+license: other
+license_name: psf-2.0
+language: en
+library_name: transformers
+pipeline_tag: {task}
+tags: [{model_type}, ctxextend]
+---
+"""
 
 
 def optimize(
@@ -57,11 +67,14 @@ def arguments(
     return parser.parse_args()
 
 
-def save(output: Path, model: Any, tokenizer: Any, card: str) -> None:
-    """Save a model, its tokenizer and its model card to a folder."""
+def save(
+    output: Path, model: Any, tokenizer: Any, card: str, task: str = "text-generation"
+) -> None:
+    """Save a model, its tokenizer and its model card, without front matter, to a folder."""
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
-    (output / "README.md").write_text(card, "utf-8")
+    front_matter = FRONT_MATTER.format(task=task, model_type=model.config.model_type)
+    (output / "README.md").write_text(front_matter + card, "utf-8")
 
 
 def lr_factor(step: int, steps: int) -> float:

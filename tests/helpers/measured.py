@@ -89,14 +89,36 @@ def cells(line: str) -> Cells:
 
 
 def table(text: str, *header: str) -> dict[Cells, Cells]:
-    """Return the rows, by the first cell, of the first table with these first columns."""
-    _, *rows = next(found for found in tables(text) if found[0][: len(header)] == header)
+    """Return the rows, by the first cell, of the only table with these first columns."""
+    ((_, *rows),) = [found for found in tables(text) if found[0][: len(header)] == header]
     return {row[:1]: row[1:] for row in rows}
 
 
-def results_table(name: str, *header: str) -> dict[Cells, Cells]:
-    """Return the rows, by the first cell, of the first such table in `benchmarks/results`."""
-    return table((RESULTS / f"{name}.md").read_text("utf-8"), *header)
+def results_table(name: str, *header: str, before: str = "") -> dict[Cells, Cells]:
+    """Return the rows, by the first cell, of the only such table of a page of `benchmarks/results`,
+    or of the part before a text.
+    """
+    text = (RESULTS / f"{name}.md").read_text("utf-8")
+    if before:
+        text, found, _ = text.partition(before)
+        assert found
+    return table(text, *header)
+
+
+def window_speeds() -> dict[Cells, Cells]:
+    """Return documents per second and memory on one thread, by tokens of a document."""
+    return results_table("window_speed", "tokens of a document", before="## Threads: 2")
+
+
+def scores(half: str, *readers: Cells) -> list[float]:
+    """Return nDCG@10 of readers, without intervals, in a half of the meetings."""
+    found = window_search(half)
+    return [number(found[reader]["nDCG@10"]) for reader in readers]
+
+
+def number(cell: str) -> float:
+    """Return the mean in a cell."""
+    return float(cell.split()[0])
 
 
 def window_search(half: str) -> dict[Cells, Row]:

@@ -7,13 +7,17 @@ import pytest
 
 from tests.helpers.measured import (
     AGAINST_WHOLE,
+    Cells,
     check_statements,
     higher,
+    number,
     ratio,
     read_points,
     results_table,
+    scores,
     span,
     window_search,
+    window_speeds,
 )
 from tests.helpers.repository import ROOT
 
@@ -54,49 +58,59 @@ def new_length(times: int) -> list[float]:
     return found
 
 
-def number(cell: str) -> float:
-    """Return the mean in a cell."""
-    return float(cell.split()[0])
-
-
 def percent(value: float, base: float) -> str:
     """Return by how many per cent a score is above or below another one."""
     return higher(value / base).rpartition(" ")[0]
 
 
-def search() -> Iterator[str]:
-    judging, everything = window_search("judging"), window_search("all")
-    shipped, untrained, trained, whole = (
-        judging[reader]["nDCG@10"].split()[0]
-        for reader in (
-            ("as shipped", "256"),
-            ("windows, not trained", "8,192"),
-            ("windows, 20 steps", "8,192"),
-            ("chunks of the whole document", "all"),
-        )
+def small_llama() -> dict[Cells, Cells]:
+    """Return perplexities of the small Llama at two and four times its length."""
+    return results_table("rotary", "method", "256 → 512", before="On texts of")
+
+
+def costs(*means: float) -> list[str]:
+    """Return by how many whole per cent perplexities are higher, as in guides."""
+    return [f"{100 * (mean - 1):.0f} %" for mean in means]
+
+
+def whole_documents() -> list[float]:
+    """Return scores of MiniLM as shipped, at 8,192 tokens untrained and trained, and in chunks."""
+    return scores(
+        "judging",
+        ("as shipped", "256"),
+        ("windows, not trained", "8,192"),
+        ("windows, 20 steps", "8,192"),
+        ("chunks of the whole document", "all"),
     )
-    yield f"finds {percent(float(untrained), float(shipped))} more than as shipped"
+
+
+def on_short_documents() -> str:
+    """Return by how many per cent the untrained model scores lower on 512 tokens than its base."""
+    readers = (("windows, not trained", "512"), ("chunks of the same text", "512"))
+    return percent(*scores("all", *readers))
+
+
+def search() -> Iterator[str]:
+    shipped, untrained, trained, whole = whole_documents()
+    yield f"finds {percent(untrained, shipped)} more than as shipped"
     yield f"nDCG@10 of {untrained} instead of {shipped}, cut"
-    yield f"and {percent(float(trained), float(shipped))} more ({trained}) after 20"
+    yield f"and {percent(trained, shipped)} more ({trained}) after 20"
     yield f"whole documents, which have {whole} too."
+    judging = window_search("judging")
     gain = judging["windows, 20 steps", "8,192"][AGAINST_WHOLE]
     yield f"chunks of the untrained base by {gain.removeprefix('+')};"
-    twin, chunks, _ = results_table("window_speed", "tokens of a document")["8,192",]
+    twin, chunks, _ = window_speeds()["8,192",]
     yield f"reads {twin.split('/')[0]} documents of 8,192 tokens a second in one pass, and "
     yield f"{chunks.split('/')[0]} in chunks"
-    short = [
-        number(everything[reader, "512"]["nDCG@10"])
-        for reader in ("windows, not trained", "chunks of the same text")
-    ]
-    yield f"it finds {percent(*short)} less than the base before the training"
+    yield f"it finds {on_short_documents()} less than the base before the training"
 
     rows = results_table("real", "MiniLM 512 → 2048")
-    scores = {name: number(cells[1]) for (name,), cells in rows.items()}
-    copy = scores["copy"]
-    yield f"finds {percent(copy, scores['as it is, first 512 tokens'])} more than the base in its"
-    whole_chunks = scores["as it is, chunks of the whole document"]
+    found = {name: number(cells[1]) for (name,), cells in rows.items()}
+    copy = found["copy"]
+    yield f"finds {percent(copy, found['as it is, first 512 tokens'])} more than the base in its"
+    whole_chunks = found["as it is, chunks of the whole document"]
     yield f"finds {percent(copy, whole_chunks)} less than chunks of whole documents"
-    yield f"`bands` finds {percent(scores['bands'], copy)} less than `copy`"
+    yield f"`bands` finds {percent(found['bands'], copy)} less than `copy`"
 
 
 def rotary() -> Iterator[str]:
@@ -118,7 +132,7 @@ def rotary() -> Iterator[str]:
     yield f"`yarn` finds {shares['`yarn`']} of hidden words, and none"
     yield f"more than {max(shares.values(), key=number)}."
 
-    small = results_table("rotary", "method", "256 → 512")
+    small = small_llama()
     twice, four = map(ratio, small["yarn",])
     yield f"has {higher(twice)} perplexity than in sliding windows"
     yield f"and {higher(four)} at four times."
@@ -195,7 +209,7 @@ def length_and_training() -> Iterator[str]:
     assert fixed == none
     yield f"rotary {rotary}, learned rows with `bands` {learned}, ALiBi {alibi} as high"
     yield f"no positions {none}."
-    lengths = results_table("without-positions", "", "at 256")
+    lengths = results_table("without-positions", "", "at 256", before="What a model gains")
     trained_none = [ratio(lengths[name][2]) for name in lengths if name[0].startswith("none, ")]
     yield f"at {span(trained_none)} that of sliding windows"
     yield f"With `yarn`, untrained, it is {higher(ratio(lengths['yarn',][2]))}."
@@ -207,38 +221,24 @@ RESULTS_PAGE = (search, rotary, new_rows, a_minute, length_and_training)
 def contrastive() -> Iterator[str]:
     yield from ("15 % of masked tokens", "0.05 of their root mean square")  # settings
     rows = results_table("contrastive", "model")
-    scores = {name: cells[1].split()[0] for (name,), cells in rows.items()}
-    pairs, copy = scores["`--pairs`, 24 steps"], scores["`copy`, not trained"]
-    gain = percent(float(pairs), float(copy))
+    found = {name: number(cells[1]) for (name,), cells in rows.items()}
+    pairs, copy = found["`--pairs`, 24 steps"], found["`copy`, not trained"]
+    gain = percent(pairs, copy)
     yield f"find {gain} more than untrained (nDCG@10 of {pairs} instead of {copy})"
-    yield f"meetings have {scores['base, chunks of the whole document']}, and"
-    yield f"of 8,192 tokens {scores['the same, `--pairs`, 20 steps']} after 20 steps"
+    yield f"meetings have {found['base, chunks of the whole document']}, and"
+    yield f"of 8,192 tokens {found['the same, `--pairs`, 20 steps']:.3f} after 20 steps"
 
 
 def readme() -> Iterator[str]:
-    judging = window_search("judging")
-    shipped, untrained, trained, chunks = (
-        float(judging[reader]["nDCG@10"].split()[0])
-        for reader in (
-            ("as shipped", "256"),
-            ("windows, not trained", "8,192"),
-            ("windows, 20 steps", "8,192"),
-            ("chunks of the whole document", "all"),
-        )
-    )
+    shipped, untrained, trained, chunks = whole_documents()
     assert untrained == chunks
     yield f"scores {percent(untrained, shipped)} higher (nDCG@10) than as shipped"
     yield f"20 minutes on one core, it scores {percent(trained, chunks)} higher than those chunks"
-    everything = window_search("all")
-    short = [
-        number(everything[reader, "512"]["nDCG@10"])
-        for reader in ("windows, not trained", "chunks of the same text")
-    ]
-    yield f"the model above scores {percent(*short)} lower than its base until"
+    yield f"the model above scores {on_short_documents()} lower than its base until"
     low, high = minute("judge-masked 128 → 512"), minute("tiny-gpt2 128 → 512")
     four_times = minutes("after a minute", "sliding windows", 4)
     assert (low, high) == (min(four_times), max(four_times))
-    lowest, highest = (f"{100 * (mean - 1):.0f} %" for mean in (low, high))
+    lowest, highest = costs(low, high)
     yield f"perplexity is {lowest} (a masked model on bytes) to {highest} ("
     smollm2 = read_points("smollm2")
     yield f"positions, has {higher(ratio(smollm2['yarn']['long']))} perplexity"
@@ -274,7 +274,7 @@ def which_method() -> Iterator[str]:
     label = "gpt2-byte-128 128 → 512, long-range text"
     cells = [signed(minute(label, "untrained")), signed(minute(label))]
     yield f"refers to its start | | | {' | '.join(cells)} |"
-    smollm2, small = read_points("smollm2"), results_table("rotary", "method", "256 → 512")
+    smollm2, small = read_points("smollm2"), small_llama()
     _, four = small["yarn",]
     yield f"`yarn` costs {signed(ratio(smollm2['yarn']['long']))[1:]} at 2 x (SmolLM2-135M) and "
     yield f" and {signed(ratio(four))[1:]} at 4 x (a small Llama)"
@@ -287,18 +287,18 @@ def bert() -> Iterator[str]:
         "| a small BERT on bytes, 128 → 256 |": "judge-masked 128 → 256",
         "| the same, 128 → 512 |": "judge-masked 128 → 512",
     }.items():
-        before, after = (f"{100 * (minute(label, stage) - 1):.0f} %" for stage in STAGES)
+        before, after = costs(minute(label, "untrained"), minute(label))
         reference = "its learned rows" if "rxnfp" in label else "the base in sliding windows"
-        yield f"{row} {reference} | {before}"
-        yield f"| {after} |"
+        yield f"{row} {reference} | {before} | {after} |"
 
 
 def gpt2() -> Iterator[str]:
     labels = ("judge-bytes 128 → 256", "judge-bytes 128 → 512")
     for row, stage in (("untrained", "untrained"), ("60 seconds on two cores", "after a minute")):
-        twice, four = (f"{100 * (minute(label, stage) - 1):.0f} % higher" for label in labels)
-        yield f"{row} | {twice} | {four} |"
-    yield f"still {100 * (minute('tiny-gpt2 128 → 512') - 1):.0f} % above at 128 → 512"
+        twice, four = costs(*(minute(label, stage) for label in labels))
+        yield f"{row} | {twice} higher | {four} higher |"
+    (tiny,) = costs(minute("tiny-gpt2 128 → 512"))
+    yield f"still {tiny} above at 128 → 512"
     long_range = minute("gpt2-byte-128 128 → 512, long-range text")
     yield f"has {100 * (1 - long_range):.0f} % lower perplexity than the base after such a minute"
 
@@ -331,12 +331,11 @@ def conversions() -> Iterator[str]:
     }.items():
         untrained, trained = (higher(number(cell) / base) for cell in schemes[scheme,][1:3])
         yield f"| {row} | {untrained} | {trained} |"
-    for tokens, speeds in list(results_table("window_speed", "tokens of a document").items()):
+    for tokens, speeds in window_speeds().items():
         if tokens != ("4,096",):
             yield f"| {tokens[0]} | {' | '.join(speeds).replace('/s', '')} |"
 
 
-STAGES = ("untrained", "after a minute")
 # Guides whose tables state results, too.
 GUIDES = {
     "guides/which-method": which_method,
