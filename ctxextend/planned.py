@@ -16,7 +16,7 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.output.gguf_output import prepare_gguf
 from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
-from ctxextend.output.write import AnyOutput, check_writable, no_check, write_output
+from ctxextend.output.write import AnyOutput, no_check, output_path, write_output
 from ctxextend.plan.explain import Explanation, explain
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -108,7 +108,7 @@ class Planned(Result, shows=("plan",)):
             OutputError: It exists, cannot be written or replaced, or there is too little disk
                 space.
         """
-        check_writable(self.output, output, force=force)
+        self.output.check_path(output_path(output, self.output.default_folder), force=force)
 
     def execute(
         self,

@@ -12,8 +12,8 @@ from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
 from ctxextend.families.removed_positions import with_removed_positions
-from ctxextend.limits.generation import generating_table, limits_of_generation_config
-from ctxextend.limits.length_edits import lowered_limits
+from ctxextend.limits.generation import generating_table, limits_in_object
+from ctxextend.limits.length_edits import LengthChange, lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.found_table import FoundTable, unstored_table
 from ctxextend.plan.table_checks import check_width
@@ -176,8 +176,9 @@ def _lower_generation_limits(model: Any, table: TablePlan) -> None:
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
-    stated = limits_of_generation_config(generation_config)
-    lowered = lowered_limits(stated, table.location, table.max_len_before, table.max_len_after)
+    stated = limits_in_object(vars(generation_config))
+    change = LengthChange(table.location, table.max_len_before, table.max_len_after)
+    lowered = lowered_limits(stated, change)
     for key, tokens in lowered.items():
         setattr(generation_config, key, tokens)
 

@@ -115,17 +115,15 @@ def method_text(name: str, settings: Mapping[str, Any]) -> str:
     """
     given = []
     for key, value in settings.items():
-        if value is not None:
-            given.append(f"{key.replace('_', '-')}={_value_text(value)}")
+        if value is None:
+            continue
+        text = str(value)
+        if isinstance(value, tuple):
+            text = ":".join(map(str, value))
+        elif isinstance(value, float) and value.is_integer():
+            text = text.removesuffix(".0")
+        given.append(f"{key.replace('_', '-')}={text}")
     return f"{name}:{','.join(given)}" if given else name
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ":".join(map(str, value))
-    if isinstance(value, float) and value.is_integer():
-        return str(value).removesuffix(".0")
-    return str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,7 @@ def _add_rows(
     plan = expected.plan
     choice = plan.choice_of(table)
     before = expected.base.weights.read_floats(table.name)
-    recreated = resize_rows(table, before, choice)
+    recreated = resize_rows(table, before)
     matches = equal_rows(recreated, after)
     tolerance = choice.facts.tolerance if plan.creates_rows else 0.0
     exactness = "bit for bit"
