@@ -88,7 +88,16 @@ def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int | Non
         return ""
     options = list[str]()
     if rule.option:
-        options.append(rule.option.format(**_option_values(facts)))
+        beta_fast, beta_slow = facts.betas or (0, 0)
+        values = {
+            "max_len": str(facts.max_len),
+            "first_trained": str(facts.first_trained),
+            "factor": f"{facts.factor:.15g}",
+            "theta": f"{facts.theta or 0:.15g}",
+            "beta_fast": f"{beta_fast:.15g}",
+            "beta_slow": f"{beta_slow:.15g}",
+        }
+        options.append(rule.option.format(**values))
     if length != facts.max_len and runtime.length_option:
         options.append(runtime.length_option.format(max_len=facts.max_len))
     return " ".join(options)
@@ -109,17 +118,3 @@ def _length(rule: Rule, facts: FolderFacts) -> int:
             return facts.stated if facts.trained_key is None else facts.trained_key
         case Length.TOKENIZER:
             return facts.max_len if facts.has_tokenizer_length else facts.stated
-
-
-def _option_values(facts: FolderFacts) -> dict[str, str]:
-    """Return the values that an option of a rule can name, by name."""
-    values = {
-        "max_len": str(facts.max_len),
-        "first_trained": str(facts.first_trained),
-        "factor": f"{facts.factor:.15g}",
-        "theta": f"{facts.theta or 0:.15g}",
-    }
-    if facts.betas is not None:
-        beta_fast, beta_slow = facts.betas
-        values |= {"beta_fast": f"{beta_fast:.15g}", "beta_slow": f"{beta_slow:.15g}"}
-    return values

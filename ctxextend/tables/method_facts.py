@@ -189,7 +189,15 @@ def registering(
             name = function.__name__
             if name in methods:
                 raise TypeError(f"There already is a method {name}.")
-            facts = _documented(function) | shared | stated
+            text, _, source = (function.__doc__ or "").partition("Source:")
+            if not source:
+                raise TypeError(f'The docstring of the method {name} has no "Source:".')
+            summary = text.splitlines()[0].strip().removesuffix(".")
+            documented = {
+                "summary": summary[0].lower() + summary[1:],
+                "source": " ".join(source.split()).removesuffix("."),
+            }
+            facts = documented | shared | stated
             if "short_inputs" not in facts:
                 keeps = facts.get("keeps_learned_rows", True)
                 facts["short_inputs"] = UNCHANGED if keeps else MOVED
@@ -199,15 +207,3 @@ def registering(
         return register
 
     return method
-
-
-def _documented(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the fields of `Method` that the docstring of a function gives."""
-    text, _, source = (function.__doc__ or "").partition("Source:")
-    if not source:
-        raise TypeError(f'The docstring of the method {function.__name__} has no "Source:".')
-    summary = text.splitlines()[0].strip().removesuffix(".")
-    return {
-        "summary": summary[0].lower() + summary[1:],
-        "source": " ".join(source.split()).removesuffix("."),
-    }

@@ -102,18 +102,6 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
-def test_keys_kernel_is_how_torch_spreads_one_row() -> None:
-    rows = torch.zeros(1, 1, 9, 1, dtype=torch.float64)
-    rows[0, 0, 4] = 1
-    spread = torch.nn.functional.interpolate(rows, size=(65, 1), mode="bicubic", align_corners=True)
-    distances = np.abs(np.arange(65) / 8 - 4)
-    is_near = distances <= 2
-
-    weights = methods.keys_kernel(distances[is_near])
-
-    np.testing.assert_allclose(weights, spread[0, 0, is_near, 0].numpy(), rtol=0, atol=1e-15)
-
-
 def test_sinusoidal_rows_equal_distilbert() -> None:
     from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
