@@ -104,9 +104,7 @@ def compare(
     model_type: str | None = None,
     tokenizer: str | None = None,
     trained_length: int | str | None = None,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
+    search: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
@@ -146,9 +144,7 @@ def compare_checkpoints(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     progress: Progress = ...,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
+    search: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
     length: int | str | Sequence[int | str] = (),
@@ -193,9 +189,7 @@ def evaluate(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
+    search: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
     length: int | str | Sequence[int | str] = (),
@@ -223,8 +217,8 @@ def evaluate(
             that the checkpoint's recipe lists as training data (recognised by content), only the
             held-out windows are used, or everything with a warning. Not recognised: training with
             other tools, the same text in another file, changes after the first 64 MiB, and files
-            after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``:
-            a search set as in BEIR.
+            after the first 200 of a training. Optional with ``search``, the folder
+            of a search set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and
             ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.

@@ -436,9 +436,7 @@ class Evaluate:
     """How to evaluate a checkpoint at its context length."""
 
     data: tuple[str, ...] = ()  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    corpus: str | None = None  # documents of a search set for encoders, as in BEIR: .jsonl or .tsv
-    queries: str | None = None  # queries of the search set
-    qrels: str | None = None  # relevance judgements of the search set
+    search: str | None = None  # folder of a search set for encoders, as in BEIR
     # Base checkpoint to compare against; defaults to the one in the model's recipe.
     base: str | None = None
     no_base: bool = False  # do not compare against the base checkpoint
@@ -492,14 +490,10 @@ class Evaluate:
             yield ResizeError(message, "Remove one of them.", "no_base")
 
     def _text_errors(self) -> Iterator[ResizeError]:
-        files = (self.corpus, self.queries, self.qrels)
-        if any(files) and not all(files):
-            message = "--corpus, --queries and --qrels belong together."
-            yield ResizeError(message, "Pass all three, or none.")
         hint = "Pass files or folders: --data book.txt --data articles.jsonl."
         if self.measure and not self.data:
             yield ResizeError("--measure applies to text.", hint, "measure")
-        elif not self.data and not any(files):
+        elif not self.data and self.search is None:
             yield ResizeError("No text given.", hint)
 
 

@@ -16,9 +16,7 @@ PATH_KEYS = {
     "base": True,
     "data": False,
     "eval_data": False,
-    "corpus": False,
-    "queries": False,
-    "qrels": False,
+    "search": False,
     "output": False,
 }
 

@@ -53,9 +53,7 @@ def compare(
     length: options.Length = None,
     measure: options.Measure = None,
     budget: options.Budget = None,
-    corpus: Annotated[str | None, options.rarely(options.Corpus)] = None,
-    queries: Annotated[str | None, options.rarely(options.Queries)] = None,
-    qrels: Annotated[str | None, options.rarely(options.Qrels)] = None,
+    search: Annotated[str | None, options.rarely(options.Search)] = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
     precision: options.Precision = "auto",
@@ -80,7 +78,7 @@ def compare(
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
-    nDCG@10 in a search set (--corpus, --queries, --qrels).
+    nDCG@10 in a search set (--search).
     """
     flags = options.given(context)
     console = Console(as_json, quiet)
@@ -89,7 +87,7 @@ def compare(
         if len(source) > 1 and flags[name]:
             found = f"{flag_name(name)} is for one MODEL, got {len(source)}: {', '.join(source)}."
             raise options.WrongFlags(found, "Remove it to compare them as they are.")
-    if len(source) > 1 and not data and corpus is None:
+    if len(source) > 1 and not data and search is None:
         words = shlex.join(["ctxextend", "compare", *source, "--data", "TEXT"])
         raise options.WrongFlags(
             "compare needs text for several models, and --data is missing.", f"Pass text: {words}"

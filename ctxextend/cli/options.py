@@ -169,9 +169,7 @@ Data = Annotated[
     text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME."),
 ]
 OptionalData = Annotated[list[str] | None, text("--data PATH", Data.__metadata__[0].help)]
-Corpus = Annotated[str | None, text("--corpus FILE", "Documents of a search set: .jsonl or .tsv.")]
-Queries = Annotated[str | None, text("--queries FILE", "Its queries: .jsonl or .tsv.")]
-Qrels = Annotated[str | None, text("--qrels FILE", "Its relevance judgements: .tsv or .jsonl.")]
+Search = Annotated[str | None, text("--search DIR", "Search set in the layout of BEIR.")]
 EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
 TextField = Annotated[str, advanced("--text-field KEY", "Name of the text field or column.")]
 Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to use.", "65536")]

@@ -21,7 +21,7 @@ class EvaluateMethods(Evaluate):
     """How methods are evaluated; without text, on Python's documentation."""
 
     def _text_errors(self) -> Iterator[ResizeError]:
-        if any((self.data, self.corpus, self.queries, self.qrels)):
+        if self.data or self.search is not None:
             yield from super()._text_errors()
 
 
@@ -106,7 +106,7 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
     if only this is measured.
     """
     is_complete = settings.measure == DEFAULT_MEASURES or settings.measures_effective_only
-    if settings.corpus is not None or is_complete:
+    if settings.search is not None or is_complete:
         return settings
     ranking = "retrieval" if kind == ENCODER else "position"
     return replace(settings, measure=(*settings.measure, ranking))

@@ -64,8 +64,8 @@ def evaluate(
             that the checkpoint's recipe lists as training data (recognised by content), only the
             held-out windows are used, or everything with a warning. Not recognised: training with
             other tools, the same text in another file, changes after the first 64 MiB, and files
-            after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``:
-            a search set as in BEIR.
+            after the first 200 of a training. Optional with ``search``, the folder
+            of a search set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and
             ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
