@@ -13,7 +13,6 @@ from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted, flag_name
-from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
@@ -115,11 +114,8 @@ def compare(
     page = Page.for_stdout()
     add_comparison(page, result)
     console.note(*_skipped(result))
-    values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
     next_command = after_comparison(result)
-    console.measurement(
-        "compare", result, page.lines, _files(result, report, plot, next_command), values
-    )
+    console.measurement("compare", result, page.lines, _files(result, report, plot, next_command))
     console.next_steps(next_command)
 
 
@@ -143,16 +139,12 @@ def _files(
     ]
 
 
-def _verdict(comparison: "Comparison", numbers: "NumberFormat") -> str:
-    """Return the verdict as plain text."""
-    from ctxextend.report.verdicts import comparison_verdict
-
-    return comparison_verdict(comparison, numbers).replace("`", "")
-
-
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
-    page.text(_verdict(comparison, page.numbers), "title")
+    from ctxextend.report.verdicts import comparison_verdict
+
+    verdict = comparison_verdict(comparison, page.numbers).replace("`", "")
+    page.text(verdict, "title")
     page.line()
     _add_heading(page, comparison)
     page.values(_settings(comparison))

@@ -11,7 +11,6 @@ from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
-from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.evaluation import evaluation_result as results
@@ -79,7 +78,6 @@ def evaluate(
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
     from ctxextend.report.next_steps import after_evaluation
-    from ctxextend.report.verdicts import evaluation_verdict
 
     next_command = after_evaluation(evaluation, flags["data"] or ())
 
@@ -92,8 +90,7 @@ def evaluate(
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     files = [(report, write_page), (plot, write_plot)]
-    values = to_json(evaluation) | {"verdict": evaluation_verdict(evaluation, page.numbers)}
-    console.measurement("evaluate", evaluation, page.lines, files, values)
+    console.measurement("evaluate", evaluation, page.lines, files)
     console.next_steps(next_command)
 
 
