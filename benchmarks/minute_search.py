@@ -45,11 +45,11 @@ class MinuteSearch:
 
 
 def measure_minute_search(
-    part: MinuteSearch, source: str, settings: Mapping[str, Any], folder: Path
+    part: MinuteSearch, source: str, search: str, folder: Path
 ) -> dict[str, Any]:
     """Return the nDCG@10 of each mode of reading the judging half, and its lead over `copy`."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = read_search_set(Evaluate(**settings))
+    texts = read_search_set(Evaluate(search=search))
     assert texts is not None
     tuning = len(texts.documents) // 2
     text = write(folder / f"{part.name}-tuning.jsonl", texts.documents[:tuning])

@@ -641,7 +641,7 @@ def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
         texts = write_halves(part, source, arguments)
         result = measure_minute(part, source, texts, tables)
     elif isinstance(part, MinuteSearch):
-        result = measure_minute_search(part, source, _search_settings(arguments), tables)
+        result = measure_minute_search(part, source, str(arguments.qmsum), tables)
     elif part.hold_out:
         result = measure_held_out(part, source, _text_settings(part, arguments))
     else:
@@ -654,18 +654,9 @@ def _text_settings(part: Part, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what a part is measured on, as settings of `compare`."""
     settings: dict[str, Any] = {"tokens": part.tokens, "data": ()}
     if part.text == "qmsum":
-        return settings | _search_settings(arguments)
+        return settings | {"search": str(arguments.qmsum)}
     text = write_text(part.text, arguments.reactions, arguments.out)
     return settings | {"data": (str(text),)}
-
-
-def _search_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    folder: Path = arguments.qmsum
-    return {
-        "corpus": str(folder / "corpus.jsonl"),
-        "queries": str(folder / "queries.jsonl"),
-        "qrels": str(folder / "qrels.tsv"),
-    }
 
 
 def _source(part: AnyPart, arguments: argparse.Namespace) -> str:

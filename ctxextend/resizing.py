@@ -286,6 +286,6 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
         output=trained.output,
         warnings=trained.warnings,
         bytes_written=sum(path.stat().st_size for path in files),
-        seconds=round(trained.cost.seconds, 3),
+        seconds=round(trained.seconds, 3),
         training=trained,
     )

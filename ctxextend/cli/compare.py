@@ -8,7 +8,6 @@ from ctxextend.cli.console import Console, Files
 from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
-from ctxextend.json_output import to_json
 from ctxextend.settings import CheckpointRef, Compare, Figures
 
 if TYPE_CHECKING:
@@ -41,11 +40,8 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
     page = Page.for_stdout()
     add_comparison(page, result)
     console.note(*_skipped(result))
-    values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
     next_command = after_comparison(result)
-    console.measurement(
-        "compare", result, page.lines, _files(result, figures, next_command), values
-    )
+    console.measurement("compare", result, page.lines, _files(result, figures, next_command))
     console.next_steps(next_command)
 
 
@@ -70,16 +66,12 @@ def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files
     ]
 
 
-def _verdict(comparison: "Comparison", numbers: "NumberFormat") -> str:
-    """Return the verdict as plain text."""
-    from ctxextend.report.verdicts import comparison_verdict
-
-    return comparison_verdict(comparison, numbers).replace("`", "")
-
-
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
-    page.text(_verdict(comparison, page.numbers), "title")
+    from ctxextend.report.verdicts import comparison_verdict
+
+    verdict = comparison_verdict(comparison, page.numbers).replace("`", "")
+    page.text(verdict, "title")
     page.line()
     _add_heading(page, comparison)
     page.values(_settings(comparison))

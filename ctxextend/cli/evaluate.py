@@ -9,7 +9,6 @@ from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
-from ctxextend.json_output import to_json
 from ctxextend.settings import CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
     from ctxextend.report.next_steps import after_evaluation
-    from ctxextend.report.verdicts import evaluation_verdict
 
     next_command = after_evaluation(evaluation, settings.data)
 
@@ -59,8 +57,7 @@ def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: 
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     files = [(figures.report, write_page), (figures.plot, write_plot)]
-    values = to_json(evaluation) | {"verdict": evaluation_verdict(evaluation, page.numbers)}
-    console.measurement("evaluate", evaluation, page.lines, files, values)
+    console.measurement("evaluate", evaluation, page.lines, files)
     console.next_steps(next_command)
 
 

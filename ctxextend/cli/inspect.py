@@ -331,9 +331,8 @@ def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     stats = table.stats
-    more = table.json_more()
-    norm = more["norm"]
-    cosine = more["neighbour_cosine"]
+    norm = table.norm
+    cosine = table.neighbour_cosine
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
         yield "norm, median", f"{norm['median']:.3g}"

@@ -90,6 +90,6 @@ def choose_metric(kind: str, settings: Evaluate) -> str:
     """Return the name of the metric that ranks models of a kind."""
     if settings.measures_effective_only:
         return FOUND
-    if settings.corpus is not None:
+    if settings.search is not None:
         return NDCG
     return METRIC_OF_KIND[kind]

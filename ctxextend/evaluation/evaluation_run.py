@@ -305,7 +305,7 @@ def check_measures(name: str, kind: str, settings: Evaluate) -> None:
     """
     applicable = MEASURES_BY_KIND[kind]
     described = f"{name}, {KIND_NAMES[kind]}"
-    if settings.corpus is not None and kind != ENCODER:
+    if settings.search is not None and kind != ENCODER:
         message = f"--search does not apply to {described}."
         raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
     for measure in settings.measure:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +52,19 @@ class RopeReport:
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length
 
-    def json_more(self) -> dict[str, Any]:
-        """Return the computed JSON keys."""
-        wavelength: dict[str, float | None] = {"min": None, "max": None}
-        if self.wavelengths.size:
-            wavelength["min"] = float(self.wavelengths.min())
-            wavelength["max"] = float(self.wavelengths.max())
-        return {"pairs": len(self.wavelengths), "wavelength": wavelength}
+    json_properties: ClassVar = ("pairs", "wavelength")
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs that rotate."""
+        return len(self.wavelengths)
+
+    @property
+    def wavelength(self) -> dict[str, float | None]:
+        """The shortest (``min``) and the longest (``max``) wavelength; None without pairs."""
+        if not self.pairs:
+            return {"min": None, "max": None}
+        return {"min": float(self.wavelengths.min()), "max": float(self.wavelengths.max())}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -27,6 +27,6 @@ class FinishedRun:
         """The settings of training with all defaults filled in."""
         return replace(
             self.task.settings,
-            lr=self.result.run.lr,
-            per_device_batch_size=self.result.run.per_device_batch_size,
+            lr=self.result.lr,
+            per_device_batch_size=self.result.per_device_batch_size,
         )
