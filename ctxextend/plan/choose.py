@@ -10,10 +10,11 @@ from ctxextend.checkpoints.folder import Checkpoint, no_lm
 from ctxextend.errors import ResizeError
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import find_untrained
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import FORMULA, LIMITS
+from ctxextend.tables.method_parser import default_choice
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
 
@@ -47,7 +48,7 @@ def choose_methods(
     checkpoint: Checkpoint,
     tables: Sequence[TablePlan],
     settings: Resize,
-    recorded: Mapping[str, str],
+    recorded: Mapping[str, MethodChoice],
 ) -> tuple[TablePlan, ...]:
     """Return tables with the method that extends each of them, and what is untrained in it.
 
@@ -71,7 +72,8 @@ def choose_methods(
                 table = _with_rows(checkpoint, table, options)
         elif table.is_extended and table.has_rows:
             # Sinusoids that transformers computes have only one method.
-            table = replace(table, choice=replace(options, method=FORMULA).choice)
+            choice = default_choice(FORMULA).keeping(options.keep_first or 0)
+            table = replace(table, choice=choice)
         elif table.is_extended:
             choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
             reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
