@@ -18,8 +18,8 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.retrieval import NDCG_AT_10, score_rankings
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["TOKENS_HEAD", "MinuteSearch", "measure_minute_search", "search_lines"]
 

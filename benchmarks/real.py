@@ -61,9 +61,9 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
     estimate,
 )
-from ctxextend.recipe import Evaluate
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.phrases import tokens_of_document
+from ctxextend.settings import Evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
@@ -327,7 +327,7 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
     from ctxextend.comparison.python_text import python_documents
     from ctxextend.evaluation.eval_model import open_files
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.settings import CheckpointRef
 
     tokenizer = open_files(open_model(CheckpointRef(source))).tokenizer
 
@@ -344,7 +344,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.settings import CheckpointRef
 
     requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods)
     run = open_comparison(open_model(CheckpointRef(source)), requested)

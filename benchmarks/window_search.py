@@ -30,8 +30,8 @@ from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.retrieval import MRR, NDCG_AT_10, score_rankings
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
 from ctxextend.held_out import Ids
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["page"]
 

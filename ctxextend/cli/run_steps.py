@@ -12,19 +12,14 @@ if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
     from ctxextend.planned import Planned
     from ctxextend.recipe import Recipe
+    from ctxextend.settings import Run
     from ctxextend.training.train_result import TrainResult
 
 PERPLEXITY_OBJECTIVES = ("causal", "masked")
 
 
 def execute(
-    console: Console,
-    recipe: "Recipe",
-    planned: "Planned | None",
-    output: Path | None,
-    *,
-    force: bool,
-    resume: bool,
+    console: Console, recipe: "Recipe", planned: "Planned | None", run: "Run"
 ) -> "RunResult":
     """Run a recipe and print its result.
 
@@ -34,7 +29,7 @@ def execute(
     """
     from ctxextend.pipeline import run_recipe
 
-    result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+    result = run_recipe(recipe, planned, run, console)
     if result.resize is not None:
         console.warning(*result.resize.warnings)
     if result.training is not None:

@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 
 # Values per window, document or query, one array each, of shape (k,).
 Scores = Sequence[NDArray[np.float64]]

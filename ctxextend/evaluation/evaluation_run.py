@@ -29,7 +29,7 @@ from ctxextend.evaluation.windows import (
     join_documents,
 )
 from ctxextend.held_out import Ids
-from ctxextend.recipe import MEASURES, MIN_WINDOW, Evaluate
+from ctxextend.settings import ALL_MEASURES, MIN_WINDOW, Evaluate
 from ctxextend.text_data import empty_files
 
 LM_MEASURES = ("position", "context", "effective")
@@ -323,4 +323,4 @@ def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]
     check_measures(model.name, model.kind, settings)
     applicable = MEASURES_BY_KIND[model.kind]
     requested = settings.measure or applicable
-    return tuple(name for name in MEASURES if name in requested)
+    return tuple(name for name in ALL_MEASURES if name in requested)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxextend.errors import DataError, one_line
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 from ctxextend.text_data import JSON_LINES, json_lines, without_surrogates
 
 TABLE_SUFFIXES = (".jsonl", ".tsv")

@@ -11,7 +11,7 @@ from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import RowReport, TableReport, describe_defects, report_rows
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.recipe import FROZEN
+from ctxextend.settings import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
 # Levels, as annotations of GitHub name them.

@@ -14,7 +14,6 @@ from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.found_table import FoundTable
 from ctxextend.provenance import Step
-from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
 from ctxextend.tables.rotary import frequencies, ntk_base
 
@@ -179,11 +178,12 @@ def _theta_resize(table: FoundTable, recipe: Step | None, length: int) -> ThetaR
     is_current = after == length
     if not is_longer or not is_current:
         return None
-    method, given = parse_method(recipe.methods.get(table.name, recipe.settings.method))
-    if method.name != "theta":
+    method = recipe.methods.get(table.name, recipe.settings.method)
+    if method is None or method.name != "theta":
         return None
     # An edited recipe may lack the factor; the method's default serves the new length.
-    return ThetaResize(factor=given.get("factor", after / before), length_before=before)
+    factor = method.settings.get("factor") or after / before
+    return ThetaResize(factor=factor, length_before=before)
 
 
 def _report_layers(

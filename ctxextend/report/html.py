@@ -26,7 +26,7 @@ from ctxextend.evaluation.evaluation_result import (
     text_summary,
 )
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.recipe_text import without_folders
+from ctxextend.recipe import without_folders
 from ctxextend.report import effective_text, figures, phrases
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.figures import (

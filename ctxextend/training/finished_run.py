@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.recipe import Recipe, Train
+from ctxextend.recipe import Recipe
+from ctxextend.settings import Train
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.training_run import RunFolder

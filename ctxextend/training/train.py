@@ -20,11 +20,8 @@ from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.write import no_check, write_output
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import (
-    RECIPE_FILE,
-    Recipe,
-    Train,
-)
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.settings import Train
 from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.parallel import open_devices

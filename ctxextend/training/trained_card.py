@@ -3,7 +3,7 @@
 from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import counted, printable
 from ctxextend.output import card as cards
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__

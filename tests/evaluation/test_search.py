@@ -22,7 +22,7 @@ from ctxextend.evaluation.evaluation_result import TokensRead
 from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import text_of
 
