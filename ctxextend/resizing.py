@@ -23,8 +23,8 @@ from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.settings import (
-    NO_POSITIONS,
     TUNING_SECONDS,
+    WITHOUT_POSITIONS,
     CheckpointRef,
     Convert,
     Resize,
@@ -185,7 +185,7 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     Raises:
         CtxextendError: As `convert`.
     """
-    if settings.scheme == NO_POSITIONS:
+    if settings.scheme == WITHOUT_POSITIONS:
         return open_model(ref)
     from ctxextend.conversion.find import check_type
 
