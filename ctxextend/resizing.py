@@ -14,7 +14,7 @@ from ctxextend.errors import (
     ResizeError,
     TrainingError,
 )
-from ctxextend.output.prepare import must_write
+from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -321,7 +321,7 @@ def _open_and_plan(
         return _plan_opened(recipe, options, only_headers=True)
     except RemoteWeightsError as error:
         if options.edit_only:
-            raise must_write([error.file]) from error
+            refuse_weights([error.file])
         return _plan_opened(recipe, options, only_headers=False)
 
 

@@ -11,7 +11,7 @@ from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
-from ctxextend.plan.table_names import find_names
+from ctxextend.plan.table_names import match_names
 from ctxextend.recipe import CheckpointRef, flag_words
 
 CHECK_FLAGS = "Check --tensor, --config-key and --reserved-rows."
@@ -105,7 +105,7 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     try:
         architecture = find_architecture(checkpoint.config)
         # Its errors are not shown, so they need not say where the names are from.
-        named = find_names(architecture, checkpoint.weights.entries, where="")
+        named = match_names(architecture, checkpoint.weights.entries, where="")
     except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     if stays:
         return unchanged
     if not is_changed:
-        raise _no_change_needed(location, before, after, has_others=has_others)
+        _refuse_shorter(location, before, after, has_others=has_others)
     if not has_settings(location):
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
@@ -179,32 +180,32 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     return bool(given != round(layers.parameters[TRAINED]))
 
 
-def _no_change_needed(
+def _refuse_shorter(
     location: TableLocation, before: int, after: int, *, has_others: bool
-) -> ResizeError:
+) -> NoReturn:
+    """Raise ResizeError for a length that the model already accepts."""
     reason = f"its positions are {location.scheme}"
     if location.scheme == NONE:
         reason = "it has no positions"
     message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
+    settings = tuple[RopeLayers, ...]()
+    if location.table.rope is not None:
+        settings = read_rope(location)
     if has_others:
-        return ResizeError(message, f"Resize other parts than {location.part} with --part.")
-    settings = read_rope(location) if location.table.rope else ()
-    if any(has_switch_lists(layers.parameters) for layers in settings):
+        hint = f"Resize other parts than {location.part} with --part."
+    elif any(has_switch_lists(layers.parameters) for layers in settings):
         hint = f"If it was resized by --method {SWITCH}, resize its base to {after}."
-        return ResizeError(message, hint)
-    if any(layers.parameters[TYPE] != "default" for layers in settings):
-        return ResizeError(
-            message,
+    elif any(layers.parameters[TYPE] != "default" for layers in settings):
+        hint = (
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
-            "inputs too.",
+            "inputs too."
         )
-    if is_gguf(location.file):
-        return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
-    return ResizeError(
-        message,
-        f'To truncate texts at {after} tokens, set "model_max_length": {after} in '
-        "tokenizer_config.json.",
-    )
+    elif is_gguf(location.file):
+        hint = f"To use less memory in llama.cpp, pass it -c {after}."
+    else:
+        limit = f'"model_max_length": {after}'
+        hint = f"To truncate texts at {after} tokens, set {limit} in tokenizer_config.json."
+    raise ResizeError(message, hint)
 
 
 def _plan_layers(
