@@ -261,16 +261,6 @@ def describe_tensors(
     return header, {name: entries[name] for name in new}
 
 
-def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a float tensor, in its shape and with its `numpy_dtype`.
-
-    Raises:
-        CheckpointError: It cannot be read, or has another dtype.
-    """
-    values = file.read_bytes(name).view(float_dtype(file, name))
-    return values.reshape(file.entries[name].shape)
-
-
 def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
     """Read a tensor of any dtype, in its shape.
 

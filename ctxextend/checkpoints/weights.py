@@ -18,8 +18,8 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.safetensors_file import (
     TensorEntry,
     TensorFile,
+    float_dtype,
     open_safetensors,
-    read_floats,
 )
 from ctxextend.checkpoints.source import Source, has_file
 from ctxextend.checkpoints.wrappers import COMPILED, MODULE
@@ -49,12 +49,14 @@ class Weights:
         return {name: file.entries[name] for name, file in self.file_of.items()}
 
     def read_floats(self, name: str) -> NDArray[Any]:
-        """Read a float tensor, in its shape and in the dtype of the file.
+        """Read a float tensor, in its shape and with the `numpy_dtype` of the file.
 
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        return read_floats(self.file_of[name], name)
+        file = self.file_of[name]
+        values = file.read_bytes(name).view(float_dtype(file, name))
+        return values.reshape(file.entries[name].shape)
 
     @property
     def first_file(self) -> TensorFile:

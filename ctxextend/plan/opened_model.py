@@ -173,7 +173,8 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
 
         architecture = with_removed_positions(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
-    architecture = _with_params(architecture, checkpoint)
+    if mistral_params(checkpoint) is not None:
+        architecture = _without_scaling_key(architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
         refuse_missing_table(checkpoint, architecture)
@@ -214,15 +215,13 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
 # ---- the architecture
 
 
-def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
-    """Return an architecture that states no ``rope_scaling`` next to Mistral's params.json.
+def _without_scaling_key(architecture: Architecture) -> Architecture:
+    """Return an architecture that states no ``rope_scaling``, as next to Mistral's params.json.
 
     vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    if mistral_params(checkpoint) is None:
-        return architecture
     locations = list[TableLocation]()
     for location in architecture.locations:
         is_outer = location.table.rope is not None and not location.path

@@ -68,7 +68,11 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     before = lengths.context
     after = table.max_len_after
     is_changed = after > before or (after == before and _corrects_any(location))
-    unchanged = replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
+    has_rope = has_settings(location)
+    dialects = tuple[str, ...]()
+    if has_rope:
+        dialects = stated_dialects(location)
+    unchanged = replace(table, lengths=lengths, rope_dialects=dialects)
     stays = after == before and not is_changed
     if stays and settings.fix_limits:
         return unchanged
@@ -78,7 +82,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         return unchanged
     if not is_changed:
         _refuse_shorter(location, before, after, has_others=has_others)
-    if not has_settings(location):
+    if not has_rope:
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
     return replace(
@@ -87,13 +91,6 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         rope=tuple(plans),
         rope_dialects=planned_dialects(location, plans),
     )
-
-
-def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
-    """Return the dialects that state the rotary settings of a config; none without settings."""
-    if not has_settings(location):
-        return ()
-    return stated_dialects(location)
 
 
 def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tuple[str, ...]:
@@ -111,40 +108,24 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
     Raises:
         MethodError: They do not.
     """
-    _check_no_rows_given(location, settings)
-    name = settings.choice.name
-    if name == DEFAULT_METHOD:
-        return
-    if name == LIMITS:
-        _check_no_trained_length_given(location)
-        return
-    _check_method(location, name)
-
-
-def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
-    """Raise MethodError if the user states a number of rows."""
     if settings.keep_first:
         message = (
             f"--keep-first cannot be used with {location.scheme} positions, which have no rows."
         )
         raise MethodError(message, "Remove --keep-first.")
-
-
-def _check_no_trained_length_given(location: TableLocation) -> None:
-    """Raise MethodError if the user states the first trained length, and it tells nothing.
-
-    It tells what scaled settings serve whose config key may state the length before scaling.
-    """
-    if location.trained_length is None:
+    name = settings.choice.name
+    if name == DEFAULT_METHOD:
         return
-    kinds = [rope_type(layers.parameters) for layers in _global_layers(location)]
-    if all(kind.presumed_key is None for kind in kinds):
-        message = "--trained-length has no effect with --method limits, which scales nothing."
-        raise MethodError(message, "Remove one of them.")
+    if name == LIMITS:
+        if location.trained_length is None:
+            return
+        # It tells what scaled settings serve whose config key may state the length before scaling.
+        kinds = [rope_type(layers.parameters) for layers in _global_layers(location)]
+        if all(kind.presumed_key is None for kind in kinds):
+            message = "--trained-length has no effect with --method limits, which scales nothing."
+            raise MethodError(message, "Remove one of them.")
+        return
 
-
-def _check_method(location: TableLocation, name: str) -> None:
-    """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
     if location.table.rope and not applicable and name in SCALING_METHODS:
