@@ -31,7 +31,7 @@ from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import refuse_missing_table, refuse_unknown_type
 from ctxextend.plan.usable_types import check_model_type, is_unknown
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
 
@@ -130,7 +130,7 @@ def open_reference(
 
     def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
         model_type = ref.model_type or config.get("model_type")
-        if ref.tensor is not None or not isinstance(model_type, str):
+        if ref.table is not None or not isinstance(model_type, str):
             return
         if has_weights and is_unknown(model_type, config):
             return
@@ -164,7 +164,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
             tables=measure_gguf_tables(checkpoint, architecture),
         )
     model_type = ref.model_type
-    is_named = model_type is not None or ref.tensor is not None
+    is_named = model_type is not None or ref.table is not None
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
@@ -237,7 +237,7 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         UnsupportedModelError: The type is unknown or has no position table.
     """
     config = checkpoint.config
-    if ref.tensor is not None:
+    if ref.table is not None:
         return named_architecture(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:

@@ -173,7 +173,7 @@ def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
     result = ctxextend.run("recipe.yaml", "out")
     assert result.training is not None
     assert result.evaluation is not None
-    assert result.training.trained.trainable == "all-but-positions"
+    assert result.training.trainable == "all-but-positions"
     assert result.evaluation.max_len == NEW
 
 
