@@ -294,7 +294,7 @@ def _check_values(location: TableLocation, rope: Parameters) -> None:
         CheckpointError: One is missing or malformed.
     """
     for key in _checked_keys(rope):
-        value = rope.get(key)
+        value: Any = rope.get(key)
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2
             must = f"a list of {pairs} numbers above 0, one for each pair of rotated values"

@@ -181,7 +181,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_scaling": {"type": "linear"}},
-            "factor of linear rotary positions must be a number of at le",
+            "factor of linear rotary positions must be a number from 1 to 1,",
         ),
         ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "000,000, got 0.5"),
         ("llama-2", {"rope_scaling": {"type": "linear", "factor": "4"}}, "000,000, got '4'"),
