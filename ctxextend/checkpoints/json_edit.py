@@ -5,6 +5,7 @@ Key order, formatting and all other bytes are kept.
 
 import json
 import stat
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -86,7 +87,7 @@ def parse_json(text: str, location: str) -> Any:
     except RecursionError:
         reason = "it is nested too deeply"
     except ValueError:
-        reason = "a number has too many digits"
+        reason = f"a number has more than {sys.get_int_max_str_digits():,} digits"
     else:
         return value
     message = f"{location} is not valid JSON: {reason}."
