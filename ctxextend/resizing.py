@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
-from ctxextend.output.prepare import must_write
+from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -126,7 +126,7 @@ def _open_and_plan(ref: CheckpointRef, settings: Resize) -> tuple[Planned, Runti
         return _plan_opened(ref, settings, only_headers=True)
     except RemoteWeightsError as error:
         if settings.edit_only:
-            raise must_write([error.file]) from error
+            refuse_weights([error.file])
         return _plan_opened(ref, settings, only_headers=False)
 
 
