@@ -14,9 +14,10 @@ from ctxextend.errors import (
     ResizeError,
     TrainingError,
 )
+from ctxextend.notes import warning_texts
 from ctxextend.output.prepare import must_write
 from ctxextend.output.write import no_check, output_path
-from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
+from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan
 from ctxextend.planned import (
@@ -278,7 +279,7 @@ def resize_checkpoint(
     assert recipe.resize is not None
     if options.tune:
         check_beginnings(options.tune)
-    planned, for_runtime = _open_and_plan(recipe, options, dry_run=dry_run)
+    planned = _open_and_plan(recipe, options, dry_run=dry_run)
     if options.tune:
         _check_tunes(planned.plan, recipe, options)
     planned = _with_options(planned, options)
@@ -286,18 +287,13 @@ def resize_checkpoint(
         # Fail before notes about an output that will not be written, and before measurements.
         check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
-    if for_runtime is not None:
-        events.note(*for_runtime.notes)
-        events.warning(*for_runtime.warnings)
     if not dry_run:
         recipe = replace(recipe, resize=planned.plan.settings)
     if options.tune and not dry_run:
-        result = _tune(recipe, planned, options, output, events, force=force)
-    else:
-        result = _make(
-            recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
-        )
-    return replace(result, for_runtime=for_runtime)
+        return _tune(recipe, planned, options, output, events, force=force)
+    return _make(
+        recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
+    )
 
 
 def _with_options(planned: Planned, options: ResizeOptions) -> Planned:
@@ -309,9 +305,7 @@ def _with_options(planned: Planned, options: ResizeOptions) -> Planned:
     return planned
 
 
-def _open_and_plan(
-    recipe: Recipe, options: ResizeOptions, *, dry_run: bool
-) -> tuple[Planned, RuntimePlan | None]:
+def _open_and_plan(recipe: Recipe, options: ResizeOptions, *, dry_run: bool) -> Planned:
     """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
     writes_weights = not (options.edit_only or dry_run)
     reads_text = bool(options.tune) or recipe.train is not None
@@ -325,18 +319,16 @@ def _open_and_plan(
         return _plan_opened(recipe, options, only_headers=False)
 
 
-def _plan_opened(
-    recipe: Recipe, options: ResizeOptions, *, only_headers: bool
-) -> tuple[Planned, RuntimePlan | None]:
+def _plan_opened(recipe: Recipe, options: ResizeOptions, *, only_headers: bool) -> Planned:
     """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
     assert recipe.resize is not None
     model = open_model(recipe.checkpoint, reads_gguf=True, only_headers=only_headers)
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_options(model.checkpoint, recipe, options)
     if options.runtime is None:
-        return prepare_resize(model, recipe.resize), None
+        return prepare_resize(model, recipe.resize)
     for_runtime = plan_for_runtime(model, recipe.resize, options.runtime)
-    return prepare_plan(for_runtime.plan), for_runtime
+    return prepare_plan(for_runtime.plan, for_runtime=for_runtime)
 
 
 def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeOptions) -> None:
@@ -386,8 +378,6 @@ def convert_checkpoint(
     if not dry_run:
         check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
-    if recipe.train is not None and not dry_run:
-        events.note(*planned.explanation.details)
     return _make(recipe, planned, output, events, force=force, dry_run=dry_run, verify=verify)
 
 
@@ -427,9 +417,8 @@ def check_can_write(
 
 
 def announce(planned: Planned, events: Events) -> None:
-    """Report what to know before an output is written."""
-    events.note(*planned.explanation.notes)
-    events.warning(*planned.explanation.warnings)
+    """Report the warnings of an output before it is written."""
+    events.warning(*warning_texts(planned.notes))
 
 
 def _tune(
@@ -520,13 +509,7 @@ def _make(
 ) -> ResizeResult:
     """Write a planned output, train it, or only say what would be written."""
     if dry_run:
-        return ResizeResult(
-            planned=planned,
-            output=output_path(output, planned.output.default_folder),
-            warnings=(*planned.explanation.warnings, *planned.explanation.untrained),
-            choices=planned.explanation.choices,
-            dry_run=True,
-        )
+        return replace(planned.dry_run(output, force=force), train=recipe.train)
     if recipe.train is not None:
         return _train(recipe, planned, output, events, force=force)
     with events.progress("Writing") as progress:
@@ -549,13 +532,14 @@ def _train(
 ) -> ResizeResult:
     """Write a planned output and train it; a run that was interrupted is resumed."""
     from ctxextend.pipeline import run_recipe
+    from ctxextend.training.train_result import TrainResult
     from ctxextend.training.training_run import RunFolder
 
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     resume = not force and folder.save is not None
     run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
-    assert run.training is not None
-    return _trained_result(planned, run.training)
+    assert isinstance(run.train, TrainResult)
+    return _trained_result(planned, run.train)
 
 
 def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
@@ -564,8 +548,8 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
     return ResizeResult(
         planned=planned,
         output=trained.output,
-        warnings=trained.warnings,
+        notes=planned.notes,
         bytes_written=sum(path.stat().st_size for path in files),
         seconds=round(trained.cost.seconds, 3),
-        training=trained,
+        train=trained,
     )

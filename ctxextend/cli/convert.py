@@ -110,4 +110,4 @@ def convert(
         verify=verify,
         events=console,
     )
-    finish("convert", console, recipe, result, output=output, force=force)
+    finish("convert", console, recipe, result)

@@ -113,4 +113,4 @@ def resize(
         )
     recipe = Recipe(ref, resize=settings, train=training)
     result = resize_checkpoint(recipe, more, output, force=force, dry_run=dry_run, events=console)
-    finish("resize", console, recipe, result, output=output, force=force)
+    finish("resize", console, recipe, result)

@@ -12,7 +12,6 @@ from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.run_steps import execute
 from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
-from ctxextend.json_output import to_json
 
 
 def run(
@@ -46,7 +45,8 @@ def run(
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
-    from ctxextend.pipeline import plan_run, with_recorded_threads
+    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.pipeline import RunResult, plan_run, with_recorded_threads
     from ctxextend.recipe_file import read_recipe
     from ctxextend.resizing import announce, check_can_write
 
@@ -62,16 +62,26 @@ def run(
             check_can_write(settings, planned, folder, force=force)
         announce(planned, console)
     if dry_run:
-        values, warnings = show_plan(console, settings, planned, folder, force=force)
-        console.result("run", values, warnings)
+        resized = None
+        if planned is not None:
+            resized = planned.dry_run(folder, force=force)
+            folder = resized.output
+        show_plan(console, settings, resized, folder)
+        planned_run = RunResult(
+            output=folder,
+            resize=resized,
+            train=settings.train,
+            evaluate=settings.evaluate,
+            dry_run=True,
+        )
+        console.result("run", planned_run)
         return
     result = execute(console, settings, planned, output, force=force, resume=resume)
-    evaluation = result.evaluation
-    values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    if evaluation is None:
-        console.result("run", values)
+    evaluation = result.evaluate
+    if not isinstance(evaluation, Evaluation):
+        console.result("run", result, result.warnings)
         return
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     console = replace(console, is_path_only=result.output is not None)
-    console.measurement("run", evaluation, page.lines, files=[], value=values)
+    console.measurement("run", evaluation, page.lines, files=[], value=result)

@@ -115,7 +115,7 @@ def train(
         show_training_plan(console, recipe, output, force=force)
         return
     result = execute(console, recipe, None, output, force=force, resume=resume)
-    console.result("train", result.training, result.warnings)
+    console.result("train", result.train, result.warnings)
 
 
 def show_training_plan(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES, is_known
+from ctxextend.notes import NOTE, SOURCE, Note
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import code_error, own_class
 from ctxextend.recipe import CheckpointRef
@@ -23,8 +24,10 @@ def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
 
 def with_type_note(model: OpenedModel) -> OpenedModel:
     """Return a model with a note on how an output is loaded, if the user named its type."""
-    note = _describe_type(model)
-    return model if note is None else model.with_note(note)
+    text = _describe_type(model)
+    if text is None:
+        return model
+    return model.with_note(Note(SOURCE, NOTE, text))
 
 
 def _describe_type(model: OpenedModel) -> str | None:

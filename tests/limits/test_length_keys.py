@@ -14,6 +14,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
 from tests.helpers import pico, tiny
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -225,7 +226,7 @@ def test_resize_warns_that_a_longer_length_may_be_trained(
     to: int, expected: str, advice: str, tmp_path: Path
 ) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
-    (warning,) = plan_resize(folder, to).warnings
+    (warning,) = texts(plan_resize(folder, to), level="warning")
     condition = "if the model was trained at 256 tokens"
     assert f"config.json model_max_length {expected}: {condition}, {advice}" in warning
 
@@ -242,7 +243,7 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
     config = stated(folder) | {"model_max_length": value}
     (folder / "config.json").write_text(json.dumps(config))
     assert inspect(folder).agrees
-    assert plan_resize(folder, NEW).warnings == ()
+    assert texts(plan_resize(folder, NEW), level="warning") == ()
 
 
 # Every model type

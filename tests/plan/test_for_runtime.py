@@ -16,6 +16,7 @@ from ctxextend.runtimes.rules import of_transformers
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
+from tests.helpers.notes import texts
 from tests.helpers.rotary_configs import NEW
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
@@ -126,12 +127,11 @@ def test_resize_prefers_a_known_method_and_says_so(
     rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
     monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
     result = resize(rotary_configs.save("llama"), NEW, output="out", runtime="mlx")
-    assert result.for_runtime is not None
-    assert result.for_runtime.notes == notes
+    assert texts(result, "method") == notes
     # What is unknown is not worse than what is wrong.
     expected = "theta" if notes else "yarn"
     assert result.plan.method == expected
-    assert bool(result.for_runtime.warnings) == (not notes)
+    assert bool(texts(result, "engine", "warning")) == (not notes)
 
 
 def test_resize_adds_the_option_of_an_explicit_method() -> None:
