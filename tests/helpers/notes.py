@@ -1,5 +1,7 @@
 """The texts of the notes of a result."""
 
+from typing import Any
+
 from ctxextend.planned import Planned, ResizeResult
 
 
@@ -12,3 +14,9 @@ def texts(result: Planned | ResizeResult, code: str = "", level: str = "") -> tu
 def text_of(result: Planned | ResizeResult, code: str = "") -> str:
     """Return these texts as one."""
     return " ".join(texts(result, code))
+
+
+def texts_in(values: dict[str, Any], code: str = "") -> list[str]:
+    """Return the texts of the notes in the JSON of a result."""
+    notes = [note for note in values["notes"] if code in ("", note["code"])]
+    return [note["text"] for note in notes]

@@ -11,7 +11,7 @@ import transformers
 
 from ctxextend import extend_model, inspect, plan_resize, resize, verify
 from tests.helpers import pico
-from tests.helpers.notes import texts
+from tests.helpers.notes import texts, texts_in
 from tests.helpers.trainings import invoke
 
 # Context lengths: of the saved models, of longer ones and of shorter ones.
@@ -163,7 +163,7 @@ def part_of(kind: str) -> str | None:
 
 
 def planned_notes(folder: Path, to: int = NEW, **settings: Any) -> tuple[str, ...]:
-    return texts(plan_resize(folder, to, **settings))
+    return texts(plan_resize(folder, to, **settings), "generation")
 
 
 # Shorter
@@ -302,7 +302,7 @@ def test_resize_says_where_generation_still_stops(
     before = (folder / file).read_bytes()
     dry_run = invoke("resize", folder, "--to", NEW, "--dry-run")
     done = invoke("resize", folder, "--to", NEW, "-o", tmp_path / "out", "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert expected in note
     assert "--fix-limits" in note
     assert note in dry_run.stderr
@@ -386,7 +386,7 @@ def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> Non
     pico.edit_json(folder / GENERATION, max_length=30)
     output = tmp_path / "out"
     done = invoke("convert", folder, "--scheme", "rotary", "--to", NEW, "-o", output, "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert "still stops at 30 tokens" in note
     assert "--fix-limits" not in note
     assert stated(output, GENERATION)["max_length"] == 30

@@ -14,7 +14,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
 from tests.helpers import pico, tiny
-from tests.helpers.notes import texts
+from tests.helpers.notes import text_of, texts, texts_in
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -57,8 +57,7 @@ def test_resize_edits_length_keys_that_agree(key: str, tmp_path: Path) -> None:
     folder = make_llama(tmp_path / "llama", **{key: OLD})
     assert wrong_keys(folder) == []
     plan = plan_resize(folder, NEW)
-    for warning in plan.warnings:
-        assert key not in warning
+    assert key not in text_of(plan)
     output = plan.execute(tmp_path / "out").output
     assert stated(output)[key] == NEW
     assert inspect(output).agrees
@@ -208,7 +207,7 @@ def test_resize_keeps_length_keys_that_disagree_and_warns(
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", max_seq_len=5)
     done = invoke("resize", folder, "--to", to, "-o", tmp_path / "out", "--json")
-    (warning,) = json.loads(done.stdout)["warnings"]
+    (warning,) = texts_in(json.loads(done.stdout), "lengths")
     stays = "config.json max_seq_len is 5, not 16, and stays 5: vLLM and SGLang may take 5 instead"
     assert warning == f"{stays} of {to}. To set it to {to}, pass --fix-limits."
     assert stated(tmp_path / "out")["max_seq_len"] == 5
