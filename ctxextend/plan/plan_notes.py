@@ -36,6 +36,8 @@ from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import describe_untrained
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.tables.method_facts import SWITCH
+from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_rows
 
 
@@ -72,7 +74,9 @@ def plan_notes(
     notes += _other_files(plan)
     notes += model_notes(plan)
     if for_runtime is None:
-        notes += engine_notes(statements, plan.max_len_after)
+        is_given = plan.settings.choice.settings.get(MSCALE) is not None
+        can_add_keys = plan.method == SWITCH and not is_given
+        notes += engine_notes(statements, plan.max_len_after, can_add_keys=can_add_keys)
     else:
         notes += requested_engine_notes(for_runtime)
     return tuple(notes)

@@ -397,13 +397,13 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
 def test_resize_warns_of_runtimes_that_read_the_attention_factor_of_switch_elsewhere() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, "switch")
-    (warning,) = [text for text in found.warnings if "attention_factor" in text]
+    (warning,) = [text for text in texts(found, "engine") if "attention_factor" in text]
     assert warning == (
         "The settings state an attention_factor, which vLLM and SGLang ignore: outputs differ from "
-        "those of transformers. --for vllm also states it as vLLM and SGLang read it."
+        "those of transformers. --for vllm or sglang states it as that engine reads it."
     )
     found = plan_resize(folder, rotary_configs.NEW, "switch:mscale=1")
-    assert not [text for text in found.warnings if "attention_factor" in text]
+    assert not [text for text in texts(found, "engine") if "attention_factor" in text]
 
 
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
