@@ -21,9 +21,8 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.plan.opened_model import open_reference
 from ctxextend.planned import Planned
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import read_recipe
-from ctxextend.recipe_text import without_folders
+from ctxextend.recipe import Recipe, read_recipe, without_folders
+from ctxextend.settings import CheckpointRef, Evaluate, Resize, Train
 from ctxextend.training.train_result import TrainResult
 from tests.helpers import pico, trainings
 

@@ -20,7 +20,6 @@ from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
 from ctxextend.pipeline import RunResult
 from ctxextend.planned import Planned, ResizeResult
-from ctxextend.recipe import Recipe
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.verification.conclusion import Verification
 
@@ -103,7 +102,7 @@ def _(result: Verification, console: Transcript) -> None:
 
 @show.register
 def _(result: Planned, console: Transcript) -> None:
-    show_plan(console, Recipe(result.original.ref), result.dry_run(), None)
+    show_plan(console, result.source, result.dry_run())
 
 
 @show.register

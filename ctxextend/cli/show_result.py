@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.console import Console
 from ctxextend.cli.run_steps import show_training
@@ -16,7 +16,6 @@ from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.planned import Planned, ResizeResult
-    from ctxextend.recipe import Recipe
 
 Items = Iterator[tuple[str, str]]
 
@@ -29,22 +28,28 @@ LINK_TEXTS = {
 
 
 def show_plan(
-    console: Console, recipe: "Recipe", result: "ResizeResult | None", output: Path | None
+    console: Console,
+    source: str,
+    result: "ResizeResult | None",
+    *,
+    output: Path | None = None,
+    **steps: Any,
 ) -> None:
-    """Print what a recipe would do.
+    """Print what would be written.
 
     Args:
         console: Prints it.
-        recipe: The steps.
+        source: The reference of the checkpoint.
         result: The resize or conversion, of a dry run.
-        output: The output folder, if the user has given one.
+        output: The output folder without one, if it is known.
+        steps: The settings of the steps after it, by name.
     """
-    items = [("source", recipe.checkpoint.source)]
+    items = [("source", source)]
     if result is not None:
         items = list(_plan_items(result))
     elif output is not None:
         items.append(("output", str(output)))
-    for name, settings in (("train", recipe.train), ("evaluate", recipe.evaluate)):
+    for name, settings in steps.items():
         if settings is None:
             continue
         for key, value in asdict(settings).items():
@@ -219,12 +224,7 @@ def _next_step(result: "ResizeResult") -> str:
     return f"ctxextend inspect {folder}"
 
 
-def finish(
-    command: str,
-    console: Console,
-    recipe: "Recipe",
-    result: "ResizeResult",
-) -> None:
+def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
     if result.dry_run and console.quiet and result.planned.for_runtime is not None:
         from ctxextend.plan.runtime_flags import runtime_flags
@@ -233,7 +233,7 @@ def finish(
         result = replace(result, flags=flags)
         console.data(flags)
     elif result.dry_run:
-        show_plan(console, recipe, result, None)
+        show_plan(console, result.source, result, train=result.train)
     else:
         show_output(console, result)
     console.result(command, result, warnings=None)

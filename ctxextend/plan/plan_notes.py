@@ -171,13 +171,13 @@ def _other_files(plan: Plan) -> Iterator[Note]:
             "too, and load the adapter onto the result (adapter_config.json is not updated)."
         )
         yield Note(ADAPTER, WARNING, text)
-    named = plan.model.ref.tensor
+    named = plan.model.ref.table
     if named is None or not plan.is_changed:
         return
     lengths_before = {table.rows_before for table in plan.tables}
     lengths_before |= {table.max_len_before for table in plan.tables}
     for entry in checkpoint.weights.entries.values():
-        is_other = entry.name != named and "pos" in entry.name
+        is_other = entry.name != named.tensor and "pos" in entry.name
         if is_other and lengths_before & set(entry.shape):
             shape = list(entry.shape)
             text = f"{entry.name} {shape} may depend on the length too, but is not changed."

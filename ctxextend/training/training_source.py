@@ -18,7 +18,8 @@ from ctxextend.plan.file_notes import file_notes
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
-from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.recipe import Recipe
+from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.pair_rows import check_pairs
@@ -256,5 +257,4 @@ def _needs(settings: Train | None) -> Iterator[tuple[str, str]]:
     if settings.lora is not None:
         yield "--lora", "peft"
     if settings.contrastive:
-        flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
-        yield flag, "sentence_transformers"
+        yield "--contrastive", "sentence_transformers"

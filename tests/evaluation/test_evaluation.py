@@ -20,7 +20,7 @@ from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_m
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
-from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
+from ctxextend.settings import ALL_MEASURES, PRECISIONS, CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
@@ -281,7 +281,7 @@ def test_evaluate_rejects_empty_text_before_loading_a_model(
 
 
 def test_evaluate_flags_accept_the_values_of_recipes() -> None:
-    assert options.MEASURES == MEASURES
+    assert options.MEASURES == ALL_MEASURES
     precision, *_ = get_args(options.Precision)
     assert get_args(precision) == PRECISIONS
 

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoProcessor, AutoTokenizer
 from ctxextend import inspect, list_families, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from tests.helpers import pico, tiny
-from tests.helpers.notes import text_of, texts
+from tests.helpers.notes import texts
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 40
@@ -103,7 +103,7 @@ def test_fixed_padding_follows_the_length_only_if_asked(tmp_path: Path) -> None:
         plan = plan_resize(source, to, fix_limits=to == NEW)
         after = {edit.key: edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"}
         assert after == {"truncation.max_length": to, "padding.strategy": {"Fixed": to}}
-        assert f"Texts padded to {to} tokens give other outputs." in text_of(plan, "padding")
+        assert f"Texts padded to {to} tokens give other outputs." in texts(plan, "padding")[0]
     assert not plan_resize(source, OLD, fix_limits=True).plan.edits
 
 

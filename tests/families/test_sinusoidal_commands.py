@@ -175,7 +175,7 @@ def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
     result = ctxextend.run("recipe.yaml", "out")
     assert isinstance(result.train, TrainResult)
     assert isinstance(result.evaluate, Evaluation)
-    assert result.train.trained.trainable == "all-but-positions"
+    assert result.train.trainable == "all-but-positions"
     assert result.evaluate.max_len == NEW
 
 

@@ -185,7 +185,7 @@ def test_inspect_finds_seams_at_multiples_of_the_old_length(
     short = resize("tiny-gpt2", to=100, output="short").output
     output = resize(short, to=300, method=method, output="out").output
     table = only_table(inspect(output))
-    assert table.seams[100] == positions
+    assert table.seams_of_lengths[100] == positions
 
 
 def extend_by_hand(folder: Path, deviation: float) -> Path:

@@ -20,8 +20,9 @@ from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, 
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.effective_text import effective_verdict
-from ctxextend.report.figures import NUMBERS, write_figure
+from ctxextend.report.figures import write_figure
 from ctxextend.report.html import comparison_figure, write_report
+from ctxextend.report.numbers import NUMBERS
 from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.helpers.evaluations import (

@@ -20,8 +20,8 @@ from ctxextend.tables.bands import (
     default_gains,
     smoothed,
 )
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import auto, bands, choose_auto
+from tests.helpers.method_choices import read_choice
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
 
 

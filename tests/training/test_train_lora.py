@@ -15,7 +15,7 @@ from ctxextend import convert, inspect, resize, run, verify
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.models.load import match_parameters
-from ctxextend.recipe import CheckpointRef, Train
+from ctxextend.settings import CheckpointRef, Train
 from ctxextend.training.adapters import add_adapters
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico

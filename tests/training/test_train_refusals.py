@@ -16,7 +16,7 @@ from ctxextend import resize, verify
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
