@@ -44,9 +44,22 @@ def run(settings: RunRecipe, console: Console) -> None:
         if planned is not None:
             resized = planned.dry_run(output, force=settings.force)
             output = resized.output
-        steps = {"train": recipe.train, "evaluate": recipe.evaluate}
-        show_plan(console, recipe.checkpoint.source, resized, output=output, **steps)
-        console.result("run", RunResult(output=output, resize=resized, dry_run=True, **steps))
+        planned_run = RunResult(
+            output=output,
+            resize=resized,
+            train=recipe.train,
+            evaluate=recipe.evaluate,
+            dry_run=True,
+        )
+        show_plan(
+            console,
+            recipe.checkpoint.source,
+            resized,
+            output=output,
+            train=recipe.train,
+            evaluate=recipe.evaluate,
+        )
+        console.result("run", planned_run)
         return
     result = execute(console, recipe, planned, settings)
     evaluation = result.evaluate

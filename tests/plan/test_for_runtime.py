@@ -229,13 +229,13 @@ def test_resize_without_a_runtime_has_no_serving_command() -> None:
 def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: str) -> None:
     done = invoke("resize", "no/such/folder", "--to", NEW, "--for", runtime)
     assert done.exit_code == 2
-    assert f"Unknown runtime '{runtime}'." in done.stderr
-    with pytest.raises(ResizeError, match=f"Unknown runtime '{runtime}'"):
+    assert f"Unknown engine '{runtime}'." in done.stderr
+    with pytest.raises(ResizeError, match=f"Unknown engine '{runtime}'"):
         resize("no/such/folder", NEW, runtime=runtime)
 
 
 def test_resize_suggests_a_similar_runtime() -> None:
-    assert_refused(resize_for("llama", "vlm"), "Unknown runtime 'vlm'.", "Did you mean vllm?")
+    assert_refused(resize_for("llama", "vlm"), "Unknown engine 'vlm'.", "Did you mean vllm?")
 
 
 @pytest.mark.parametrize(
