@@ -76,7 +76,7 @@ def _plan_items(result: "ResizeResult") -> Items:
         source = f"{source} ({plan.model_type})"
     yield "source", source
     yield "output", str(result.output)
-    yield from _change_items(planned)
+    yield from _change_items(planned, with_settings=True)
     yield from _edit_items(planned)
     if checkpoint.weights.index_file in getattr(planned.output, "texts", ()):
         yield "edit", f"{checkpoint.weights.index_file}: totals and names"
@@ -100,8 +100,13 @@ def _plan_items(result: "ResizeResult") -> Items:
     yield "write", size_text(result.bytes_to_write)
 
 
-def _change_items(planned: "Planned") -> Items:
-    """Yield the change of each table, or the conversion."""
+def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
+    """Yield the change of each table, or the conversion.
+
+    Args:
+        planned: The output.
+        with_settings: Whether methods are shown with all of their settings.
+    """
     plan = planned.plan
     if planned.conversion is not None:
         from ctxextend.conversion.describe import added_text, summarise
@@ -125,7 +130,7 @@ def _change_items(planned: "Planned") -> Items:
         if table.is_changed:
             method = plan.method
             if table.choice is not None:
-                method = table.choice.text
+                method = table.choice.text if with_settings else table.choice.name
             change = f"{table.max_len_before} -> {table.max_len_after} positions by {method}"
         if table.reserved_rows:
             change += f", after {table.reserved_rows} reserved rows"
@@ -159,28 +164,28 @@ def _edit_items(planned: "Planned") -> Items:
 def show_result(console: Console, result: "ResizeResult") -> None:
     """Print an output that was written: its length, what changed, what to know."""
     planned = result.planned
-    after = planned.plan.max_len_after
-    length = f"{after} tokens"
-    if result.max_len_before == after:
-        length = f"{length}, as before"
-    elif result.max_len_before is not None:
-        length = f"{length} ({result.max_len_before} before)"
+    plan = planned.plan
+    before = plan.max_len_before
+    if planned.conversion is not None:
+        before = planned.conversion.max_len_before
+    length = f"{plan.max_len_after} tokens ({before} before)"
+    if before == plan.max_len_after:
+        length = f"{before} tokens, as before"
     items = list(_change_items(planned))
     keys = dict[str, list[str]]()
-    for edit in planned.edits:
+    for edit in plan.edits:
         keys.setdefault(edit.file, []).append(edit.key)
     if keys:
         edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
         items.append(("edited", "; ".join(edited)))
-    buffers = [*planned.plan.dropped, *result.rebuilt_buffers]
+    buffers = [*plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)]
     if buffers:
         items.append(("buffers", listed(buffers)))
-    size = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     if result.verified:
-        size += ", verified"
-    items.append(("written", size))
+        items.append(("verified", "every check of ctxextend verify passed"))
+    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     page = Page.for_terminal()
-    page.line((f"{result.output}: {length}", "title"))
+    page.line((f"{result.output}: {length}", "title"), f", {written}")
     page.values(items, margin=MARGIN)
     console.report(page.lines)
     _show_notes(console, result)
