@@ -22,6 +22,7 @@ TENSORS = "tensors"  # values that are missing, dropped, untrained or not finite
 ADAPTER = "adapter"  # the source is only an adapter
 OWN_CODE = "own-code"  # files of the folder name code
 FILES = "files"  # files that the output lacks, or shares
+TRAINING = "training"  # what to know of the training after it
 UNCHANGED = "unchanged"  # nothing to do
 SOURCE = "source"  # how the reference was read, and what is special about its model type
 

@@ -130,7 +130,11 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
         if table.is_changed:
             method = plan.method
             if table.choice is not None:
-                method = table.choice.text if with_settings else table.choice.name
+                method = table.choice.name
+            if table.choice is not None and with_settings:
+                method = table.choice.text
+                if table.choice.keep_first:
+                    method += f" --keep-first {table.choice.keep_first}"
             change = f"{table.max_len_before} -> {table.max_len_after} positions by {method}"
         if table.reserved_rows:
             change += f", after {table.reserved_rows} reserved rows"
@@ -200,6 +204,7 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
             line = f"Warning: {line}"
         if line not in console.printed:  # a warning may be printed before the output is written
             page.text(line, "wrong" if note.level == WARNING else "")
+            console.printed.add(line)
     console.report(page.lines)
     if result.dry_run:
         return
@@ -252,7 +257,7 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     from ctxextend.training.train_result import TrainResult
 
     show_result(console, result)
-    if isinstance(result.train, TrainResult):
+    if isinstance(result.train, TrainResult) and result.tuning is None:
         show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))

@@ -248,7 +248,7 @@ def test_resize_says_how_far_rows_are_from_their_formula(
     output = resize(source, "--method", "linear", "--dry-run")
     assert "12 -> 30 positions by formula" not in output
     note = (
-        r"deviates from its sinusoidal formula \(interleaved\) from position {first} on; "
+        rf"deviates from its sinusoidal formula \(interleaved\) from position {first} on; "
         rf"sinusoids explain {share} % of its variance; treated as learned rows"
     )
     assert re.search(rf"{note}\.\n", output)
