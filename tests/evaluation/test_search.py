@@ -359,7 +359,7 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
     assert search is not None
 
-    compared = ctxextend.compare(encoder, 32, methods=["linear", "copy"], search=SEARCH)
+    compared = ctxextend.compare(encoder, 32, method=["linear", "copy"], search=SEARCH)
 
     assert compared.metric == "ndcg@10"
     assert compared.base == search.scores["chunks"]["nDCG@10"]
