@@ -30,6 +30,7 @@ from ctxextend.checkpoints.source import (
 from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
 from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
+from ctxextend.notes import NOTE, SOURCE, Note
 
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
@@ -162,23 +163,25 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 # What to say about a checkpoint
 
 
-def source_notes(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return notes for the user on how the source was resolved and its weights are read."""
+def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
+    """Return notes on how the source was resolved and its weights are read."""
     notes = list(checkpoint.source.notes)
     in_memory = [file.path for file in checkpoint.weights.files.values() if file.is_in_memory]
     if in_memory:
         size = sum(path.stat().st_size for path in in_memory)
         names = ", ".join(path.name for path in in_memory)
-        notes.append(
+        text = (
             f"{names} is from before torch 1.6 or in another byte order and cannot be "
             f"memory-mapped: reading it needs {size_text(size)} of memory."
         )
+        notes.append(Note(SOURCE, NOTE, text))
     wrappers = checkpoint.weights.wrappers
     if wrappers:
-        notes.append(
+        text = (
             f"Tensor names are read without {', '.join(wrappers)}, which a wrapper added: an "
             "output has plain names."
         )
+        notes.append(Note(SOURCE, NOTE, text))
     return tuple(notes)
 
 
@@ -282,7 +285,7 @@ class _OpenedWeights(NamedTuple):
     weights: Weights
     config: Mapping[str, Any]
     generated: Mapping[str, str]  # text files that an output needs but the source lacks
-    notes: tuple[str, ...]  # how they were read
+    notes: tuple[Note, ...]  # how they were read
 
 
 def _open_weights(
@@ -319,10 +322,10 @@ def _open_weights(
     weights = Weights(files={name: file})
     if own_config is None:
         return _OpenedWeights(weights, values, generated={}, notes=())
-    from ctxextend.checkpoints.nanogpt import NOTE
+    from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
 
     generated = {CONFIG: json.dumps(own_config, indent=2) + "\n"}
-    return _OpenedWeights(weights, own_config, generated, notes=(NOTE,))
+    return _OpenedWeights(weights, own_config, generated, notes=(ASSUMED_ACTIVATION,))
 
 
 def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:

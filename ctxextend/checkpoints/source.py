@@ -25,6 +25,7 @@ from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
+from ctxextend.notes import Note
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_lookup"}  # by name
@@ -60,7 +61,7 @@ class Source(NamedTuple):
     name: str  # for default outputs: the last part of the reference
     hub_id: str | None = None  # owner/name, if known
     revision: str | None = None  # commit hash on the Hub, if known
-    notes: tuple[str, ...] = ()  # how the reference was resolved
+    notes: tuple[Note, ...] = ()  # how the reference was resolved
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder

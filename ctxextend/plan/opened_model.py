@@ -19,6 +19,7 @@ from ctxextend.families.lookup import (
     look_up_architecture,
     matching_types,
 )
+from ctxextend.notes import NOTE, OWN_CODE, SOURCE, Note
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -56,7 +57,7 @@ class OpenedModel:
             architecture=self.architecture._replace(locations=tuple(locations)),
         )
 
-    def with_note(self, note: str) -> "OpenedModel":
+    def with_note(self, note: Note) -> "OpenedModel":
         """Return the model with another note for the user, unless it has that one already."""
         return replace(self, checkpoint=_with_note(self.checkpoint, note))
 
@@ -72,7 +73,7 @@ class OpenedModel:
         return self.checkpoint.weights.read_floats(name)
 
 
-def _with_note(checkpoint: Checkpoint, note: str) -> Checkpoint:
+def _with_note(checkpoint: Checkpoint, note: Note) -> Checkpoint:
     """Return a checkpoint with another note on how it was resolved."""
     source = checkpoint.source
     if note in source.notes:
@@ -181,8 +182,8 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if ref.model_type is not None:
         check_model_type(checkpoint, [location for location, _ in matches], ref.model_type)
     elif own_class(checkpoint.config):
-        note = describe_code(checkpoint.config, checkpoint.config_file)
-        checkpoint = _with_note(checkpoint, note)
+        text = describe_code(checkpoint.config, checkpoint.config_file)
+        checkpoint = _with_note(checkpoint, Note(OWN_CODE, NOTE, text))
     return OpenedModel(
         ref=ref,
         checkpoint=checkpoint,
@@ -208,8 +209,8 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
     if len(matching) > 1:
         message = f"{file} has no model_type, and its tensors match {listed(matching)}."
         raise CheckpointError(message, "Name the type: --model-type TYPE.")
-    note = f"{file} has no model_type; detected {matching[0]} from its tensors."
-    return _with_note(checkpoint, note), matching[0]
+    text = f"{file} has no model_type; detected {matching[0]} from its tensors."
+    return _with_note(checkpoint, Note(SOURCE, NOTE, text)), matching[0]
 
 
 # ---- the architecture

@@ -13,8 +13,9 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
+from ctxextend.notes import warning_texts
 from ctxextend.output.write import output_path
-from ctxextend.plan.file_warnings import file_warnings
+from ctxextend.plan.file_notes import file_notes
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
@@ -98,14 +99,14 @@ class TrainingSource:
         """How the reference was resolved; the notes of a plan say so too."""
         if self.planned is not None:
             return ()
-        return self.model.checkpoint.source.notes
+        return tuple(note.text for note in self.model.checkpoint.source.notes)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the resize or conversion, or about files that are copied."""
-        warnings = tuple(file_warnings(self.model.checkpoint))
+        warnings = warning_texts(file_notes(self.model.checkpoint))
         if self.planned is not None:
-            warnings = self.planned.warnings
+            warnings = warning_texts(self.planned.notes)
         stale = format_files(self.model.checkpoint)
         if stale:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
