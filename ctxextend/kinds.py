@@ -100,12 +100,12 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
-TEXT = Kind("text", str, _read_text)
+ANY_TEXT = Kind("text", str, _read_text)
 FLAG = Kind("true or false", bool, _read_flag)
 FILE = Kind("a path", str | os.PathLike[str], _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
-MODEL = Kind("a path", str | os.PathLike[str], _read_path, is_path=True, may_be_model=True)
-OUTPUT = Kind("a path", str | os.PathLike[str], lambda value: Path(_read_path(value)))
+CHECKPOINT = Kind("a path", str | os.PathLike[str], _read_path, is_path=True, may_be_model=True)
+OUTPUT_PATH = Kind("a path", str | os.PathLike[str], lambda value: Path(_read_path(value)))
 RECIPE = Kind("a path", str | os.PathLike[str], _read_path)
 
 
@@ -157,7 +157,7 @@ def number(must: str, allows: Callable[[float], bool]) -> Kind:
     return Kind("a number", float, read)
 
 
-POSITIVE = number("positive", lambda value: value > 0)
+ABOVE_ZERO = number("positive", lambda value: value > 0)
 WEIGHT = number("at least 0", lambda value: value >= 0)
 
 
@@ -314,7 +314,7 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
     raise ValueError("A:B for rows A to B-1, or all")
 
 
-ROWS = Kind("A:B", str, _read_rows)
+ROW_RANGE = Kind("A:B", str, _read_rows)
 
 
 def _read_engine(value: Any) -> str:

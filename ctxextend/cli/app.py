@@ -39,7 +39,7 @@ from ctxextend.errors import (
     VerificationError,
     install_command,
 )
-from ctxextend.settings import ADVANCED, HEADINGS
+from ctxextend.settings import Heading
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -86,9 +86,9 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
     sections = help_sections(command, ctx)
-    is_short = ADVANCED in sections and not ctx.meta.get(HELP_ALL)
+    is_short = Heading.ADVANCED in sections and not ctx.meta.get(HELP_ALL)
     if is_short:
-        del sections[ADVANCED]
+        del sections[Heading.ADVANCED]
     for group, rows in sections.items():
         with formatter.section(_coloured(group, bold=True)):
             coloured = [(_coloured(name, fg="cyan"), text) for name, text in rows]
@@ -147,11 +147,11 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
 
     Those of the app begin with its commands.
     """
-    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *HEADINGS)}
+    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *Heading)}
     for name, inner in getattr(command, "commands", {}).items():
         groups["Commands"].append((name, summary(inner)))
     for parameter in command.params:  # --help itself is not among them
-        group = parameter.rich_help_panel or HEADINGS[0]
+        group = parameter.rich_help_panel or Heading.OPTIONS
         groups[group].append(_help_record(parameter, context))
     return {panel: rows for panel, rows in groups.items() if rows}
 

@@ -4,19 +4,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError
+from ctxextend.notes import Note
 from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import Hashes, recipe_bytes, resize_record, table_hash
 from ctxextend.plan.buffers import new_buffer
 from ctxextend.plan.choose import read_rows, resize_rows
-from ctxextend.plan.explain import Explanation
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import RECIPE_FILE
@@ -24,12 +24,12 @@ from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 
-def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = False) -> Output:
+def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
     """Return the output of a resize, to be written by `write_output`.
 
     Args:
         plan: What changes.
-        explanation: What the model card says about it.
+        notes: What the model card says about it.
         edit_only: Write only edited and created files, and no weights.
 
     Raises:
@@ -39,10 +39,10 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
     source = plan.checkpoint
     default_folder = Path(f"{source.source.name}-{plan.max_len_after}")
     layouts = weight_layouts(plan)
-    if edit_only:
-        check_writes_no_weights(list(layouts))
+    if edit_only and layouts:
+        refuse_weights(list(layouts))
     record = resize_record(plan)
-    texts = edited_texts(plan, layouts, resize_card(plan, explanation))
+    texts = edited_texts(plan, layouts, resize_card(plan, notes))
     if edit_only:
         if source.weights.is_remote:
             record["provenance"]["source_fingerprint"] = None
@@ -59,11 +59,14 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
     )
 
 
-def check_writes_no_weights(files: Sequence[str]) -> None:
-    """Raise MethodError if an output of only edited files would lack weights files."""
-    if files:
-        message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
-        raise MethodError(message, "Remove --edit-only.")
+def refuse_weights(files: Sequence[str]) -> NoReturn:
+    """Refuse weights files that an output of only edited files would lack.
+
+    Raises:
+        MethodError: Always.
+    """
+    message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
+    raise MethodError(message, "Remove --edit-only.")
 
 
 def edited_texts(plan: Plan, layouts: Mapping[str, Layout], card: str) -> dict[str, bytes]:

@@ -96,6 +96,6 @@ def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> Tab
     if layout and choice.name != FORMULA:
         reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
         choice = replace(choice, reason="; ".join(reasons))
-    if 2 * untrained.count > table.max_len_before:
+    if 2 * (len(untrained.random) + len(untrained.zero)) > table.max_len_before:
         choice = replace(choice, reason="")  # random rows are no reason for anything
     return replace(table, choice=choice)

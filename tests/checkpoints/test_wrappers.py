@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
 from tests.helpers import pico, trainings
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke, succeed
 
 OLD, NEW = 16, 40
@@ -100,10 +101,10 @@ def test_resize_of_a_wrapped_model_names_what_it_leaves_out(form: str, make_pico
         "Tensor names are read without _orig_mod., module., which a wrapper added: an output has "
         "plain names."
     )
-    assert note in plan_resize(folder, to=NEW).explanation.notes
+    assert note in texts(plan_resize(folder, to=NEW))
     assert note in inspect(folder).notes
     plan = plan_resize("tiny-gpt2", to=NEW)
-    for note in plan.explanation.notes:
+    for note in texts(plan):
         assert "wrapper" not in note
 
 

@@ -23,10 +23,11 @@ from ctxextend import (
 )
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import moved_rows
-from ctxextend.conversion.without_windows import why_no_windows
+from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
+from tests.helpers.notes import text_of, texts
 
 HALF = 6
 WINDOW = 2 * HALF
@@ -162,7 +163,7 @@ def test_convert_to_windows_gives_equal_outputs(
     assert read(output)["architectures"] == [f"{name}{twin}"]
     assert read(output)["attention_window"] == WINDOW
     lacks_pooler = (model_type, head) == ("electra", "Model")
-    assert lacks_pooler == any("Only pooler_output depends" in text for text in result.warnings)
+    assert lacks_pooler == ("Only pooler_output depends" in text_of(result, "tensors"))
     model = load_without_pooler(output) if lacks_pooler else load(output)
     assert_equal_outputs(source, model, HALF)
     # The tokens of all choices attend globally, and outputs of `ForPreTraining` have other names.
@@ -229,7 +230,7 @@ def test_convert_to_windows_says_which_tokens_attend_to_all_others(tmp_path: Pat
         result = convert(
             tmp_path / name, "window", 48, attention_window=8, output=tmp_path / f"{name}-8"
         )
-        notes[name] = " ".join(result.planned.explanation.notes)
+        notes[name] = text_of(result, "attention-window")
     none = "No token attends to all others"
     assert none in notes["encoder"]
     assert none in notes["summaries"]
@@ -424,8 +425,8 @@ def test_convert_to_windows_names_tensors_that_the_source_lacks(
     result = convert(
         tmp_path / "source", "window", 48, attention_window=WINDOW, output=tmp_path / "out"
     )
-    assert any(f"no values for {missing}" in text for text in result.warnings), result.warnings
-    assert "Outputs depend on random values" in result.planned.explanation.effects
+    assert f"no values for {missing}" in text_of(result, "tensors")
+    assert "Outputs depend on random values" in text_of(result, "untrained")
 
 
 @pytest.mark.parametrize("eos", [[2, 3], None])
@@ -449,8 +450,8 @@ def test_convert_to_windows_of_the_old_length_does_not_say_that_nothing_changes(
     result = convert(
         tmp_path / "source", "window", OLD, attention_window=WINDOW, output=tmp_path / "out"
     )
-    assert not result.warnings
-    assert "Not yet trained" not in result.planned.explanation.effects
+    assert not texts(result, level="warning")
+    assert not texts(result, "untrained")
     with pytest.raises(ResizeError, match="--method creates new rows, but --to 16 needs none"):
         convert(tmp_path / "source", "window", OLD, attention_window=WINDOW, method="copy")
 
@@ -490,16 +491,15 @@ def test_a_recipe_with_a_window_above_the_length_is_refused_by_name(tmp_path: Pa
         ("distilbert", "no class of transformers"),
     ],
 )
-def test_why_no_windows_names_the_reason(model_type: str, reason: str) -> None:
-    found = why_no_windows(model_type)
-    assert found is not None
-    assert reason in found.message
-    assert "ctxextend resize" in found.hint
+def test_types_without_windows_are_refused_with_the_reason(model_type: str, reason: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
+        check_has_windows(model_type)
+    assert "ctxextend resize" in (caught.value.hint or "")
 
 
-def test_why_no_windows_is_empty_for_types_with_a_twin() -> None:
-    for model_type in CONFIGS:
-        assert (why_no_windows(model_type) is None) == (model_type != "gpt2")
+def test_types_with_a_twin_have_windows_but_gpt2() -> None:
+    for model_type in CONFIGS.keys() - {"gpt2"}:
+        check_has_windows(model_type)
     assert CONFIGS.keys() == SOURCE_TYPES.keys()
 
 

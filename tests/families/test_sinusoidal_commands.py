@@ -11,8 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import ctxextend
+from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
+from ctxextend.training.train_result import TrainResult
 from tests.helpers import pico
 from tests.helpers.parameters import slow
 from tests.helpers.sinusoidal_models import (
@@ -171,10 +173,10 @@ def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
     recipe = {"source": model_type}
     pico.write_json("recipe.yaml", recipe | steps)
     result = ctxextend.run("recipe.yaml", "out")
-    assert result.training is not None
-    assert result.evaluation is not None
-    assert result.training.trainable == "all-but-positions"
-    assert result.evaluation.max_len == NEW
+    assert isinstance(result.train, TrainResult)
+    assert isinstance(result.evaluate, Evaluation)
+    assert result.train.trainable == "all-but-positions"
+    assert result.evaluate.max_len == NEW
 
 
 @pytest.mark.parametrize("model_type", ["xlm", "roformer", "pegasus", "ctrl", "xglm"])

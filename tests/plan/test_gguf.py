@@ -35,6 +35,7 @@ from tests.helpers.gguf_files import (
     types,
     write_gguf,
 )
+from tests.helpers.notes import texts
 from tests.helpers.pico import LEARNED_METHODS, resize_settings
 from tests.helpers.terminal import on_terminal
 
@@ -490,7 +491,7 @@ def test_resize_says_why_no_method_scales_an_architecture(
             resize(base, LONGER, method, output=tmp_path / "out.gguf")
         assert "Resize the checkpoint that it was made from" in str(caught.value.hint)
     result = resize(base, LONGER, output=tmp_path / "out.gguf")
-    assert f"No method scales {reason}." in result.planned.explanation.notes
+    assert f"No method scales {reason}." in texts(result, "method")
     assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
 
 
@@ -550,8 +551,8 @@ def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path)
     output = tmp_path / "out.gguf"
     result = resize(base, LONGER, output=output, runtime=runtime)
     assert result.serve == f"llama-server -m {output} -c {LONGER}"
-    assert result.planned.explanation.runtime_notes == (f"Context length {LONGER} in llama.cpp.",)
-    [statement] = result.planned.explanation.runtimes
+    assert f"Reads {LONGER} tokens in llama.cpp." in texts(result, "engine")
+    [statement] = result.planned.runtimes
     assert (statement.name, statement.outcome, statement.length) == ("llama.cpp", "serves", LONGER)
     assert statement.evidence.startswith("https://")
 
@@ -587,7 +588,7 @@ def test_resize_for_llama_cpp_keeps_a_method_that_it_does_not_apply_out(tmp_path
 
 def test_resize_says_why_auto_does_not_choose_yarn(tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf", "mistral3")
-    notes = plan_resize(base, LONGER).explanation.notes
+    notes = texts(plan_resize(base, LONGER), "method")
     assert (
         "Only theta scales architecture mistral3: llama.cpp also scales attention by the position "
         "of a token there."

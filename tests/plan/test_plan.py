@@ -29,6 +29,7 @@ from ctxextend import (
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
+from tests.helpers.notes import text_of, texts
 
 MakePico = Callable[..., pico.Pico]
 
@@ -260,8 +261,7 @@ def test_resize_recipe_records_the_methods_defaults(
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
     written = pico.contents(again.output)
     assert written == pico.contents(out)
-    for warning in again.warnings:
-        assert "No effect" not in warning
+    assert "No effect" not in text_of(again)
 
 
 def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
     pico.add_tensors(source, {MASK: mask})  # dropped if the length changes
     result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
     warning = "already has 16 positions: the output is a copy. No effect: --method."
-    assert warning in result.warnings[0]
+    assert warning in texts(result, level="warning")[0]
     out = pico.contents(tmp_path / "out")
     for name, data in pico.contents(source).items():
         assert out[name] == data
@@ -308,10 +308,8 @@ def test_resize_writes_a_model_card_if_there_is_none(make_pico: MakePico, tmp_pa
     card = (result.output / "README.md").read_text()
     assert card.startswith("# pico-gpt2-40\n\n## Context length 40\n")
     assert "resized from 16 to 40 positions with method `copy` by ctxextend" in card
-    assert (
-        "Not yet trained at 40. Inputs up to 16 tokens give identical outputs; beyond that, "
-        in card
-    )
+    assert "Not yet trained at 40. Beyond 16, learned rows repeat: " in card
+    assert "Inputs up to 16 tokens give identical outputs." in card
     assert str(source) not in card
 
 
@@ -361,9 +359,9 @@ def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
     warning = f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
-    assert result.warnings[-1] == warning
+    assert texts(result)[-1] == warning
     waves = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves")
-    assert "so do 26 of the 40 rows" in waves.warnings[-1]
+    assert "so do 26 of the 40 rows" in texts(waves)[-1]
 
 
 def test_resize_warns_about_new_rows_that_overflow_the_dtype(
@@ -374,34 +372,34 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
     table = rows.half()[:, None].repeat(1, pico.WIDTH)
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out")
-    assert result.warnings[-1] == f"24 new rows of {WPE} overflow F16 to infinity."
+    assert texts(result)[-1] == f"24 new rows of {WPE} overflow F16 to infinity."
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"method": "linear"}, f"{MOVED}; beyond 16, "),
+        ({"method": "linear"}, f"{MOVED}."),
         (
             {"method": "linear", "keep_first": 3},
-            f"{MOVED} (the first 3 rows are kept); beyond 16, ",
+            f"{MOVED} (the first 3 rows are kept).",
         ),
         (
             {"method": "sinusoidal:scope=all"},
-            "Learned rows are replaced, so outputs for short inputs change too; ",
+            "Learned rows are replaced, so outputs for short inputs change too.",
         ),
         (
             {"method": "sinusoidal:scope=all", "keep_first": 3},
-            "inputs change too (the first 3 rows are kept); ",
+            "inputs change too (the first 3 rows are kept).",
         ),
         (
             {"method": "sinusoidal", "keep_first": 3},
-            "Inputs up to 16 tokens give identical outputs; beyond that, ",
+            "Inputs up to 16 tokens give identical outputs.",
         ),
         (
             {"to": 7},
             "Inputs up to 7 tokens give identical outputs; longer inputs are not supported.",
         ),
-        ({"to": OLD}, "The position table is unchanged."),
+        ({"to": OLD}, "The table already has 16 positions: the output is a copy."),
     ],
 )
 def test_consequences_are_true_for_every_option(
@@ -409,10 +407,9 @@ def test_consequences_are_true_for_every_option(
 ) -> None:
     source = make_pico("gpt2").folder
     plan = plan_resize(source, **{"to": NEW, **options})
-    effects = plan.explanation.effects
-    is_untrained = effects.startswith("Not yet trained at 40. ")
+    is_untrained = text_of(plan).startswith("Not yet trained at 40. ")
     assert is_untrained == ("to" not in options)
-    assert expected in effects
+    assert expected in text_of(plan)
 
 
 # ---- bad input: a clear error, an unchanged source, and no leftovers
@@ -610,15 +607,14 @@ def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
     (table,) = inspect(source).tables
     (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
     result = resize(source, 128, output=tmp_path / "out")
-    assert f"{table.name} {finding}" in result.warnings
-    assert result.choices == ()
+    assert f"{table.name} {finding}." in texts(result, "tensors")
+    assert texts(result, "method") == ()
 
 
 def test_resize_of_a_trained_table_gives_a_reason_and_no_such_warning(tmp_path: Path) -> None:
     result = resize("tiny-gpt2", 256, output=tmp_path / "out")
-    for warning in result.warnings:
-        assert "untrained" not in warning
-    assert result.choices
+    assert "untrained" not in text_of(result, "tensors")
+    assert texts(result, "method")
 
 
 def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:
@@ -640,7 +636,6 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
         f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
         "they are."
     )
-    assert note in result.planned.explanation.notes
     assert note in inspect(tmp_path / "xglm").notes
     assert result.plan.methods == {name: "formula"}
     before = pico.tensor_bytes(tmp_path / "xglm")
@@ -660,5 +655,5 @@ def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_p
     fixes = {limit.fix for limit in inspect(source).limits if limit.fix}
     assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits --output {source}-64"}
     result = resize(source, 128, fix_limits=True, output=tmp_path / "out")
-    assert f"{WPE} zero rows: 96-127" in result.warnings
-    assert f"{WPE} looks untrained: 64-95" in "\n".join(result.warnings)
+    assert f"{WPE} zero rows: 96-127." in texts(result)
+    assert f"{WPE} looks untrained: 64-95" in text_of(result, "tensors")

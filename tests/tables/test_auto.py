@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from ctxextend import extend_model, plan_resize, resize
 from tests.helpers import pico
+from tests.helpers.notes import text_of, texts
 
 ROWS = 48
 NEW = 100
@@ -104,7 +105,7 @@ def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -
     plan = result.plan
     chosen = [text.partition(":")[0] for text in plan.methods.values()]
     assert chosen == methods
-    assert reason in result.choices[-1]
+    assert reason in texts(result, "method")[-1]
     assert plan_resize(source, NEW, "auto").plan.methods == plan.methods
 
 
@@ -116,10 +117,10 @@ def test_resize_says_whether_the_chosen_method_keeps_outputs(case: str, tmp_path
 
     result = resize(source, NEW, output=tmp_path / "out")
 
-    explanation = result.planned.explanation
+    (effect,) = texts(result, "short-inputs")
     assert result.plan.keeps_learned_rows == keeps
-    assert ("identical outputs" in explanation.effects) == keeps
-    assert bool(explanation.keep_hint) != keeps
+    assert ("identical outputs" in effect) == keeps
+    assert ("To keep them, use" in effect) != keeps
 
 
 # Cases that transformers loads by the class that config.json states.
@@ -144,18 +145,15 @@ def test_extend_model_chooses_the_same_rows_as_resize(case: str, tmp_path: Path)
 
 def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> None:
     source = model("gpt2")(tmp_path / "source")
-    hint = (
-        f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
-        "mostly worse for long ones."
-    )
-    assert plan_resize(source, NEW).explanation.keep_hint == hint
-    assert plan_resize(source, NEW, keep_first=1).explanation.keep_hint == hint
+    hint = f"To keep them, use --keep-first {ROWS}."
+    assert text_of(plan_resize(source, NEW), "short-inputs").endswith(hint)
+    assert text_of(plan_resize(source, NEW, keep_first=1), "short-inputs").endswith(hint)
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
-        assert not plan_resize(source, NEW, **settings).explanation.keep_hint
+        assert "To keep them" not in text_of(plan_resize(source, NEW, **settings))
 
 
 def test_resize_says_how_to_keep_outputs_of_two_tables(tmp_path: Path) -> None:
     source = two_tables(tmp_path / "led")
-    assert plan_resize(source, NEW).explanation.keep_hint == (
-        "To keep outputs for short inputs, use --method copy, which is mostly worse for long ones."
+    assert text_of(plan_resize(source, NEW), "short-inputs").endswith(
+        "To keep them, use --method copy, which is mostly worse for long ones."
     )

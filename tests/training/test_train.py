@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
 from ctxextend.output.card import LOG_POINTER, RECIPE_POINTER
-from ctxextend.plan.effects import UNTRAINED
+from ctxextend.plan.effects import NOT_TRAINED
 from tests.helpers import pico
 from tests.helpers.trainings import (
     NEW,
@@ -314,7 +314,7 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
         "weights)."
     )
     assert held_out in card
-    untrained = UNTRAINED.format(NEW)
+    untrained = NOT_TRAINED.format(NEW)
     assert untrained in Path(gpt2, "README.md").read_text()
     assert untrained not in card
     assert card.count(RECIPE_POINTER) == 1
