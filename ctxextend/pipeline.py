@@ -43,7 +43,7 @@ class RunResult(Result, shows=("output",)):
     dry_run: bool = False  # True if nothing was written
 
     @property
-    def warnings(self) -> tuple[str, ...]:  # type: ignore[override]
+    def warnings(self) -> tuple[str, ...]:
         """The warnings of the training and of the evaluation; `resize` has notes."""
         warnings = list[str]()
         for step in (self.train, self.evaluate):

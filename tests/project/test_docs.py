@@ -4,7 +4,6 @@
 Hub, with small models of the same types.
 """
 
-import inspect as inspect_module
 import io
 import json
 import os
