@@ -9,7 +9,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import TRAINING, WARNING, Note, warning_texts
-from ctxextend.output.prepare import must_write
+from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -24,8 +24,8 @@ from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.settings import (
-    NO_POSITIONS,
     TUNING_SECONDS,
+    WITHOUT_POSITIONS,
     CheckpointRef,
     Convert,
     Resize,
@@ -122,7 +122,7 @@ def _open_and_plan(ref: CheckpointRef, settings: Resize) -> Planned:
         return _plan_opened(ref, settings, only_headers=True)
     except RemoteWeightsError as error:
         if settings.edit_only:
-            raise must_write([error.file]) from error
+            refuse_weights([error.file])
         return _plan_opened(ref, settings, only_headers=False)
 
 
@@ -177,7 +177,7 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     Raises:
         CtxextendError: As `convert`.
     """
-    if settings.scheme == NO_POSITIONS:
+    if settings.scheme == WITHOUT_POSITIONS:
         return open_model(ref)
     from ctxextend.conversion.find import check_type
 

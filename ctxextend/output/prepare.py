@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -46,8 +46,8 @@ def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False
         MethodError: `edit_only` is set, but the weights change too.
     """
     layouts = weight_layouts(plan)
-    if edit_only:
-        _check_edit_only(layouts)
+    if edit_only and layouts:
+        refuse_weights(list(layouts))
     default_folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
     recipe = partial(_encoded_recipe, plan)
     hashes = placeholders(plan)
@@ -68,15 +68,14 @@ def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False
     )
 
 
-def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
-    if layouts:
-        raise must_write(list(layouts))
+def refuse_weights(files: Sequence[str]) -> NoReturn:
+    """Refuse weights files that an output of only edited files would lack.
 
-
-def must_write(files: Sequence[str]) -> MethodError:
-    """Return the error for weights files that an output of only edited files would lack."""
+    Raises:
+        MethodError: Always.
+    """
     message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
-    return MethodError(message, "Remove --edit-only.")
+    raise MethodError(message, "Remove --edit-only.")
 
 
 def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
@@ -159,7 +160,7 @@ class TrainingSource:
         if self.planned is not None or table.has_rows:
             return
         if settings.trainable in ("new", "positions"):
-            raise no_rows_error(table.location.scheme, settings)
+            refuse_rows(table.location.scheme, settings)
 
 
 def without_rows(scheme: str) -> str:
@@ -169,11 +170,17 @@ def without_rows(scheme: str) -> str:
     return f"{scheme} positions have no rows to train"
 
 
-def no_rows_error(scheme: str, settings: Train) -> TrainingError:
-    """Return the error of rows that are to be trained, of a model that has none."""
-    hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+def refuse_rows(scheme: str, settings: Train) -> NoReturn:
+    """Refuse to train the rows of a model that has none.
+
+    Raises:
+        TrainingError: Always.
+    """
+    hint = "Use --trainable all."
+    if settings.lora:
+        hint = "Remove --trainable."
     message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
-    return TrainingError(message, hint)
+    raise TrainingError(message, hint)
 
 
 def check_processes() -> None:
@@ -183,17 +190,21 @@ def check_processes() -> None:
         TrainingError: There is one process.
     """
     if not any(name in os.environ for name in PROCESS_COUNTS):
-        raise one_process_error()
+        refuse_one_process()
 
 
-def one_process_error() -> TrainingError:
-    """Return the error of a model that would be sharded across one process."""
+def refuse_one_process() -> NoReturn:
+    """Refuse to shard a model across one process.
+
+    Raises:
+        TrainingError: Always.
+    """
     hint = (
         "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
         "--fsdp."
     )
     message = "--fsdp shards a model across processes, but there is only one."
-    return TrainingError(message, hint)
+    raise TrainingError(message, hint)
 
 
 def check_train_texts(settings: Train) -> None:

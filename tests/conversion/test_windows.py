@@ -23,7 +23,7 @@ from ctxextend import (
 )
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import moved_rows
-from ctxextend.conversion.without_windows import why_no_windows
+from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
@@ -491,16 +491,15 @@ def test_a_recipe_with_a_window_above_the_length_is_refused_by_name(tmp_path: Pa
         ("distilbert", "no class of transformers"),
     ],
 )
-def test_why_no_windows_names_the_reason(model_type: str, reason: str) -> None:
-    found = why_no_windows(model_type)
-    assert found is not None
-    assert reason in found.message
-    assert "ctxextend resize" in found.hint
+def test_types_without_windows_are_refused_with_the_reason(model_type: str, reason: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
+        check_has_windows(model_type)
+    assert "ctxextend resize" in (caught.value.hint or "")
 
 
-def test_why_no_windows_is_empty_for_types_with_a_twin() -> None:
-    for model_type in CONFIGS:
-        assert (why_no_windows(model_type) is None) == (model_type != "gpt2")
+def test_types_with_a_twin_have_windows_but_gpt2() -> None:
+    for model_type in CONFIGS.keys() - {"gpt2"}:
+        check_has_windows(model_type)
     assert CONFIGS.keys() == SOURCE_TYPES.keys()
 
 

@@ -181,10 +181,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_scaling": {"type": "linear"}},
-            "factor of linear rotary positions must be a number of at le",
+            "factor of linear rotary positions must be a number from 1 to 1,",
         ),
-        ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "at least 1, got 0.5"),
-        ("llama-2", {"rope_scaling": {"type": "linear", "factor": "4"}}, "at least 1, got '4'"),
+        ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "000,000, got 0.5"),
+        ("llama-2", {"rope_scaling": {"type": "linear", "factor": "4"}}, "000,000, got '4'"),
         (
             "llama-2",
             {"rope_scaling": {"type": "lineer", "factor": 4}},
@@ -201,11 +201,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_theta": [1e4]},
             "rope_theta of default rotary positions must be a number above 0",
         ),
-        ("llama-2", {"rope_theta": 1e31}, "must be a number of at most 1e+30, got 1e+31."),
+        ("llama-2", {"rope_theta": 1e31}, "must be a number above 0, of at most 1e+30, got 1e+31."),
         (
             "llama-2",
             {"rope_scaling": {**YARN, "factor": 1e13}},
-            "must be a number of at most 1,000,000,000,000, got 10000000000000.0.",
+            "must be a number from 1 to 1,000,000,000,000, got 10000000000000.0.",
         ),
         (
             "llama-2",
@@ -310,7 +310,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (  # transformers uses it, and no default instead of it
             "phi-3-128k",
             {"original_max_position_embeddings": 0},
-            "must be a number of at least 1, got 0.",
+            "must be a number from 1 to 1,000,000,000,000, got 0.",
         ),
     ],
 )
