@@ -8,9 +8,9 @@ NOTE = "note"
 WARNING = "warning"
 
 # Codes: what a note is about.
-METHOD = "method"  # which method extends the positions, and why that one
+METHOD = "method"  # which method is used, why, and which one keeps outputs of short inputs
 UNTRAINED = "untrained"  # what to expect beyond the old length before any training
-SHORT_INPUTS = "short-inputs"  # whether outputs of short inputs change, and how to keep them
+SHORT_INPUTS = "short-inputs"  # whether outputs of short inputs change
 PADDING = "padding"  # outputs depend on the length to which texts are padded
 FAR = "far"  # the length is further from the trained one than any that was measured as useful
 LIMITS = "limits"  # limits that cut inputs before are raised, so outputs change

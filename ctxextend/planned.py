@@ -208,7 +208,7 @@ class PlannedValues(Result, shows=()):
     @property
     def model_type_before(self) -> str:
         """The model type of the source."""
-        return self._planned.original.architecture.family.model_type
+        return self._planned.base.architecture.family.model_type
 
     @property
     def model_type_after(self) -> str:
@@ -279,7 +279,7 @@ class Planned(PlannedValues, shows=("plan",)):
         return self.plan.model
 
     @property
-    def original(self) -> OpenedModel:
+    def base(self) -> OpenedModel:
         """What is resized or converted."""
         if self.conversion is not None:
             return self.conversion.model

@@ -9,8 +9,8 @@ from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.run_steps import show_training
 from ctxextend.cli.show_result import show_output, show_plan
+from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification

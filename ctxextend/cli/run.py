@@ -69,4 +69,4 @@ def run(settings: RunRecipe, console: Console) -> None:
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     console = replace(console, is_path_only=result.output is not None)
-    console.measurement("run", evaluation, page.lines, files=[], value=result)
+    console.measurement("run", evaluation, page.lines, files=[], value=result.to_json())

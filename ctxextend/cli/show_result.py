@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.console import Console
-from ctxextend.cli.run_steps import show_training
+from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
 from ctxextend.errors import listed, size_text, time_text
 from ctxextend.notes import WARNING
@@ -167,13 +167,15 @@ def _edit_items(planned: "Planned") -> Items:
 
 def show_result(console: Console, result: "ResizeResult") -> None:
     """Print an output that was written: its length, what changed, what to know."""
+    from ctxextend.plan.effects import old_lengths
+
     planned = result.planned
     plan = planned.plan
-    before = plan.max_len_before
+    before = old_lengths(plan)
     if planned.conversion is not None:
-        before = planned.conversion.max_len_before
+        before = str(planned.conversion.max_len_before)
     length = f"{plan.max_len_after} tokens ({before} before)"
-    if before == plan.max_len_after:
+    if before == str(plan.max_len_after):
         length = f"{before} tokens, as before"
     items = list(_change_items(planned))
     keys = dict[str, list[str]]()

@@ -7,7 +7,7 @@ from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
-from ctxextend.notes import FAR, GENERATION, NOTE, SHORT_INPUTS, UNTRAINED, WARNING, Note
+from ctxextend.notes import FAR, GENERATION, METHOD, NOTE, SHORT_INPUTS, UNTRAINED, WARNING, Note
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.length_notes import limit_notes
 from ctxextend.plan.plan import Plan
@@ -28,13 +28,8 @@ FAR_FACTOR = 8
 FAR_FACTOR_OF_SEARCH = 16
 
 
-def output_notes(plan: Plan, for_runtime: RuntimePlan | None = None) -> Iterator[Note]:
-    """Yield what short inputs give, and longer ones, if the length changes.
-
-    Args:
-        plan: What changes.
-        for_runtime: The engine for which outputs of short inputs are to be kept.
-    """
+def output_notes(plan: Plan) -> Iterator[Note]:
+    """Yield what short inputs give, and longer ones, if the length changes."""
     after = plan.max_len_after
     conditions = ""
     if any(table.location.family.padding_effect for table in plan.tables):
@@ -77,34 +72,37 @@ def output_notes(plan: Plan, for_runtime: RuntimePlan | None = None) -> Iterator
         same = f"Inputs up to {kept} tokens give the same outputs within float32 rounding"
         text = f"{same}{conditions}."
     else:
-        text = _changed_outputs(plan, for_runtime)
+        choice = plan.main_choice
+        effect = choice.facts.short_inputs
+        if any(switches(table) for table in plan.tables):
+            effect = "the attention factor applies to short inputs too, so their outputs change"
+        if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+            effect = "learned rows are replaced, so outputs for short inputs change too"
+        text = f"{effect[:1].upper()}{effect[1:]}"
+        if choice.keep_first:
+            text += f" (the first {choice.keep_first} rows are kept)"
+        text += "."
     yield Note(SHORT_INPUTS, NOTE, text)
 
 
-def _changed_outputs(plan: Plan, for_runtime: RuntimePlan | None) -> str:
-    """Say why outputs of short inputs change, and how to keep them."""
-    choice = plan.main_choice
-    effect = choice.facts.short_inputs
-    if any(switches(table) for table in plan.tables):
-        effect = "the attention factor applies to short inputs too, so their outputs change"
-    if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
-        effect = "learned rows are replaced, so outputs for short inputs change too"
-    text = f"{effect[:1].upper()}{effect[1:]}"
-    if choice.keep_first:
-        text += f" (the first {choice.keep_first} rows are kept)"
+def keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
+    """Yield how to keep outputs for short inputs, if the default method changes them.
 
+    It is not part of the note on these outputs, which cards have: a recipe names the method.
+    """
     is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
-    if is_mixed or plan.settings.choice.name != DEFAULT_METHOD:
-        return f"{text}."
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
+    keeps = plan.keeps_learned_rows or plan.rounds_short_inputs
+    if is_mixed or keeps or not is_default or not plan.creates_rows:
+        return
     if not plan.has_rows:
         flag = _switch_flag(plan, for_runtime)
     elif len({table.max_len_before for table in plan.tables}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
     else:
         flag = f"--method {COPY}, which is mostly worse for long ones"
-    if not flag:
-        return f"{text}."
-    return f"{text}. To keep them, use {flag}."
+    if flag:
+        yield Note(METHOD, NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
 def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
@@ -144,7 +142,7 @@ def old_lengths(plan: Plan) -> str:
 
 
 def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
-    """Yield a warning if the length is further from the trained one than any that proved useful.
+    """Yield a warning if the length is further from the trained one than any measured as useful.
 
     Args:
         plan: What changes.

@@ -20,7 +20,7 @@ from ctxextend.notes import (
     Note,
 )
 from ctxextend.plan.edits import plan_edits
-from ctxextend.plan.effects import far_notes, growing_text_notes, output_notes
+from ctxextend.plan.effects import far_notes, growing_text_notes, keeping_notes, output_notes
 from ctxextend.plan.file_notes import file_notes
 from ctxextend.plan.for_runtime import RuntimePlan, requested_engine_notes
 from ctxextend.plan.layouts import weight_layouts
@@ -60,7 +60,8 @@ def plan_notes(
     generates = generates_text(plan.checkpoint) and not model_class.endswith("ForMaskedLM")
     notes = list[Note]()
     if plan.is_changed:
-        notes += output_notes(plan, for_runtime)
+        notes += output_notes(plan)
+        notes += keeping_notes(plan, for_runtime)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))

@@ -12,7 +12,7 @@ def engine_notes(
 ) -> Iterator[Note]:
     """Yield which engines read the context length as the output is, and whose outputs differ.
 
-    Those that fail or read less are told of only if one is requested.
+    Those that fail or read less are named only if one is requested.
 
     Args:
         statements: What engines do with the output, by a rule.

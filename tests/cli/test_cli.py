@@ -60,11 +60,11 @@ def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> Non
     assert table == "table     transformer.wpe.weight, 128 -> 512 positions by bands"
     assert "config.json n_positions, n_ctx; tokenizer_config.json model_max_length" in edited
     assert notes[0].startswith("Not yet trained at 512. ")
-    assert len(notes) == 4
+    assert len(notes) == 5
 
 
 def test_resize_says_how_to_keep_outputs_for_short_inputs() -> None:
-    hint = "positions move. To keep them, use --keep-first 128."
+    hint = "To keep outputs for short inputs, use --keep-first 128."
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert hint in done.stderr
     planned = run("resize", "tiny-gpt2", "--to", "512", "--dry-run")

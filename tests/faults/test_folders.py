@@ -356,7 +356,7 @@ def test_train_copies_code_and_does_not_replace_that_of_others(gpt2: Path) -> No
 def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path) -> None:
     folder = make_pico("gpt2").folder
     add_code(folder, tmp_path / "marker")
-    (auto_map,) = texts(plan_resize(folder, to=NEW), "own-code")
+    (auto_map,) = texts(plan_resize(folder, to=NEW), "own-code", "warning")
     assert (
         "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer."
         in auto_map

@@ -412,6 +412,16 @@ def test_consequences_are_true_for_every_option(
     assert expected in text_of(plan)
 
 
+@pytest.mark.parametrize(("to", "is_far"), [(8 * OLD, False), (8 * OLD + 1, True)])
+def test_resize_warns_of_lengths_beyond_all_that_were_measured_as_useful(
+    to: int, is_far: bool, make_pico: MakePico
+) -> None:
+    plan = plan_resize(make_pico("gpt2").folder, to)
+    assert bool(texts(plan, "far", "warning")) == is_far
+    if is_far:
+        assert f"{to} is 8 times the trained length of 16." in text_of(plan, "far")
+
+
 # ---- bad input: a clear error, an unchanged source, and no leftovers
 
 
@@ -608,13 +618,13 @@ def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
     (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
     result = resize(source, 128, output=tmp_path / "out")
     assert f"{table.name} {finding}." in texts(result, "tensors")
-    assert texts(result, "method") == ()
+    assert "auto chose" not in text_of(result, "method")
 
 
 def test_resize_of_a_trained_table_gives_a_reason_and_no_such_warning(tmp_path: Path) -> None:
     result = resize("tiny-gpt2", 256, output=tmp_path / "out")
     assert "untrained" not in text_of(result, "tensors")
-    assert texts(result, "method")
+    assert "auto chose" in text_of(result, "method")
 
 
 def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:

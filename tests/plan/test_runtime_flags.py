@@ -388,6 +388,6 @@ def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
 
 def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:
     rotary_models.make("llama")
-    hint = "To keep them, use --method switch"
+    hint = "To keep outputs for short inputs, use --method switch"
     assert hint not in unwrapped(succeed(*resize_words("llama", "vllm", "4x")).stderr)
     assert f"{hint}." in unwrapped(succeed(*resize_words("llama", "transformers", "4x")).stderr)

@@ -105,7 +105,7 @@ def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -
     plan = result.plan
     chosen = [text.partition(":")[0] for text in plan.methods.values()]
     assert chosen == methods
-    assert reason in texts(result, "method")[-1]
+    assert reason in text_of(result, "method")
     assert plan_resize(source, NEW, "auto").plan.methods == plan.methods
 
 
@@ -120,7 +120,7 @@ def test_resize_says_whether_the_chosen_method_keeps_outputs(case: str, tmp_path
     (effect,) = texts(result, "short-inputs")
     assert result.plan.keeps_learned_rows == keeps
     assert ("identical outputs" in effect) == keeps
-    assert ("To keep them, use" in effect) != keeps
+    assert ("To keep outputs for short inputs, use" in text_of(result, "method")) != keeps
 
 
 # Cases that transformers loads by the class that config.json states.
@@ -145,15 +145,15 @@ def test_extend_model_chooses_the_same_rows_as_resize(case: str, tmp_path: Path)
 
 def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> None:
     source = model("gpt2")(tmp_path / "source")
-    hint = f"To keep them, use --keep-first {ROWS}."
-    assert text_of(plan_resize(source, NEW), "short-inputs").endswith(hint)
-    assert text_of(plan_resize(source, NEW, keep_first=1), "short-inputs").endswith(hint)
+    hint = f"To keep outputs for short inputs, use --keep-first {ROWS}."
+    assert hint in texts(plan_resize(source, NEW), "method")
+    assert hint in texts(plan_resize(source, NEW, keep_first=1), "method")
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
-        assert "To keep them" not in text_of(plan_resize(source, NEW, **settings))
+        assert hint not in texts(plan_resize(source, NEW, **settings))
 
 
 def test_resize_says_how_to_keep_outputs_of_two_tables(tmp_path: Path) -> None:
     source = two_tables(tmp_path / "led")
-    assert text_of(plan_resize(source, NEW), "short-inputs").endswith(
-        "To keep them, use --method copy, which is mostly worse for long ones."
-    )
+    assert (
+        "To keep outputs for short inputs, use --method copy, which is mostly worse for long ones."
+    ) in texts(plan_resize(source, NEW), "method")
