@@ -465,19 +465,6 @@ def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
     return lower, remainder / steps
 
 
-def keys_kernel(distance: Rows) -> Rows:
-    """Return the weights of cubic convolution with a = -0.75 at distances from 0 to 2.
-
-    As in `torch.nn.functional.interpolate` with mode ``bicubic``.
-
-    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
-    1153-1160.
-    """
-    near = (1.25 * distance - 2.25) * distance**2 + 1
-    far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
-    return np.where(distance <= 1, near, far)
-
-
 def _second_derivatives(table: Rows, degree: int) -> Rows:
     """Return the second derivatives, at the rows, of the not-a-knot spline through them.
 
