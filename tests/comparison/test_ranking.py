@@ -15,7 +15,6 @@ from ctxextend.comparison.comparison_settings import (
 )
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
-from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
@@ -85,20 +84,6 @@ def test_read_methods_expands_all_and_removes_duplicates(
     without_duplicates = dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
     assert names == list(without_duplicates)
     assert names_given == named
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("", "Unknown method ''"),
-        ("linear:keep-first=x", "keep-first must be an integer"),
-        ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
-        ("mean:seed=1", "--method mean has no setting 'seed'"),
-    ],
-)
-def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
-    with pytest.raises(ResizeError, match=message):
-        read_methods([spec])
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
