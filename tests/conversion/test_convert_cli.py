@@ -30,25 +30,6 @@ def run(*arguments: object) -> Result:
 # ---- the command
 
 
-def test_convert_prints_the_output_what_it_adds_and_what_to_do_next() -> None:
-    done = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
-    assert done.exit_code == 0
-    assert done.stdout == "tiny-gpt2-rotary-512\n"
-    first, lengths, added, serving, *others, cost, effects = done.stderr.splitlines()
-    assert first == "gpt2 -> gpt_neox (rotary positions, theta 1000)"
-    assert lengths == "128 -> 512 tokens"
-    assert added == "131,072 parameters added: the LM head is separate from the embeddings"
-    assert serving.startswith("Context length 512 in transformers, transformers 4, vLLM, SGLang")
-    flags = (
-        "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
-    )
-    assert flags in others
-    assert cost.startswith("4.3 MB in ")
-    assert effects.startswith(
-        "Not yet trained at 512. Outputs are far from the source's, for short inputs too"
-    )
-
-
 def test_convert_replaces_an_output_only_with_force() -> None:
     run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
     again = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
@@ -69,22 +50,8 @@ def test_convert_replaces_an_output_only_with_force() -> None:
 
 
 def test_convert_dry_run_prints_the_plan_and_writes_nothing() -> None:
-    done = run("convert", "tiny-gpt2", *LM, "--dry-run")
-    assert list(Path().iterdir()) == []
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[:5] == [
-        "source tiny-gpt2",
-        "output tiny-gpt2-rotary-40",
-        "convert gpt2 -> gpt_neox (rotary positions, theta 1000)",
-        "128 -> 40 tokens",
-        "131,072 parameters added: the LM head is separate from the embeddings",
-    ]
-    assert "rewrite model.safetensors" in lines
-    assert "config.json" in lines
-    assert "extend README.md" in lines
-    assert "create ctxextend.yaml" in lines
-
     done = run("convert", "tiny-gpt2", *LM, "--dry-run", "--json")
+    assert list(Path().iterdir()) == []
     values = json.loads(done.stdout)
     assert values["files"]["rewritten"] == ["model.safetensors", "config.json"]
     assert values["dry_run"] is True
@@ -398,28 +365,3 @@ def test_convert_refuses_by_name(
     assert hint in text
     assert "Traceback" not in text
     assert files_here() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "convert: {scheme: rotary, to: 512}\nresize: {to: 512}\n",
-            "a recipe either resizes or converts",
-        ),
-        (
-            "convert: {scheme: rotory, to: 512}\n",
-            "--scheme must be one of rotary, alibi, window, none, got rotory",
-        ),
-        ("convert: {scheme: rotary}\n", "line 2: --scheme rotary requires --to"),
-        ("convert: {scheme: rotary, to: 512, tetha: 500}\n", "did you mean convert.theta?"),
-        ("tensor: wpe\nconvert: {scheme: rotary, to: 512}\n", "tensor"),
-    ],
-)
-def test_a_recipe_with_invalid_settings_of_a_conversion_is_refused(text: str, message: str) -> None:
-    Path("recipe.yaml").write_text(f"source: tiny-gpt2\n{text}")
-    done = run("run", "recipe.yaml")
-    shown = " ".join(done.stderr.split())
-    assert done.exit_code == 1, shown
-    assert message in shown
-    assert files_here() == ["recipe.yaml"]
