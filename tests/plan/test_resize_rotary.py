@@ -127,17 +127,6 @@ def test_resize_that_only_fixes_limits_leaves_rotary_settings_as_they_are() -> N
     assert read("llama-16/config.json") == read("llama/config.json")
 
 
-def test_resize_lists_the_added_dialect_in_one_line() -> None:
-    make()
-    done = invoke("resize", "llama", "--to", "64", "--dry-run")
-    added = "config.json: rope_scaling, rope_theta added (the same settings in the other dialect)"
-    assert added in unwrapped(done.stdout + done.stderr)
-    values = json.loads(invoke("resize", "llama", "--to", "64", "--dry-run", "--json").stdout)
-    reasons = {edit["key"]: edit["reason"] for edit in values["edits"]}
-    assert reasons["rope_theta"] == "the same settings in the other dialect"
-    assert reasons["rope_parameters.factor"] == ""
-
-
 def test_commands_refuse_contradicting_dialects_and_say_what_transformers_follows() -> None:
     source = make()
     succeed("resize", "llama", "--to", "64")
@@ -180,19 +169,6 @@ def test_verify_accepts_a_folder_with_one_dialect(removed: list[str]) -> None:
     pico.write_json(Path("llama-64/config.json"), one)
     succeed("verify", "llama-64")
     succeed("verify", "llama-64", "--deep")
-
-
-def test_inspect_says_for_which_readers_rotary_settings_are_stated() -> None:
-    make()
-    succeed("resize", "llama", "--to", "64")
-    before = invoke("inspect", "llama")
-    assert "rotary settings are stated only for readers of rope_parameters" in before.stdout
-    after = invoke("inspect", "llama-64")
-    both = "rotary settings are stated for readers of rope_parameters and of rope_scaling"
-    assert both in after.stdout
-    values = json.loads(invoke("inspect", "llama-64", "--json").stdout)
-    (scheme,) = values["models"][0]["schemes"]
-    assert scheme["rope_dialects"] == ["rope_parameters", "rope_scaling"]
 
 
 def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -> None:
@@ -240,17 +216,6 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
     assert note in again.stderr
     longer = invoke("resize", "llama-64", "--to", "128")
     assert note in longer.stderr
-
-
-def test_resize_with_theta_prints_the_base() -> None:
-    make()
-    done = invoke("resize", "llama", "--to", "64", "--method", "theta")
-    base = 10_000 * 4 ** (4 / 2)
-    assert f"{base:,.1f}" in done.stderr
-    assert read("llama-64/config.json")["rope_parameters"] == {
-        "rope_theta": base,
-        "rope_type": "default",
-    }
 
 
 @pytest.mark.parametrize(
