@@ -247,15 +247,6 @@ def test_resize_tune_rejects_tables_that_follow_a_formula(model_type: str) -> No
         ctxextend.resize(source, "3x", tune=data)
 
 
-def test_resize_tune_tunes_models_that_compute_positions_themselves(
-    source: Path, steps: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ctxextend.training.objectives._accepts_position_ids", lambda model: False)
-    result = ctxextend.resize(source, TO, "random", tune="book.txt", output="tuned")
-    assert isinstance(result.tuning, Tuning)
-    assert result.tuning.training is not None
-
-
 def test_resize_tune_retries_with_smaller_batches_when_memory_is_too_small(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -407,29 +407,23 @@ def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
 
 
 @pytest.mark.parametrize(
-    ("limits", "key", "remark"),
+    ("limits", "remark"),
     [
         (
             {"max_length": 8},
-            "max_length",
             "generate() stops at 8 tokens, before the context length of 32",
         ),
         (
             {"max_new_tokens": 8, "max_length": 9},
-            "max_new_tokens",
             "generate() stops after 8 new tokens; the context length is 32",
         ),
     ],
 )
 def test_inspect_remarks_where_generation_stops(
-    limits: dict[str, int], key: str, remark: str, tmp_path: Path
+    limits: dict[str, int], remark: str, tmp_path: Path
 ) -> None:
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
-
-    done = invoke("inspect", folder, "--check", columns=200)
-    assert done.exit_code == 0
-    assert f"{GENERATION} {key}: {remark}." in done.stdout
 
     as_json = invoke("inspect", folder, "--json")
     (model,) = json.loads(as_json.stdout)["models"]

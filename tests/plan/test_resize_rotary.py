@@ -149,17 +149,6 @@ def test_commands_refuse_contradicting_dialects_and_say_what_transformers_follow
     assert not Path("llama-128").exists()
 
 
-def test_verify_says_which_dialects_contradict_each_other() -> None:
-    make()
-    succeed("resize", "llama", "--to", "64")
-    config = read("llama-64/config.json")
-    scaling = {**config["rope_scaling"], "factor": 2.0}
-    pico.edit_json(Path("llama-64/config.json"), rope_scaling=scaling)
-    done = invoke("verify", "llama-64")
-    assert done.exit_code == 3
-    assert "rope_scaling states factor 2.0, which transformers follows" in unwrapped(done.stdout)
-
-
 @pytest.mark.parametrize("removed", [["rope_parameters"], ["rope_scaling", "rope_theta"]])
 def test_verify_accepts_a_folder_with_one_dialect(removed: list[str]) -> None:
     make()
@@ -259,17 +248,6 @@ def test_resize_refuses_what_does_not_apply_to_rotary_positions(
     assert message in unwrapped(done.stderr)
     files = {path.name for path in Path().iterdir()}
     assert files == {"llama"}
-
-
-def test_resize_refuses_a_config_with_remote_code_unless_the_model_type_is_given() -> None:
-    make(config={"auto_map": {"AutoConfig": "configuration_x.XConfig"}})
-    done = invoke("resize", "llama", "--to", "64")
-    assert done.exit_code == 1
-    assert (
-        "config.json has auto_map: the positions are those of the folder's own code" in done.stderr
-    )
-    assert "--model-type llama" in done.stderr
-    succeed("resize", "llama", "--to", "64", "--model-type", "llama")
 
 
 def test_resize_notes_that_a_sliding_window_sees_no_further() -> None:
