@@ -54,8 +54,8 @@ from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 __all__ = [

@@ -28,8 +28,8 @@ from ctxextend.comparison.python_text import python_documents
 from ctxextend.evaluation.evaluation_result import ContextLosses, Estimate
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
-from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Resize
 
 __all__ = ["documents", "page", "pairs"]
 

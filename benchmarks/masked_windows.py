@@ -26,8 +26,8 @@ from ctxextend import convert, resize
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["page"]
 

@@ -30,8 +30,8 @@ from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import cut_windows
 from ctxextend.held_out import Ids
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 __all__ = [

@@ -18,8 +18,8 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.retrieval import NDCG_AT_10, score_rankings
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["TOKENS_HEAD", "MinuteSearch", "measure_minute_search", "search_lines"]
 
@@ -45,11 +45,11 @@ class MinuteSearch:
 
 
 def measure_minute_search(
-    part: MinuteSearch, source: str, settings: Mapping[str, Any], folder: Path
+    part: MinuteSearch, source: str, search: str, folder: Path
 ) -> dict[str, Any]:
     """Return the nDCG@10 of each mode of reading the judging half, and its lead over `copy`."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = read_search_set(Evaluate(**settings))
+    texts = read_search_set(Evaluate(search=search))
     assert texts is not None
     tuning = len(texts.documents) // 2
     text = write(folder / f"{part.name}-tuning.jsonl", texts.documents[:tuning])

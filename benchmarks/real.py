@@ -61,9 +61,9 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
     estimate,
 )
-from ctxextend.recipe import Evaluate
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.phrases import tokens_of_document
+from ctxextend.settings import Evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
@@ -327,7 +327,7 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
     from ctxextend.comparison.python_text import python_documents
     from ctxextend.evaluation.eval_model import open_files
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.settings import CheckpointRef
 
     tokenizer = open_files(open_model(CheckpointRef(source))).tokenizer
 
@@ -344,7 +344,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.settings import CheckpointRef
 
     requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods)
     run = open_comparison(open_model(CheckpointRef(source)), requested)
@@ -641,7 +641,7 @@ def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
         texts = write_halves(part, source, arguments)
         result = measure_minute(part, source, texts, tables)
     elif isinstance(part, MinuteSearch):
-        result = measure_minute_search(part, source, _search_settings(arguments), tables)
+        result = measure_minute_search(part, source, str(arguments.qmsum), tables)
     elif part.hold_out:
         result = measure_held_out(part, source, _text_settings(part, arguments))
     else:
@@ -654,18 +654,9 @@ def _text_settings(part: Part, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what a part is measured on, as settings of `compare`."""
     settings: dict[str, Any] = {"tokens": part.tokens, "data": ()}
     if part.text == "qmsum":
-        return settings | _search_settings(arguments)
+        return settings | {"search": str(arguments.qmsum)}
     text = write_text(part.text, arguments.reactions, arguments.out)
     return settings | {"data": (str(text),)}
-
-
-def _search_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    folder: Path = arguments.qmsum
-    return {
-        "corpus": str(folder / "corpus.jsonl"),
-        "queries": str(folder / "queries.jsonl"),
-        "qrels": str(folder / "qrels.tsv"),
-    }
 
 
 def _source(part: AnyPart, arguments: argparse.Namespace) -> str:

@@ -25,8 +25,8 @@ from ctxextend import resize, train
 from ctxextend.comparison.side_by_side import SideBySide, open_side_by_side
 from ctxextend.evaluation.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.evaluation.losses import LossTask
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 

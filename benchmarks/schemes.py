@@ -24,8 +24,8 @@ from ctxextend import evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
-from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Resize
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 from corpus import programs, split

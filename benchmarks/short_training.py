@@ -25,8 +25,8 @@ from ctxextend.errors import size_text
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
-from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.training.train_result import TrainResult
 
 __all__ = ["HELD_OUT", "TRAINED_ON", "documentation", "page"]

@@ -42,9 +42,9 @@ from ctxextend.comparison.python_text import default_documents
 from ctxextend.evaluation.effective_result import Effective, LengthResult
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef
 from ctxextend.report.effective_text import depth_range, effective_verdict, percent
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef
 
 __all__ = ["METHODS", "judged_page", "page", "prepare_model"]
 

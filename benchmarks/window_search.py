@@ -30,8 +30,8 @@ from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.retrieval import MRR, NDCG_AT_10, score_rankings
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
 from ctxextend.held_out import Ids
-from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["page"]
 
@@ -203,14 +203,7 @@ def main() -> None:
         window = arguments.window
         convert(arguments.base, "window", max(LENGTHS), output=twin, attention_window=window)
     folders = {UNTRAINED: twin} | dict(item.split("=", 1) for item in arguments.trained)
-    files: Path = arguments.qmsum
-    texts = read_search_set(
-        Evaluate(
-            corpus=str(files / "corpus.jsonl"),
-            queries=str(files / "queries.jsonl"),
-            qrels=str(files / "qrels.tsv"),
-        )
-    )
+    texts = read_search_set(Evaluate(search=str(arguments.qmsum)))
     assert texts is not None
     limit = json.loads((Path(arguments.base) / LIMIT_FILE).read_text("utf-8"))
     encoders = Encoders(

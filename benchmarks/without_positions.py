@@ -28,8 +28,8 @@ from ctxextend import convert, evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.settings import CheckpointRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 

@@ -96,27 +96,25 @@ def compare(
     to: int | str | None = None,
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
-    methods: str | Sequence[str] = (),
-    progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
+    method: str | Sequence[str] = (),
+    search: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
     measure: str | Sequence[str] = (),
     budget: int = 120,
     text_field: str = "text",
+    precision: str = "auto",
+    seed: int = 0,
     device: str | None = None,
     threads: int | None = None,
+    progress: Progress = ...,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed.
 
@@ -126,15 +124,27 @@ def compare(
     by nDCG@10 in a search set.
 
     Args:
-        reference: As in `resize`.
-        to: New context length in positions.
-        data: As in `evaluate`, by default Python's documentation.
-        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
-            default): every one.
-        progress: Called with the number of tokens read since the last call, the total, and the name
-            of the method.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
-            ``revision``, … as in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
+        to: New context length, e.g. 4096, 4k, 1m or 4x.
+        method: Method, e.g. stretch:keep-first=5.
+        data: Text file, folder or hf:OWNER/NAME.
+        search: Folder of a search set, as in BEIR.
+        length: Context length.
+        tokens: Maximum number of tokens to use.
+        batch_size: Windows per batch.
+        measure: position, context, effective, retrieval.
+        budget: Time for --measure effective.
+        text_field: Name of the text field or column.
+        precision: auto, fp32, bf16 or fp16.
+        seed: Random seed.
+        device: Device: cpu, cuda, cuda:1 or mps.
+        threads: CPU threads.
 
     Raises:
         ResizeError: Settings are invalid, or do not go together.
@@ -142,25 +152,21 @@ def compare(
     """
 
 def compare_checkpoints(
-    references: Sequence[str | PathLike[str]],
+    references: Sequence[str | PathLike[str]] = (),
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
-    progress: Progress = ...,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
-    base: str | PathLike[str] | None = None,
-    no_base: bool = False,
+    search: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
     measure: str | Sequence[str] = (),
     budget: int = 120,
     text_field: str = "text",
+    precision: str = "auto",
+    seed: int = 0,
     device: str | None = None,
     threads: int | None = None,
+    progress: Progress = ...,
 ) -> Comparison:
     """Compare whole checkpoints side by side on one text.
 
@@ -168,15 +174,24 @@ def compare_checkpoints(
     encoders by retrieval, or by nDCG@10 in a search set. A base that all recipes name reads the
     text once, in sliding windows or chunks.
 
+    They must be of one kind (causal, masked, encoder), and their tokenizers agree. Of a text that
+    any of them was trained on, only windows that all held out are used. Windows have the largest
+    ``length``, by default the shortest context.
+
     Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each
-            as in `resize`.
-        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all
-            held out are used.
-        progress: Called with the number of tokens read since the last call, the total, and the name
-            of the checkpoint.
-        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the
-            shortest context.
+        references: Model as in evaluate, or several, to compare side by side.
+        data: Text file, folder or hf:OWNER/NAME.
+        search: Folder of a search set, as in BEIR.
+        length: Context length.
+        tokens: Maximum number of tokens to use.
+        batch_size: Windows per batch.
+        measure: position, context, effective, retrieval.
+        budget: Time for --measure effective.
+        text_field: Name of the text field or column.
+        precision: auto, fp32, bf16 or fp16.
+        seed: Random seed.
+        device: Device: cpu, cuda, cuda:1 or mps.
+        threads: CPU threads.
 
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
@@ -187,27 +202,25 @@ def evaluate(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
-    progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tokenizer: str | None = None,
-    corpus: str | PathLike[str] | None = None,
-    queries: str | PathLike[str] | None = None,
-    qrels: str | PathLike[str] | None = None,
+    tokenizer: str | PathLike[str] | None = None,
+    search: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
     length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
     measure: str | Sequence[str] = (),
     budget: int = 120,
     text_field: str = "text",
+    precision: str = "auto",
+    seed: int = 0,
     device: str | None = None,
     threads: int | None = None,
+    progress: Progress = ...,
 ) -> Evaluation:
     """Measure how much a checkpoint's context length helps on a text.
 
@@ -215,19 +228,33 @@ def evaluate(
     length up to which they find what a text hides. If the base checkpoint is known, it reads the
     same tokens in chunks and sliding windows, as a user without the longer context would.
 
+    Of files that the checkpoint's recipe lists as training data (recognised by content), only the
+    held-out windows are used, or everything with a warning. Not recognised: training with other
+    tools, the same text in another file, changes after the first 64 MiB, and files after the first
+    200 of a training. A causal language model of transformers that cannot be resized is read at the
+    length that its files state, or at ``length``.
+
     Args:
-        reference: As in `resize`; or a causal language model of transformers that cannot be
-            resized, which is read at the length that its files state, or at ``length``.
-        data: Files and folders with text: a document per text file, per line of .jsonl or per row
-            of .parquet; or Hub datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files
-            that the checkpoint's recipe lists as training data (recognised by content), only the
-            held-out windows are used, or everything with a warning. Not recognised: training with
-            other tools, the same text in another file, changes after the first 64 MiB, and files
-            after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``:
-            a search set as in BEIR.
-        progress: Called with the number of tokens read since the last call, and the total.
-        settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        data: Text file, folder or hf:OWNER/NAME.
+        search: Folder of a search set, as in BEIR.
+        base: Base checkpoint.
+        no_base: Skip the base checkpoint.
+        length: Context length.
+        tokens: Maximum number of tokens to use.
+        batch_size: Windows per batch.
+        measure: position, context, effective, retrieval.
+        budget: Time for --measure effective.
+        text_field: Name of the text field or column.
+        precision: auto, fp32, bf16 or fp16.
+        seed: Random seed.
+        device: Device: cpu, cuda, cuda:1 or mps.
+        threads: CPU threads.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
@@ -250,16 +277,14 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
 def inspect(
     reference: str | PathLike[str],
     *,
-    part: str | None = None,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tensor: str | None = None,
-    config_key: str | None = None,
-    reserved_rows: int = 0,
-    tokenizer: str | None = None,
+    table: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
+    part: str | None = None,
 ) -> Inspection:
     """Inspect the positions and length limits of a checkpoint.
 
@@ -268,9 +293,16 @@ def inspect(
     files. A config that disagrees with its table is reported, not rejected.
 
     Args:
-        reference: As in `resize`.
-        part: Inspect only this table (``encoder``, ``decoder``, ...). Defaults to all tables.
-        ref: Fields of the checkpoint reference, as in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        table: Position table of an unknown model type: tensor, dotted config key of its length,
+            rows before position 0.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
+        part: Only this table: encoder, decoder, ... (see families).
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
@@ -355,10 +387,8 @@ def plan_resize(
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tensor: str | None = None,
-    config_key: str | None = None,
-    reserved_rows: int = 0,
-    tokenizer: str | None = None,
+    table: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
     part: str | None = None,
@@ -367,7 +397,20 @@ def plan_resize(
     """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 
     Args:
-        reference, to, method, settings: As in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        table: Position table of an unknown model type: tensor, dotted config key of its length,
+            rows before position 0.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
+        to: New context length, e.g. 4096, 4k, 1m or 4x.
+        method: E.g. linear or bands:gain=1.2 (see methods).
+        keep_first: Keep the first K rows.
+        part: Only this table: encoder, decoder, ... (see families).
+        fix_limits: Make all length limits agree with the table.
 
     Raises:
         CtxextendError: As `resize`, except OutputError.
@@ -378,21 +421,21 @@ def convert(
     scheme: str,
     to: int | str | None = None,
     *,
-    output: str | PathLike[str] | None = None,
-    force: bool = False,
-    link: bool = False,
-    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    steps: int | None = None,
-    verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     theta: float | None = None,
-    encoder_only: bool = False,
     attention_window: int | str | None = None,
     method: str | None = None,
+    encoder_only: bool = False,
+    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    steps: int | None = None,
+    link: bool = False,
+    verify: bool = False,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
 ) -> ResizeResult:
     """Convert a model to another position scheme, or to attention windows, and save the result.
 
@@ -410,15 +453,24 @@ def convert(
     float32 rounding, if padded on the right.
 
     Args:
-        reference: As in `resize`.
-        scheme: ``"rotary"``, ``"alibi"``, ``"window"`` or ``"none"``.
-        to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
-        output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
-        force: Replace an existing checkpoint folder, once the new one is complete.
-        link, train, steps, verify: As in `resize`; only ``"none"`` leaves weights files as
-            they are.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
-            ``method``); ``revision``, … as in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        scheme: rotary, alibi, window or none.
+        to: New context length, e.g. 4096, 4k or 4x.
+        theta: Base of the rotary frequencies.
+        attention_window: With window: tokens each attends to.
+        method: With window: method of new rows.
+        encoder_only: Drop the head, if it cannot be converted.
+        train: Then train on this text; requires --steps.
+        steps: Optimizer steps (other settings: use train or run).
+        link: Link unchanged weights files instead of copying them.
+        verify: Verify the output before moving it into place.
+        output: Output folder or GGUF file.
+        force: Replace an existing checkpoint folder.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
@@ -431,57 +483,57 @@ def resize(
     to: int | str,
     method: str | None = None,
     *,
-    output: str | PathLike[str] | None = None,
-    force: bool = False,
-    tune: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    budget: int | None = None,
-    edit_only: bool = False,
-    link: bool = False,
-    runtime: str | None = None,
-    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    steps: int | None = None,
-    verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tensor: str | None = None,
-    config_key: str | None = None,
-    reserved_rows: int = 0,
-    tokenizer: str | None = None,
+    table: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
+    tune: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    budget: int | None = None,
     keep_first: int | None = None,
     part: str | None = None,
+    engine: str | None = None,
     fix_limits: bool = False,
+    edit_only: bool = False,
+    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    steps: int | None = None,
+    link: bool = False,
+    verify: bool = False,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
 ) -> ResizeResult:
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
+    With ``tune``, the rows of a table are trained so that a window of the old length predicts the
+    same everywhere; what is not better on held-out text by more than its 95 % interval is not kept.
+
     Args:
-        reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
-            Hub id (downloaded if needed).
-        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
-            ``"4,096"``, ``"4k"`` for 4,096, ``"1m"`` for 1,048,576, or ``"4x"`` for four times the
-            current length.
-        method: A method name from `list_methods`, optionally with settings, such as
-            ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
-        output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
-            the current folder.
-        force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        tune: Text files or folders. The rows of a table are trained so that a window of the old
-            length predicts the same everywhere; what is not better on held-out text by more than
-            its 95 % interval is not kept.
-        budget: With `tune`: seconds, by default 60.
-        edit_only: Write only edited and created files, and no weights.
-        link: Link weights files that stay as they are instead of copying them: by hard links or,
-            from the Hub cache, by symbolic links.
-        runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
-            ``ctxextend resize --help``). A method that it applies is chosen.
-        train: Text files or folders to train on after the resize; requires `steps`.
-        steps: Optimizer steps of the training.
-        verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``part``,
-            ``fix_limits``) and of `CheckpointRef` (``revision``, …,
-            and ``tensor`` for a custom model type), as keyword arguments.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        table: Position table of an unknown model type: tensor, dotted config key of its length,
+            rows before position 0.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
+        to: New context length, e.g. 4096, 4k, 1m or 4x.
+        method: E.g. linear or bands:gain=1.2 (see methods).
+        tune: Train the rows of the table on this text.
+        budget: With --tune: seconds for it.
+        keep_first: Keep the first K rows.
+        part: Only this table: encoder, decoder, ... (see families).
+        engine: Make it right in vllm, llama.cpp, ...
+        fix_limits: Make all length limits agree with the table.
+        edit_only: Write the edited small files, and no weights.
+        train: Then train on this text; requires --steps.
+        steps: Optimizer steps (other settings: use train or run).
+        link: Link unchanged weights files instead of copying them.
+        verify: Verify the output before moving it into place.
+        output: Output folder or GGUF file.
+        force: Replace an existing checkpoint folder.
 
     Raises:
         SourceError: The reference does not exist or cannot be reached.
@@ -533,15 +585,13 @@ def plan_training(
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
     steps: int,
     *,
-    output: str | PathLike[str] | None = None,
-    force: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tokenizer: str | None = None,
-    text_field: str = "text",
+    tokenizer: str | PathLike[str] | None = None,
     tokens: int | None = None,
+    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     seq_len: int | str | None = None,
     window: int | str | None = None,
     window_skip: bool = False,
@@ -552,9 +602,6 @@ def plan_training(
     weight_decay: float = 0.0,
     batch_size: int = 8,
     per_device_batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     eval_every: int | None = None,
     save_every: int | None = None,
     save: str = "best",
@@ -564,8 +611,13 @@ def plan_training(
     contrastive: str | None = None,
     dtype: str | None = None,
     fsdp: bool = False,
+    text_field: str = "text",
+    precision: str = "auto",
+    seed: int = 0,
     device: str | None = None,
     threads: int | None = None,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
 ) -> TrainingPlan:
     """Check a training run, and say what it would train.
 
@@ -573,7 +625,42 @@ def plan_training(
     read.
 
     Args:
-        reference, data, steps, output, force, settings: As in `train`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        data: Text file, folder or hf:OWNER/NAME.
+        steps: Optimizer steps.
+        tokens: Maximum number of tokens of --data to read.
+        eval_data: Held-out text.
+        seq_len: Sequence length in positions.
+        window: Tokens per window, placed at random.
+        window_skip: Skip positions once in each window (PoSE).
+        trainable: new, positions, all-but-positions, all.
+        lora: Also train adapters of rank R (LoRA).
+        save_adapter: Save a PEFT adapter instead of merged weights.
+        lr: Peak learning rate.
+        weight_decay: AdamW's weight decay.
+        batch_size: Sequences per step (all devices).
+        per_device_batch_size: Micro-batch size; by default as memory allows.
+        eval_every: Evaluate every K steps.
+        save_every: Save every K steps.
+        save: best (by held-out loss) or last.
+        report_to: Log to tensorboard, wandb, ...
+        base: Base checkpoint.
+        distill: Weight of distillation from the base.
+        contrastive: Train encoders to find texts: passages or pairs.
+        dtype: Output dtype: fp32, bf16 or fp16.
+        fsdp: Shard the model across processes (torchrun).
+        text_field: Name of the text field or column.
+        precision: auto, fp32, bf16 or fp16.
+        seed: Random seed.
+        device: Device: cpu, cuda, cuda:1 or mps.
+        threads: CPU threads.
+        output: Output folder.
+        force: Replace an existing checkpoint folder.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
@@ -584,17 +671,13 @@ def train(
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
     steps: int,
     *,
-    output: str | PathLike[str] | None = None,
-    force: bool = False,
-    resume: bool = False,
-    progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tokenizer: str | None = None,
-    text_field: str = "text",
+    tokenizer: str | PathLike[str] | None = None,
     tokens: int | None = None,
+    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     seq_len: int | str | None = None,
     window: int | str | None = None,
     window_skip: bool = False,
@@ -605,9 +688,6 @@ def train(
     weight_decay: float = 0.0,
     batch_size: int = 8,
     per_device_batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     eval_every: int | None = None,
     save_every: int | None = None,
     save: str = "best",
@@ -617,8 +697,15 @@ def train(
     contrastive: str | None = None,
     dtype: str | None = None,
     fsdp: bool = False,
+    text_field: str = "text",
+    precision: str = "auto",
+    seed: int = 0,
     device: str | None = None,
     threads: int | None = None,
+    output: str | PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: Progress = ...,
 ) -> TrainResult:
     """Fine-tune a checkpoint on text, and save it as a new checkpoint.
 
@@ -628,16 +715,43 @@ def train(
     process saves.
 
     Args:
-        reference: As in `resize`.
-        data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1.
-        output: The new folder; by default ``<name>-trained`` in the current folder.
-        force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
-            run.
-        resume: Resume from the last saved state, if there is one.
-        progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, …;
-            and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        reference: Folder, file, Hub id or bundled tiny-gpt2.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        data: Text file, folder or hf:OWNER/NAME.
+        steps: Optimizer steps.
+        tokens: Maximum number of tokens of --data to read.
+        eval_data: Held-out text.
+        seq_len: Sequence length in positions.
+        window: Tokens per window, placed at random.
+        window_skip: Skip positions once in each window (PoSE).
+        trainable: new, positions, all-but-positions, all.
+        lora: Also train adapters of rank R (LoRA).
+        save_adapter: Save a PEFT adapter instead of merged weights.
+        lr: Peak learning rate.
+        weight_decay: AdamW's weight decay.
+        batch_size: Sequences per step (all devices).
+        per_device_batch_size: Micro-batch size; by default as memory allows.
+        eval_every: Evaluate every K steps.
+        save_every: Save every K steps.
+        save: best (by held-out loss) or last.
+        report_to: Log to tensorboard, wandb, ...
+        base: Base checkpoint.
+        distill: Weight of distillation from the base.
+        contrastive: Train encoders to find texts: passages or pairs.
+        dtype: Output dtype: fp32, bf16 or fp16.
+        fsdp: Shard the model across processes (torchrun).
+        text_field: Name of the text field or column.
+        precision: auto, fp32, bf16 or fp16.
+        seed: Random seed.
+        device: Device: cpu, cuda, cuda:1 or mps.
+        threads: CPU threads.
+        output: Output folder.
+        resume: Resume an interrupted training run.
+        force: Replace an existing checkpoint folder.
 
     Raises:
         CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
@@ -659,26 +773,30 @@ def verify(
     subfolder: str | None = None,
     variant: str | None = None,
     model_type: str | None = None,
-    tensor: str | None = None,
-    config_key: str | None = None,
-    reserved_rows: int = 0,
-    tokenizer: str | None = None,
+    table: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
     with the recipe's settings, or else with those that are given; other files are compared with
-    what the resize should have written.
+    what the resize should have written. Settings of the base override the recipe.
 
     Args:
-        reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
-        base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
-        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
-        to: Of a checkpoint without a recipe: its context length, as in `resize`.
-        deep: Also load both in transformers, run the resized model at its new length, and compare
-            outputs.
-        ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
+        reference: Resized or converted checkpoint: folder, weights or GGUF file, or Hub id.
+        base: Base checkpoint.
+        method: How it was resized.
+        to: Its context length.
+        deep: Also run both in transformers and compare outputs.
+        revision: Branch, tag or commit on the Hub.
+        subfolder: Subfolder of MODEL that contains the checkpoint.
+        variant: Weights variant, e.g. fp16.
+        model_type: Override the model type in config.json.
+        table: Position table of an unknown model type: tensor, dotted config key of its length,
+            rows before position 0.
+        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
 
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.

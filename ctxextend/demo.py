@@ -26,7 +26,7 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.settings import CheckpointRef, Resize
 
 DEMO_SOURCE = "tiny-lookup"
 DEMO_LENGTH = 512

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import reading
-from ctxextend.recipe_file import YAML_ERRORS
+from ctxextend.recipe import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]

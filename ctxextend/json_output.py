@@ -2,23 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 # For `dataclasses.field(metadata=...)`. {"json": NAME} renames a field in the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
-fields_in_json: Mapping[str, Any] = {"json": "*"}  # the fields of its value, without its name
 
 
 def to_json(value: Any) -> Any:
     """Convert a result to plain values that `json.dumps` accepts.
 
-    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`;
-    a field marked with `fields_in_json` is replaced by the fields of its value. The properties
-    listed in ``json_properties`` and the keys returned by ``json_more`` follow. NaN and infinity
-    become null.
+    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`.
+    The properties listed in ``json_properties`` and the keys returned by ``json_more`` follow. NaN
+    and infinity become null.
 
     Raises:
         TypeError: A value has no JSON equivalent.
@@ -47,11 +45,7 @@ def _object_of(value: Any) -> dict[str, Any]:
         marked = field.metadata.get("json", field.name)
         if marked is False:
             continue
-        item = to_json(getattr(value, field.name))
-        if marked == "*":
-            content |= item
-        else:
-            content[marked] = item
+        content[marked] = to_json(getattr(value, field.name))
     for name in getattr(value, "json_properties", ()):
         content[name] = to_json(getattr(value, name))
     if hasattr(value, "json_more"):
@@ -62,6 +56,7 @@ def _object_of(value: Any) -> dict[str, Any]:
 class Result:
     """Base class of results: they print as the screen of their command, with a one-line repr."""
 
+    warnings: Sequence[str] = ()
     _repr_names: tuple[str, ...]
 
     def __init_subclass__(cls, shows: tuple[str, ...]) -> None:
@@ -72,7 +67,7 @@ class Result:
 
         Of an inspection, ``--json`` prints fewer.
         """
-        return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
+        return {"warnings": list(self.warnings), **to_json(self)}
 
     def __str__(self) -> str:
         return str(_screens().as_text(self))

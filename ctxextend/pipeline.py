@@ -19,8 +19,9 @@ from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, step_of
-from ctxextend.recipe import CheckpointRef, Recipe, Train
-from ctxextend.recipe_file import RecipeFile, read_recipe
+from ctxextend.recipe import Recipe, RecipeFile, read_recipe
+from ctxextend.settings import CheckpointRef, Run, Train
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.text_data import check_paths, check_texts
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def run(
     else:
         file = RecipeFile(recipe, {}, {})
     file = with_recorded_threads(file)
-    return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)
+    saving = Run(output=output, force=force, resume=resume)
+    return run_recipe(file.recipe, plan_run(file), saving)
 
 
 def with_recorded_threads(file: RecipeFile) -> RecipeFile:
@@ -113,13 +115,7 @@ def with_recorded_threads(file: RecipeFile) -> RecipeFile:
 
 
 def run_recipe(
-    recipe: Recipe,
-    planned: Planned | None,
-    output: Folder = None,
-    *,
-    force: bool = False,
-    resume: bool = False,
-    events: Events | None = None,
+    recipe: Recipe, planned: Planned | None, run: Run, events: Events | None = None
 ) -> RunResult:
     """Run the steps of a recipe; see `run`.
 
@@ -128,19 +124,20 @@ def run_recipe(
     Args:
         recipe: The steps.
         planned: Its resize or conversion.
-        output, force, resume: As in `run`.
+        run: Where the output is saved, and whether a training run is resumed.
         events: What the steps report.
     """
     events = events or Silence()
-    folder = recipe.output if output is None else output
-    _check_steps(recipe, planned, folder, resume=resume)
+    if run.output is None and recipe.output is not None:
+        run = replace(run, output=recipe.output)
+    _check_steps(recipe, planned, run)
     _check_texts(recipe)
     result = RunResult()
     if recipe.train is not None:
-        result = _train(recipe, planned, folder, events, force=force, resume=resume)
+        result = _train(recipe, planned, run, events)
     elif planned is not None:
         with events.progress("Writing") as step:
-            resized = planned.execute(folder, force=force, progress=step)
+            resized = planned.execute(run.output, force=run.force, progress=step)
         result = RunResult(output=resized.output, resize=resized)
     is_first = result.training is None or result.training.is_first
     if recipe.evaluate is None or not is_first:
@@ -151,14 +148,15 @@ def run_recipe(
     return replace(result, evaluation=evaluation)
 
 
-def _check_steps(recipe: Recipe, planned: Planned | None, folder: Folder, *, resume: bool) -> None:
+def _check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
     """Raise RecipeError if a flag does not apply to the steps of a recipe."""
-    if resume and recipe.train is None:
+    if run.resume and recipe.train is None:
         message = "The recipe has no train section, so there is nothing to resume."
         raise RecipeError(message, "Remove --resume.")
-    if folder is not None and recipe.train is None and planned is None:
+    if run.output is not None and recipe.train is None and planned is None:
         raise RecipeError(
-            f"The recipe neither resizes, converts nor trains, so {folder} would not be written.",
+            f"The recipe neither resizes, converts nor trains, so {run.output} would not be "
+            "written.",
             "Remove the output, or add a resize, convert or train section.",
         )
 
@@ -172,31 +170,23 @@ def _check_texts(recipe: Recipe) -> None:
     read_search_set(recipe.evaluate)
 
 
-def _train(
-    recipe: Recipe,
-    planned: Planned | None,
-    folder: Folder,
-    events: Events,
-    *,
-    force: bool,
-    resume: bool,
-) -> RunResult:
+def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
     """Train, after the planned resize or conversion."""
     from ctxextend.training.training_source import TrainingSource
 
     source = TrainingSource.open(recipe, planned)
-    source.check_start(folder, force=force, resume=resume)
+    source.check_start(run.output, force=run.force, resume=run.resume)
 
     from ctxextend.training.train import train_recipe
 
     with events.progress("Training", "tokens") as step:
         trained = train_recipe(
             recipe,
-            folder,
+            run.output,
             planned=planned,
             source=source,
-            force=force,
-            resume=resume,
+            force=run.force,
+            resume=run.resume,
             notify=events.note,
             progress=step,
         )
@@ -239,14 +229,21 @@ def plan_run(file: RecipeFile) -> Planned | None:
     return None
 
 
+def _text(method: MethodChoice | None) -> str:
+    """Return a method as recipes state it."""
+    if method is None:
+        return ""
+    return method.text
+
+
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[str]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
     stated = file.stated
-    if stated is None or resize is None or stated.method != resize.method:
+    if stated is None or resize is None or str(stated.method or "") != _text(resize.method):
         return
     length = planned.plan.max_len_after
-    methods = [resize.method or "", *recorded.methods.values()]
+    methods = [_text(resize.method), *map(_text, recorded.methods.values())]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
     if not kept or stated.to in (resize.to, length):
         return

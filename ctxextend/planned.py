@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.keywords import keyword_arguments
 from ctxextend.output.gguf_output import prepare_gguf
 from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
@@ -22,8 +23,9 @@ from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
+from ctxextend.settings import CheckpointRef, Convert, Resize, known_of
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
@@ -284,7 +286,7 @@ class ResizeResult(Result, shows=("output", "seconds")):
         """Python code that loads the output; None if its files are not enough to load it."""
         plan = self.plan
         checkpoint = plan.checkpoint
-        is_custom = plan.model.ref.tensor is not None or "auto_map" in checkpoint.config
+        is_custom = plan.model.ref.table is not None or "auto_map" in checkpoint.config
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
         if is_custom or is_other_type or checkpoint.adapter_of is not None:
             return None
@@ -306,7 +308,7 @@ class ResizeResult(Result, shows=("output", "seconds")):
 def prepare_resize(
     model: OpenedModel,
     settings: Resize,
-    recorded: Mapping[str, str] | None = None,
+    recorded: Mapping[str, MethodChoice] | None = None,
     *,
     edit_only: bool = False,
 ) -> Planned:
@@ -399,17 +401,14 @@ def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
     )
 
 
-@accepts_settings(CheckpointRef, Resize)
-def plan_resize(
-    reference: Reference, to: int | str, method: str | None = None, **settings: Any
-) -> Planned:
-    """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
+WRITING = tuple(item.name for item in fields(Resize) if not known_of(item).in_recipe)
 
-    Args:
-        reference, to, method, settings: As in `resize`.
+
+@keyword_arguments(CheckpointRef, Resize, without=WRITING)
+def plan_resize(ref: CheckpointRef, settings: Resize) -> Planned:
+    """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 
     Raises:
         CtxextendError: As `resize`, except OutputError.
     """
-    ref, settings = split_ref(reference, settings)
-    return prepare_resize(open_model(ref, reads_gguf=True), Resize(to, method=method, **settings))
+    return prepare_resize(open_model(ref, reads_gguf=True), settings)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,24 +19,27 @@ from ctxextend.errors import (
     ResizeError,
     one_line,
 )
+from ctxextend.kinds import MAX_CONTEXT, Factor
 from ctxextend.recipe import (
-    MAX_CONTEXT,
     RECIPE_FILE,
-    TRAINABLE,
-    CheckpointRef,
-    Convert,
+    YAML_ERRORS,
     Recipe,
-    Resize,
+    RecipeFile,
+    parse_recipe,
+    parse_yaml,
+    yaml_text,
 )
-from ctxextend.recipe_file import YAML_ERRORS, RecipeFile, parse_recipe, parse_yaml
-from ctxextend.recipe_text import yaml_text
+from ctxextend.settings import TRAINABLE, CheckpointRef, Convert, Resize
 from ctxextend.tables.apply import learned_rows_after
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import TRUNCATE
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
 
 # What the recipe of an output records of each earlier step, besides its settings.
 STEP_FACTS = ("source_fingerprint", "method", "max_len_before", "tables")
 TRAINED_FACTS = ("adapted", "saved_step")
+SAME_LENGTH = Factor(Fraction(1))
 
 
 class Step(NamedTuple):
@@ -51,7 +55,7 @@ class Step(NamedTuple):
     # The name of a method that is not registered; `settings` has another one, and rows cannot be
     # reproduced.
     unregistered: str | None = None
-    methods: Mapping[str, str] = {}  # per table, if they differ
+    methods: Mapping[str, MethodChoice] = {}  # per table, if they differ
     # Per table, before and after, if recorded.
     rows: Mapping[str, tuple[int, int]] = {}
     fingerprint: str | None = None  # of the source; see `Weights.fingerprint`
@@ -246,14 +250,16 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
     facts = file.provenance
     settings = recipe.resize
     if recipe.convert is not None:
-        settings = Resize(recipe.convert.to or "1x", method=recipe.convert.method)
+        settings = Resize(recipe.convert.to or SAME_LENGTH, method=recipe.convert.method)
     try:
         tables = {str(table["name"]): table for table in facts.get("tables", [])}
-        methods = dict[str, str]()
+        methods = dict[str, MethodChoice]()
         # The recipe's method may have been changed since.
-        if recipe.resize is not None and recipe.resize.method == facts.get("method"):
+        if recipe.resize is not None and _text(recipe.resize.method) == facts.get("method"):
             methods = {
-                name: str(item["method"]) for name, item in tables.items() if "method" in item
+                name: parse_method(str(item["method"]))
+                for name, item in tables.items()
+                if "method" in item
             }
         trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
         fingerprint = None
@@ -261,7 +267,7 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
             fingerprint = str(facts["source_fingerprint"])
         return Step(
             source=recipe.checkpoint,
-            settings=settings or Resize("1x"),
+            settings=settings or Resize(SAME_LENGTH),
             is_resize=settings is not None,
             convert=recipe.convert,
             trainable=trainable,
@@ -280,6 +286,11 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
         raise RecipeError(f"its provenance is malformed: {one_line(error)}") from None
 
 
+def _text(method: MethodChoice | None) -> str | None:
+    """Return a method as recipes state it."""
+    return None if method is None else method.text
+
+
 def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
     """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
     if recipe.train is None:
@@ -296,14 +307,13 @@ def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | No
 
 
 def _first_method(
-    facts: Mapping[str, Any], methods: Mapping[str, str], unregistered: str | None
+    facts: Mapping[str, Any], methods: Mapping[str, MethodChoice], unregistered: str | None
 ) -> str | None:
     """Return the name of the (first) method that created rows; None if it is not known."""
-    for text in (str(facts.get("method")), *methods.values()):
-        name = text.partition(":")[0]
-        if unregistered or name in METHODS or name == TRUNCATE:
-            return name
-    return None
+    name = str(facts.get("method")).partition(":")[0]
+    if unregistered or name in METHODS or name == TRUNCATE:
+        return name
+    return next((method.name for method in methods.values()), None)
 
 
 def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:

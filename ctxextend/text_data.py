@@ -18,7 +18,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
-from ctxextend.recipe import HUB_PREFIX, path_names
+from ctxextend.recipe import HUB_PREFIX
 
 TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
 JSON_LINES = (".jsonl", ".ndjson")
@@ -35,7 +35,7 @@ SET_FIELD = "Set the text field with --text-field."
 HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(.+))?")
 
-Paths: TypeAlias = Sequence[str | os.PathLike[str]]  # files, folders, and names of Hub datasets
+Paths: TypeAlias = Sequence[str]  # files, folders, and names of Hub datasets
 TextSource: TypeAlias = Path | str  # a file, or the name of a Hub dataset with its split
 _T = TypeVar("_T")
 
@@ -50,7 +50,7 @@ def check_paths(paths: Paths) -> list[TextSource]:
             needs a library that is not installed.
     """
     sources: dict[TextSource, TextSource] = {}
-    for name in path_names(paths):
+    for name in paths:
         if not name.startswith(HUB_PREFIX):
             for file in _files(Path(name)):
                 sources.setdefault(file.resolve(), file)
@@ -98,7 +98,7 @@ def _files(path: Path) -> list[Path]:
 
 def empty_files(paths: Paths) -> Iterator[str]:
     """Yield a note for each folder with empty files, which are skipped."""
-    for folder in map(Path, path_names(paths)):
+    for folder in map(Path, paths):
         if not folder.is_dir():
             continue
         empty = [file.name for file in _user_texts(folder) if not file.stat().st_size]
@@ -139,7 +139,7 @@ def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     Raises:
         DataError: A path does not exist or contains no text, or a file cannot be read.
     """
-    given = {*map(Path, path_names(paths))}
+    given = {*map(Path, paths)}
     for source in check_paths(paths):
         if isinstance(source, str):  # on the Hub
             continue
@@ -185,7 +185,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     Raises:
         DataError: One cannot be read, or is blank and not in a folder.
     """
-    given = {*map(Path, path_names(paths))}
+    given = {*map(Path, paths)}
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):

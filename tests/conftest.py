@@ -31,8 +31,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
-from ctxextend.recipe import CheckpointRef
 from ctxextend.report import figures
+from ctxextend.settings import CheckpointRef
 from tests.helpers import pico, trainings
 from tests.helpers.hub_server import Hub, serve, use_hub
 from tests.helpers.repository import pinned_version

@@ -19,9 +19,8 @@ from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.plan.opened_model import open_reference
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import read_recipe
-from ctxextend.recipe_text import without_folders
+from ctxextend.recipe import Recipe, read_recipe, without_folders
+from ctxextend.settings import CheckpointRef, Evaluate, Resize, Train
 from tests.helpers import pico, trainings
 
 

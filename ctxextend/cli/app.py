@@ -28,7 +28,7 @@ from ctxextend.cli.console import (
     null_stream,
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
-from ctxextend.cli.options import ADVANCED, PANELS, WrongFlags
+from ctxextend.cli.options import WrongFlags
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
@@ -39,6 +39,7 @@ from ctxextend.errors import (
     VerificationError,
     install_command,
 )
+from ctxextend.settings import ADVANCED, HEADINGS
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -146,11 +147,11 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
 
     Those of the app begin with its commands.
     """
-    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
+    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *HEADINGS)}
     for name, inner in getattr(command, "commands", {}).items():
         groups["Commands"].append((name, summary(inner)))
     for parameter in command.params:  # --help itself is not among them
-        group = parameter.rich_help_panel or PANELS[0]
+        group = parameter.rich_help_panel or HEADINGS[0]
         groups[group].append(_help_record(parameter, context))
     return {panel: rows for panel, rows in groups.items() if rows}
 

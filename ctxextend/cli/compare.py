@@ -1,19 +1,14 @@
 """`ctxextend compare`."""
 
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Files
 from ctxextend.cli.effective import add_effective_lengths
-from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import counted, flag_name
-from ctxextend.json_output import to_json
+from ctxextend.errors import counted
+from ctxextend.settings import CheckpointRef, Compare, Figures
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
@@ -22,57 +17,10 @@ if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
 
-# Flags for one model: the settings of methods, and those of its reference.
-OF_ONE_MODEL = (
-    "to",
-    "method",
-    "model_type",
-    "tokenizer",
-    "revision",
-    "subfolder",
-    "variant",
+@options.command(
+    CheckpointRef, Compare, Figures, without=("source", "table", "base", "no_base", "batch_size")
 )
-
-
-def compare(
-    context: typer.Context,
-    source: Annotated[
-        list[str], options.model("Model as in evaluate, or several, to compare side by side.")
-    ],
-    data: Annotated[
-        list[str] | None,
-        options.text("--data PATH", "As in evaluate.", "Python's documentation"),
-    ] = None,
-    to: Annotated[
-        str | None, options.basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.", False)
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method),
-    ] = None,
-    length: options.Length = None,
-    measure: options.Measure = None,
-    budget: options.Budget = None,
-    corpus: Annotated[str | None, options.rarely(options.Corpus)] = None,
-    queries: Annotated[str | None, options.rarely(options.Queries)] = None,
-    qrels: Annotated[str | None, options.rarely(options.Qrels)] = None,
-    text_field: options.TextField = "text",
-    tokens: options.Tokens = None,
-    precision: options.Precision = "auto",
-    seed: options.Seed = 0,
-    device: options.Device = None,
-    threads: options.Threads = None,
-    report: options.Report = None,
-    plot: options.Plot = None,
-    model_type: options.ModelType = None,
-    trained_length: options.TrainedLength = None,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    subfolder: options.Subfolder = None,
-    variant: options.Variant = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Console) -> None:
     """Benchmark resize methods on your model and text, or several models.
 
     Examples:
@@ -80,48 +28,20 @@ def compare(
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
-    nDCG@10 in a search set (--corpus, --queries, --qrels).
+    nDCG@10 in a search set (--search).
     """
-    flags = options.given(context)
-    console = Console(as_json, quiet)
-    options.check_files(plot, report)
-    for name in OF_ONE_MODEL:
-        if len(source) > 1 and flags[name]:
-            found = f"{flag_name(name)} is for one MODEL, got {len(source)}: {', '.join(source)}."
-            raise options.WrongFlags(found, "Remove it to compare them as they are.")
-    if len(source) > 1 and not data and corpus is None:
-        words = shlex.join(["ctxextend", "compare", *source, "--data", "TEXT"])
-        raise options.WrongFlags(
-            "compare needs text for several models, and --data is missing.", f"Pass text: {words}"
-        )
-
-    from ctxextend.comparison.comparison_run import compare_model
-    from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
-    from ctxextend.comparison.side_by_side import compare_checkpoints
-    from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef, Evaluate
+    from ctxextend.comparison.compare import compare_models
     from ctxextend.report.next_steps import after_comparison
 
-    if len(source) > 1:
-        evaluate = options.from_flags(Evaluate, flags)
-        with console.progress("Comparing", unit="tokens") as progress:
-            result = compare_checkpoints(source, progress=progress, **vars(evaluate))
-    else:
-        ref = options.from_flags(CheckpointRef, flags, source=source[0])
-        evaluated = options.from_flags(EvaluateMethods, flags)
-        with options.usage_errors():
-            settings = Compare.from_request(to, evaluated, method or ())
-        with console.progress("Comparing", unit="tokens") as progress:
-            result = compare_model(open_model(ref), settings, progress)
+    options.check_figures(figures)
+    with console.progress("Comparing", unit="tokens") as progress:
+        result = compare_models(ref, settings, progress)
 
     page = Page.for_stdout()
     add_comparison(page, result)
     console.note(*_skipped(result))
-    values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
     next_command = after_comparison(result)
-    console.measurement(
-        "compare", result, page.lines, _files(result, report, plot, next_command), values
-    )
+    console.measurement("compare", result, page.lines, _files(result, figures, next_command))
     console.next_steps(next_command)
 
 
@@ -132,29 +52,26 @@ def _skipped(comparison: "Comparison") -> Iterator[str]:
         yield f"Skipped {', '.join(names)}: {reason}"
 
 
-def _files(
-    comparison: "Comparison", report: Path | None, plot: Path | None, next_command: str
-) -> Files:
+def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files:
     """Return the files to write, and how."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
     return [
-        (report, lambda path: write_report(comparison, path, options.command_line(), next_command)),
-        (plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
+        (
+            drawn.report,
+            lambda path: write_report(comparison, path, options.command_line(), next_command),
+        ),
+        (drawn.plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
     ]
-
-
-def _verdict(comparison: "Comparison", numbers: "NumberFormat") -> str:
-    """Return the verdict as plain text."""
-    from ctxextend.report.verdicts import comparison_verdict
-
-    return comparison_verdict(comparison, numbers).replace("`", "")
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
-    page.text(_verdict(comparison, page.numbers), "title")
+    from ctxextend.report.verdicts import comparison_verdict
+
+    verdict = comparison_verdict(comparison, page.numbers).replace("`", "")
+    page.text(verdict, "title")
     page.line()
     _add_heading(page, comparison)
     page.values(_settings(comparison))

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
-from ctxextend.json_output import to_json
+from ctxextend.settings import CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
     from ctxextend.evaluation import evaluation_result as results
@@ -27,37 +25,8 @@ MODES_IN_SENTENCES = {
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
-def evaluate(
-    context: typer.Context,
-    source: options.Model,
-    data: options.OptionalData = None,
-    corpus: options.Corpus = None,
-    queries: options.Queries = None,
-    qrels: options.Qrels = None,
-    text_field: options.TextField = "text",
-    tokens: options.Tokens = None,
-    no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
-    length: options.Length = None,
-    measure: options.Measure = None,
-    budget: options.Budget = None,
-    batch_size: Annotated[
-        int | None, options.advanced("--batch-size B", "Windows per batch.", "up to 4,096 tokens")
-    ] = None,
-    precision: options.Precision = "auto",
-    seed: options.Seed = 0,
-    device: options.Device = None,
-    threads: options.Threads = None,
-    report: options.Report = None,
-    plot: options.Plot = None,
-    model_type: options.ModelType = None,
-    tokenizer: options.Tokenizer = None,
-    base: options.Base = None,
-    revision: options.Revision = None,
-    subfolder: options.Subfolder = None,
-    variant: options.Variant = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+@options.command(CheckpointRef, Evaluate, Figures, without=("table", "trained_length"))
+def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: Console) -> None:
     """Measure how much a longer context helps on your text.
 
     Examples:
@@ -67,23 +36,17 @@ def evaluate(
     Language models: loss by position and by context length. Encoders: document retrieval. Both:
     up to which length they find what a text hides. The base reads the same text in short windows.
     """
-    flags = options.given(context)  # most parameters are read from here, by the settings' names
     from ctxextend.evaluation.evaluate import evaluate_checkpoint
-    from ctxextend.recipe import CheckpointRef, Evaluate
 
-    console = Console(as_json, quiet)
-    options.check_files(plot, report)
-    ref = options.from_flags(CheckpointRef, flags)
-    settings = options.from_flags(Evaluate, flags)
+    options.check_figures(figures)
     with console.progress("Reading", unit="tokens") as progress:
         evaluation = evaluate_checkpoint(ref, settings, progress)
 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
     from ctxextend.report.next_steps import after_evaluation
-    from ctxextend.report.verdicts import evaluation_verdict
 
-    next_command = after_evaluation(evaluation, flags["data"] or ())
+    next_command = after_evaluation(evaluation, settings.data)
 
     def write_page(path: Path) -> None:
         write_report(evaluation, path, options.command_line(), next_command)
@@ -93,9 +56,8 @@ def evaluate(
 
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
-    files = [(report, write_page), (plot, write_plot)]
-    values = to_json(evaluation) | {"verdict": evaluation_verdict(evaluation, page.numbers)}
-    console.measurement("evaluate", evaluation, page.lines, files, values)
+    files = [(figures.report, write_page), (figures.plot, write_plot)]
+    console.measurement("evaluate", evaluation, page.lines, files)
     console.next_steps(next_command)
 
 

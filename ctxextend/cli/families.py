@@ -5,6 +5,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
+from ctxextend import kinds
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
@@ -19,7 +20,10 @@ def families(
     model_types: Annotated[
         list[str] | None,
         options.argument(
-            "TYPE", "Model type, or part of its name.", "all", options.complete_model_type
+            "TYPE",
+            "Model type, or part of its name.",
+            "all",
+            options.completing(kinds.MODEL_TYPE.names),
         ),
     ] = None,
     as_json: options.AsJson = False,

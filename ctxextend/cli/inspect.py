@@ -1,8 +1,9 @@
 """`ctxextend inspect`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -10,6 +11,7 @@ from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import MethodError, ResizeError, size_text
+from ctxextend.settings import CheckpointRef, Inspect
 
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
@@ -32,39 +34,8 @@ BEYOND_LIMIT = {
 }
 
 
-def inspect(
-    context: typer.Context,
-    models: Annotated[
-        list[str],
-        options.model("Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids."),
-    ],
-    rows: Annotated[
-        str | None,
-        options.basic(
-            "--rows A:B", "Print rows A to B-1; all: also all pairs of rotary positions."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")
-    ] = False,
-    output_format: Annotated[
-        Literal["github"] | None,
-        options.files("--format github", "With --check: annotations of a GitHub workflow.", False),
-    ] = None,
-    report: options.Report = None,
-    plot: options.Plot = None,
-    part: options.Part = None,
-    model_type: options.ModelType = None,
-    trained_length: options.TrainedLength = None,
-    tensor: options.TensorName = None,
-    reserved_rows: options.ReservedRows = 0,
-    config_key: options.ConfigKey = None,
-    revision: options.Revision = None,
-    subfolder: options.Subfolder = None,
-    variant: options.Variant = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+@options.command(CheckpointRef, Inspect, without=("source", "tokenizer"))
+def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
     """Show position tables, rotary wavelengths and all length limits.
 
     Examples:
@@ -76,30 +47,40 @@ def inspect(
     Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table,
     or the wavelengths of rotary positions, then all limits.
     """
-    console = Console(as_json, quiet)
+    rows = settings.rows
+    check = settings.check
+    options.check_figures(settings)
+    if settings.format is not None:
+        if console.as_json:
+            message = "--format github cannot be used with --json."
+            raise options.WrongFlags(message, "Remove one of them.")
+        _annotate(console, ref, settings)
+        return
     page = Page.for_stdout()
     if rows is not None:
         page.has_charts = page.unicode
-    if as_json or check:
+    if console.as_json or check:
         page.has_charts = False
-    row_range = _read_rows(rows)
-    options.check_files(plot, report)
-    if output_format is not None:
-        _check_format(check=check, others={"--json": as_json, "--rows": rows})
-        _annotate(console, models, part, options.given(context))
-        return
-    inspections = _inspect_models(models, part, options.given(context))
-    _check_tables(inspections, rows, plot)
+    row_range = None
+    if rows == ALL_ROWS:
+        row_range = slice(None)
+    elif rows is not None:
+        row_range = slice(*rows)
+    inspections = [_inspect_model(ref, model, settings.part) for model in settings.models]
+    if rows not in (None, ALL_ROWS):
+        _require_tables("--rows", inspections)
+    if settings.plot is not None:
+        _require_tables("--plot", inspections)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
-    _write_files(inspections, report, plot)
+    _write_files(inspections, settings.report, settings.plot)
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
     statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
     if rows == ALL_ROWS:
         _add_pairs(page, inspections)
     console.screen(page.lines)
-    if as_json:
+    if console.as_json:
         values = _values(inspections, statistics, check=check, all_rows=rows == ALL_ROWS)
         console.result("inspect", {"models": list(values)})
     if row_range is None and not check:
@@ -133,20 +114,7 @@ def _values(
             yield with_rows(summary_json(inspection, with_pairs=all_rows), rows)
 
 
-def _check_format(*, check: bool, others: Mapping[str, Any]) -> None:
-    """Raise BadParameter unless --format goes with the other flags."""
-    if not check:
-        raise options.WrongFlags("--format github requires --check.", "Add --check.")
-    for flag, value in others.items():
-        if value:
-            raise options.WrongFlags(
-                f"--format github cannot be used with {flag}.", "Remove one of them."
-            )
-
-
-def _annotate(
-    console: Console, models: Sequence[str], part: str | None, flags: Mapping[str, Any]
-) -> None:
+def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:
     """Print findings and errors as annotations on stdout, and the verdicts on stderr.
 
     Raises:
@@ -155,9 +123,9 @@ def _annotate(
     from ctxextend.cli.github import annotated_errors, annotations
 
     agrees = True
-    for model in models:
+    for model in settings.models:
         with annotated_errors(console):
-            (inspection,) = _inspect_models([model], part, flags)
+            inspection = _inspect_model(ref, model, settings.part)
         console.note(*inspection.notes, f"{model}: {inspection.verdict}")
         console.lines(*annotations(inspection))
         agrees = agrees and inspection.agrees
@@ -165,35 +133,11 @@ def _annotate(
         raise typer.Exit(FAILED_CHECK)
 
 
-def _read_rows(rows: str | None) -> slice | None:
-    """Return the rows that a range, or the number of one row, selects."""
-    if rows == ALL_ROWS:
-        return slice(None)
-    if rows is not None and rows.isdecimal():
-        rows = f"{rows}:{int(rows) + 1}"
-    ends = options.read_range(rows)
-    if ends is None:
-        return None
-    return slice(*ends)
-
-
-def _inspect_models(
-    models: Sequence[str], part: str | None, flags: Mapping[str, Any]
-) -> list["Inspection"]:
+def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspection":
     from ctxextend.inspection.inspect import inspect_model
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef
 
-    refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
-    return [inspect_model(open_model(ref, reads_gguf=True), part) for ref in refs]
-
-
-def _check_tables(inspections: Sequence["Inspection"], rows: str | None, plot: Path | None) -> None:
-    """Raise MethodError if a flag that is given needs tables that a model lacks."""
-    if rows not in (None, ALL_ROWS):
-        _require_tables("--rows", inspections)
-    if plot is not None:
-        _require_tables("--plot", inspections)
+    return inspect_model(open_model(replace(ref, source=model), reads_gguf=True), part)
 
 
 def _scheme_of(inspection: "Inspection") -> str:
@@ -337,7 +281,7 @@ def _add_title(
     page: Page, inspection: "Inspection", report: "PositionReport", created: str = ""
 ) -> None:
     """Add a source with its model type, and what is known about its rows."""
-    from ctxextend.recipe import TRAINABLE
+    from ctxextend.settings import TRAINABLE
 
     facts = [inspection.model_type]
     if report.part:
@@ -387,9 +331,8 @@ def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     stats = table.stats
-    more = table.json_more()
-    norm = more["norm"]
-    cosine = more["neighbour_cosine"]
+    norm = table.norm
+    cosine = table.neighbour_cosine
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
         yield "norm, median", f"{norm['median']:.3g}"

@@ -7,12 +7,13 @@ from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
 from ctxextend.errors import RecipeError, did_you_mean
+from ctxextend.recipe_names import builtin_recipes
 
 
 def recipes(
     name: Annotated[
         str | None,
-        options.argument("NAME", "Print this recipe.", "all", options.complete_builtin_recipe),
+        options.argument("NAME", "Print this recipe.", "all", options.completing(builtin_recipes)),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

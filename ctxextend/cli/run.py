@@ -1,40 +1,16 @@
 """`ctxextend run`."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.run_steps import execute
-from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.json_output import to_json
+from ctxextend.settings import RunRecipe
 
 
-def run(
-    recipe: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RECIPE",
-            readable=False,
-            help="Recipe file, or a name from `ctxextend recipes`.",
-            autocompletion=options.complete_recipe,
-        ),
-    ],
-    changes: Annotated[
-        list[str] | None, options.basic("--set KEY=VALUE", "Override a value of the recipe.")
-    ] = None,
-    output: Annotated[Path | None, options.output_folder("from the recipe")] = None,
-    force: options.Force = False,
-    resume: options.Resume = False,
-    dry_run: options.DryRun = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+@options.command(RunRecipe)
+def run(settings: RunRecipe, console: Console) -> None:
     """Resize, train and evaluate with the settings of a recipe file.
 
     Examples:
@@ -46,26 +22,29 @@ def run(
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
+    from ctxextend.cli.evaluate import add_evaluation
+    from ctxextend.cli.run_steps import execute
+    from ctxextend.cli.show_result import show_plan
     from ctxextend.pipeline import plan_run, with_recorded_threads
-    from ctxextend.recipe_file import read_recipe
+    from ctxextend.recipe import read_recipe
     from ctxextend.resizing import announce, check_can_write
 
-    console = Console(as_json, quiet)
-    recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
-    settings = recipe_file.recipe
-    folder = output
-    if folder is None and settings.output:
-        folder = Path(settings.output)
-    planned = plan_run(recipe_file)
+    file = with_recorded_threads(read_recipe(settings.recipe, settings.changes))
+    recipe = file.recipe
+    if settings.output is None and recipe.output:
+        settings = replace(settings, output=recipe.output)
+    planned = plan_run(file)
     if planned is not None:
-        if not dry_run:
-            check_can_write(settings, planned, folder, force=force)
+        if not settings.dry_run:
+            check_can_write(recipe, planned, settings)
         announce(planned, console)
-    if dry_run:
-        values, warnings = show_plan(console, settings, planned, folder, force=force)
+    if settings.dry_run:
+        values, warnings = show_plan(
+            console, recipe, planned, settings.output, force=settings.force
+        )
         console.result("run", values, warnings)
         return
-    result = execute(console, settings, planned, output, force=force, resume=resume)
+    result = execute(console, recipe, planned, settings)
     evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
     if evaluation is None:

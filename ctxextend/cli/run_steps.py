@@ -12,19 +12,14 @@ if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
     from ctxextend.planned import Planned
     from ctxextend.recipe import Recipe
+    from ctxextend.settings import Run
     from ctxextend.training.train_result import TrainResult
 
 PERPLEXITY_OBJECTIVES = ("causal", "masked")
 
 
 def execute(
-    console: Console,
-    recipe: "Recipe",
-    planned: "Planned | None",
-    output: Path | None,
-    *,
-    force: bool,
-    resume: bool,
+    console: Console, recipe: "Recipe", planned: "Planned | None", run: "Run"
 ) -> "RunResult":
     """Run a recipe and print its result.
 
@@ -34,7 +29,7 @@ def execute(
     """
     from ctxextend.pipeline import run_recipe
 
-    result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+    result = run_recipe(recipe, planned, run, console)
     if result.resize is not None:
         console.warning(*result.resize.warnings)
     if result.training is not None:
@@ -61,25 +56,24 @@ def show_training(console: Console, trained: "TrainResult") -> None:
 
 def _training_lines(trained: "TrainResult") -> Iterator[str]:
     """Yield lines about a finished training run."""
-    losses = trained.held_out
     yield f"held-out loss {_losses_text(trained)}"
-    by_position = trained.by_position
-    first = by_position.short_positions
-    if by_position.short is not None and by_position.long is not None:
-        short = _change_text(by_position.short)
-        long = _change_text(by_position.long)
+    first = trained.short_positions
+    if trained.loss_short is not None and trained.loss_long is not None:
+        short = _change_text(trained.loss_short)
+        long = _change_text(trained.loss_long)
         yield f"positions below {first}: {short}, from {first} on: {long}"
-    sequences = counted(losses.sequences, "sequence")
-    yield f"evaluated on {sequences}, {counted(losses.tokens, 'token')}; {_saved_text(trained)}"
-    yield f"trained on {trained.run.tokens:,} tokens in {_cost_text(trained)}"
+    sequences = counted(trained.held_out_sequences, "sequence")
+    tokens = counted(trained.held_out_tokens, "token")
+    yield f"evaluated on {sequences}, {tokens}; {_saved_text(trained)}"
+    yield f"trained on {trained.tokens:,} tokens in {_cost_text(trained)}"
 
 
 def _losses_text(trained: "TrainResult") -> str:
     """Return the held-out losses before and after training; of language models with perplexity."""
-    before = trained.held_out.before
-    after = trained.held_out.after
+    before = trained.loss_before
+    after = trained.loss_after
     text = _change_text((before, after))
-    if trained.trained.objective in PERPLEXITY_OBJECTIVES:
+    if trained.objective in PERPLEXITY_OBJECTIVES:
         text += f", perplexity {_perplexity(before)} -> {_perplexity(after)}"
     return text
 
@@ -97,20 +91,18 @@ def _perplexity(loss: float) -> str:
 
 def _saved_text(trained: "TrainResult") -> str:
     """Return which weights were saved, and whether another step was better."""
-    losses = trained.held_out
-    if losses.saved_step:
-        text = f"saved step {losses.saved_step} of {trained.steps}"
+    if trained.saved_step:
+        text = f"saved step {trained.saved_step} of {trained.steps}"
     else:
         text = "saved the untrained weights"
-    if losses.saved_step == losses.best_step:
+    if trained.saved_step == trained.best_step:
         return f"{text} (best)"
-    return f"{text}; step {losses.best_step} was best"
+    return f"{text}; step {trained.best_step} was best"
 
 
 def _cost_text(trained: "TrainResult") -> str:
     """Return time, speed and, if it is known, peak memory."""
-    cost = trained.cost
-    text = f"{time_text(cost.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
-    if cost.peak_bytes:
-        text += f", peak memory {size_text(cost.peak_bytes)}"
+    text = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    if trained.peak_bytes:
+        text += f", peak memory {size_text(trained.peak_bytes)}"
     return text

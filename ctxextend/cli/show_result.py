@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
+    from ctxextend.settings import Writing
 
 Items = Iterator[tuple[str, str]]
 
@@ -291,7 +292,7 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
     is_conversion = result.planned.convert is not None
     if result.add_weights:
         yield result.add_weights  # all others need them
-    if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
+    if is_conversion or (plan.creates_rows and plan.model.ref.table is None):
         yield f"ctxextend train {folder} --data TEXT --steps 200"
     if not result.verified:
         yield f"ctxextend verify {folder}"
@@ -300,16 +301,13 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
     yield f"ctxextend inspect {folder}"
 
 
-def finish(
-    command: str,
-    console: Console,
-    recipe: "Recipe",
-    result: "ResizeResult",
-    *,
-    output: Path | None,
-    force: bool,
-) -> None:
+def finish(command: str, console: Console, result: "ResizeResult", settings: "Writing") -> None:
     """Print the result of `resize` or `convert`."""
+    from ctxextend.recipe import Recipe
+
+    recipe = Recipe(result.planned.source.ref, train=settings.training)
+    output = settings.output
+    force = settings.force
     values = to_json(result)
     warnings = list(result.warnings)
     if result.dry_run and console.quiet and result.for_runtime is not None:

@@ -1,12 +1,13 @@
 """`ctxextend verify`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console
 from ctxextend.cli.tables import GAP, Page
+from ctxextend.settings import CheckpointRef, Verify
 
 if TYPE_CHECKING:
     from ctxextend.verification.conclusion import Verification
@@ -16,35 +17,8 @@ MIN_MARGIN = 17  # characters before the evidence
 MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
-def verify(
-    resized: Annotated[
-        str,
-        options.model("Resized or converted checkpoint: folder, weights or GGUF file, or Hub id."),
-    ],
-    base: options.Base = None,
-    method: Annotated[
-        str | None,
-        options.basic(
-            "--method NAME", "How it was resized.", "from ctxextend.yaml", options.complete_method
-        ),
-    ] = None,
-    to: Annotated[
-        str | None, options.basic("--to N", "Its context length.", "from ctxextend.yaml")
-    ] = None,
-    deep: Annotated[
-        bool, options.basic("--deep", "Also run both in transformers and compare outputs.")
-    ] = False,
-    model_type: options.ModelType = None,
-    trained_length: options.TrainedLength = None,
-    tensor: options.TensorName = None,
-    reserved_rows: options.ReservedRows = 0,
-    config_key: options.ConfigKey = None,
-    revision: options.Revision = None,
-    subfolder: options.Subfolder = None,
-    variant: options.Variant = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+@options.command(Verify, CheckpointRef, without=("source", "tokenizer"))
+def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
     """Verify that two checkpoints differ only in their positions.
 
     Examples:
@@ -55,44 +29,17 @@ def verify(
     Reads every byte and prints the verdict first; exits with 3 if a check fails. Without
     ctxextend.yaml, it needs --base, --method and --to.
     """
-    from ctxextend.recipe import CheckpointRef, Resize
     from ctxextend.report.next_steps import after_verification
-    from ctxextend.verification.verify import verify_resized
+    from ctxextend.verification.verify import verify_checkpoint
 
-    console = Console(as_json, quiet)
-    flags = {
-        "model_type": model_type,
-        "trained_length": trained_length,
-        "tensor": tensor,
-        "reserved_rows": reserved_rows,
-        "config_key": config_key,
-        "revision": revision,
-        "subfolder": subfolder,
-        "variant": variant,
-    }
-    # Check them.
-    options.from_flags(CheckpointRef, flags, source=base or "")
-    if to is not None:
-        options.from_flags(Resize, {"to": to, "method": method})
-    # Others are as in the recipe.
-    given = {name: value for name, value in flags.items() if value}
     with console.progress("Comparing") as progress:
-        verification = verify_resized(
-            resized,
-            base,
-            given,
-            method=method,
-            to=to,
-            deep=deep,
-            progress=progress,
-            notify=console.note,
-        )
+        verification = verify_checkpoint(settings, ref, progress, console.note)
     console.note(*verification.notes)
     page = Page.for_terminal()
     add_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
-    console.next_steps(after_verification(resized, passed=verification.passed))
+    console.next_steps(after_verification(settings.resized, passed=verification.passed))
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
+from ctxextend.comparison.comparison_settings import CandidateRequest, read_methods
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.output.record import pinned_ref, recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import Recipe, Resize
-from ctxextend.recipe_text import recipe_values, yaml_text
+from ctxextend.recipe import Recipe, recipe_values, yaml_text
+from ctxextend.settings import Compare, Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
 
@@ -59,7 +59,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     length = _new_length(files, settings)
     plans = dict[str, Plan]()
     skipped = dict[str, str]()
-    for spec in settings.methods:
+    for spec in read_methods(settings.method):
         resize = spec.resize(length)
         try:
             plans[spec.name] = plan_model(files.opened, resize)

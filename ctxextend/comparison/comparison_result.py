@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 from ctxextend.comparison.metrics import LOSS
 from ctxextend.errors import size_text
@@ -146,7 +147,13 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
 
-    json_properties: ClassVar = ("recommended",)
+    json_properties: ClassVar = ("recommended", "verdict")
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences: the best row, those tied with it, and how the base compares."""
+        verdicts: Any = import_module("ctxextend.report.verdicts")  # which knows all results
+        return str(verdicts.comparison_verdict(self)).replace("`", "")
 
     @property
     def is_loss(self) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 
 from ctxextend.comparison.candidates import Candidate, MethodPlans, method_recipes, plan_methods
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import evaluate_for
 from ctxextend.comparison.in_memory import InMemoryResizer, open_resizer
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.python_text import default_documents
@@ -25,6 +25,7 @@ from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.progress import Progress, no_progress
+from ctxextend.settings import Compare
 
 PYTHON_TEXT = "The text is Python's documentation. Pass your own with --data."
 
@@ -38,7 +39,7 @@ def compare_model(
         CtxextendError: As `compare`.
     """
     run = open_comparison(opened, settings)
-    with torch_threads(run.resizer.model.model, settings.evaluate.threads):
+    with torch_threads(run.resizer.model.model, settings.threads):
         run.measure(progress)
     return run.report()
 
@@ -81,7 +82,7 @@ class ComparisonRun:
         settings = self.settings
         comparison = measured_comparison(
             self.candidates,
-            choose_metric(model.kind, settings.evaluate),
+            choose_metric(model.kind, settings),
             self.evaluation,
             self.started,
             source=self.files.name,
@@ -108,13 +109,13 @@ def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
     Raises:
         CtxextendError: As `compare`.
     """
-    check_start(settings.evaluate)
-    search_set = read_search_set(settings.evaluate)
+    check_start(settings)
+    search_set = read_search_set(settings)
     files = open_files(opened)
     methods = plan_methods(files, settings)
 
-    base = load_eval_model(files, settings.evaluate.precision, settings.evaluate.device)
-    evaluate = settings.evaluate_for(base.kind, methods.max_len)
+    base = load_eval_model(files, settings.precision, settings.device)
+    evaluate = evaluate_for(settings, base.kind, methods.max_len)
     applicable_measures(base, evaluate)
     resizer = open_resizer(base, methods.first)
     notes = base.notes

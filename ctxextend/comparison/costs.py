@@ -8,7 +8,7 @@ from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.devices import peak_memory, torch_threads
 from ctxextend.models.load import token_ids
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 
 SPEED_SECONDS = 0.3  # minimum time of the forward passes that measure the speed
 

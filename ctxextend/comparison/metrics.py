@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 
 # Values per window, document or query, one array each, of shape (k,).
 Scores = Sequence[NDArray[np.float64]]
@@ -90,6 +90,6 @@ def choose_metric(kind: str, settings: Evaluate) -> str:
     """Return the name of the metric that ranks models of a kind."""
     if settings.measures_effective_only:
         return FOUND
-    if settings.corpus is not None:
+    if settings.search is not None:
         return NDCG
     return METRIC_OF_KIND[kind]

@@ -25,7 +25,7 @@ def check_ranked(run: EvaluationRun, advice: str = "") -> None:
         return
     reason = next(note for note in run.notes if note.startswith("Retrieval"))
     message = f"Encoders such as {run.model.name} are ranked by document retrieval. {reason}"
-    hint = "Pass more or longer texts with --data, or a search set with --corpus."
+    hint = "Pass more or longer texts with --data, or a search set with --search."
     raise DataError(message, f"{hint} {advice}".strip())
 
 

@@ -1,6 +1,5 @@
 """Compare whole checkpoints side by side: on the same windows of one text, paired by window."""
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,55 +36,41 @@ from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_t
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
+from ctxextend.keywords import keyword_arguments
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.recipe import (
-    MIN_WINDOW,
-    CheckpointRef,
-    Evaluate,
-    accepts_settings,
-    path_names,
-    reference_name,
-    split_ref,
-)
+from ctxextend.settings import MIN_WINDOW, CheckpointRef, Compare, Evaluate
 
 SHORT_TEXTS = 64  # maximum number of short texts that encoders embed
 COSINE_COST_BOUNDS = (0.0, 2.0)  # of 1 - cosine
 
 
-@accepts_settings(Evaluate)
-def compare_checkpoints(
-    references: Sequence[str | os.PathLike[str]],
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    *,
-    progress: Progress = no_progress,
-    **settings: Any,
-) -> Comparison:
+@keyword_arguments(Compare, without=("to", "method", "base", "no_base"))
+def compare_checkpoints(settings: Compare, progress: Progress = no_progress) -> Comparison:
     """Compare whole checkpoints side by side on one text.
 
     All read the same windows, so differences are paired. Language models are ranked by loss,
     encoders by retrieval, or by nDCG@10 in a search set. A base that all recipes name reads the
     text once, in sliding windows or chunks.
 
-    Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each
-            as in `resize`.
-        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all
-            held out are used.
-        progress: Called with the number of tokens read since the last call, the total, and the name
-            of the checkpoint.
-        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the
-            shortest context.
+    They must be of one kind (causal, masked, encoder), and their tokenizers agree. Of a text that
+    any of them was trained on, only windows that all held out are used. Windows have the largest
+    ``length``, by default the shortest context.
 
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
     """
-    _, others = split_ref("", settings)
-    requested = Evaluate(path_names(data), **others)
-    refs = [CheckpointRef(reference_name(reference)) for reference in references]
-    run = open_side_by_side(refs, requested)
+    refs = [CheckpointRef(model) for model in settings.models]
+    return compare_side_by_side(refs, settings, progress)
+
+
+def compare_side_by_side(
+    refs: Sequence[CheckpointRef], settings: Evaluate, progress: Progress
+) -> Comparison:
+    """Compare whole checkpoints; see `compare_checkpoints`."""
+    run = open_side_by_side(refs, settings)
     for files, name in zip(run.files, run.facts, strict=True):
         run.measure(files, name, progress)
     return run.report()

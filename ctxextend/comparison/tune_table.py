@@ -101,23 +101,22 @@ def tune_table(
 
 def _is_better(result: "TrainResult") -> bool:
     """Whether the held-out loss is lower by more than its 95 % interval."""
-    improvement = result.held_out.improvement
+    improvement = result.improvement
     return improvement is not None and improvement.sign == 1
 
 
 def _table_training(trained: "TrainResult", length: int) -> TableTraining:
-    assert trained.held_out.improvement is not None
-    by_position = trained.by_position
+    assert trained.improvement is not None
     return TableTraining(
-        steps=trained.run.steps,
-        batch_size=trained.run.batch_size,
-        window=trained.run.window,
-        lr=trained.run.lr,
-        trainable=trained.trained.trainable,
-        improvement=trained.held_out.improvement,
+        steps=trained.steps,
+        batch_size=trained.batch_size,
+        window=trained.window,
+        lr=trained.lr,
+        trainable=trained.trainable,
+        improvement=trained.improvement,
         is_kept=trained.is_kept,
-        short=None if by_position.short is None else PartLosses(*by_position.short),
-        long=None if by_position.long is None else PartLosses(*by_position.long),
-        windows=trained.held_out.sequences,
+        short=None if trained.loss_short is None else PartLosses(*trained.loss_short),
+        long=None if trained.loss_long is None else PartLosses(*trained.loss_long),
+        windows=trained.held_out_sequences,
         length=length,
     )

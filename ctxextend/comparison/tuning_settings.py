@@ -6,7 +6,7 @@ from ctxextend.errors import DataError, MethodError, ResizeError, counted
 from ctxextend.evaluation.eval_model import ENCODER, open_files
 from ctxextend.held_out import read_ids
 from ctxextend.plan.plan import Plan
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.tables.method_facts import FORMULA
 
 WINDOWS_PER_STEP = 8  # of the old length, or as many tokens in whole texts

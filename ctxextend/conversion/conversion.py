@@ -28,7 +28,7 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.recipe import Convert
+from ctxextend.settings import Convert
 from ctxextend.tables.apply import nonfinite_rows
 
 DtypeAndShape: TypeAlias = tuple[str, tuple[int, ...]]  # the dtype in safetensors' spelling

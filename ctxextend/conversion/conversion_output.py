@@ -27,7 +27,8 @@ from ctxextend.output.record import (
 )
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
-from ctxextend.recipe import RECIPE_FILE, Convert, Recipe
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.settings import Convert
 
 
 class Converted(NamedTuple):

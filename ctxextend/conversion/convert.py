@@ -18,8 +18,9 @@ from ctxextend.output.output import Output
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import Convert, Resize
-from ctxextend.tables.method_facts import COPY, method_text
+from ctxextend.settings import Convert, Resize
+from ctxextend.tables.method_facts import COPY
+from ctxextend.tables.method_parser import default_choice
 from ctxextend.version import __version__
 
 
@@ -69,7 +70,7 @@ def _resize_of(conversion: Conversion) -> Resize:
     method = settings.method
     creates_rows = conversion.twin.has_windows and settings.positions > conversion.max_len_before
     if creates_rows and method is None:
-        method = COPY
+        method = default_choice(COPY)
     return Resize(
         settings.positions,
         method=method,
@@ -83,9 +84,7 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     settings = conversion.settings
     if not conversion.twin.has_windows or not twin_plan.creates_rows:
         return settings
-    choice = twin_plan.main_choice
-    method = method_text(choice.name, {**choice.settings, "keep_first": choice.keep_first or None})
-    return replace(settings, method=method)
+    return replace(settings, method=twin_plan.main_choice)
 
 
 def prepare_conversion(

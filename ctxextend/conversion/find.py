@@ -27,11 +27,11 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.families.schema import ALIBI, ROTARY
-from ctxextend.length_text import times
+from ctxextend.kinds import Factor
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_checks import check_width
-from ctxextend.recipe import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
+from ctxextend.settings import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 # Layer norm parameters in old TensorFlow checkpoints.
@@ -113,7 +113,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
 
 def _check_complete(model: OpenedModel, scheme: str) -> None:
     checkpoint = model.checkpoint
-    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
+    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.table:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
         raise UnsupportedModelError(message, _pass_type(scheme))
 
@@ -254,8 +254,8 @@ def _old_length(model: OpenedModel) -> int:
 
 def _new_length(settings: Convert, max_len: int) -> int:
     """Return the requested length in positions; ``4x`` is four times the old one."""
-    if isinstance(settings.to, str):
-        return times(settings.to, max_len)
+    if isinstance(settings.to, Factor):
+        return settings.to.times(max_len)
     return settings.positions
 
 

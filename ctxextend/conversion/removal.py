@@ -13,7 +13,7 @@ from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.recipe import Convert
+from ctxextend.settings import Convert
 from ctxextend.tables.rope_types import NEW
 from ctxextend.version import __version__
 

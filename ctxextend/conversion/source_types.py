@@ -27,7 +27,7 @@ from ctxextend.conversion.twins import (
     Twin,
     TwinHead,
 )
-from ctxextend.recipe import ATTENTION_WINDOWS
+from ctxextend.settings import ATTENTION_WINDOWS
 
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.

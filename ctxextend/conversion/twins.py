@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.recipe import ATTENTION_WINDOWS
+from ctxextend.settings import ATTENTION_WINDOWS
 from ctxextend.tables.sinusoids import sinusoidal_rows
 
 Array = NDArray[Any]

@@ -7,7 +7,7 @@ from ctxextend.errors import joined
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.recipe import ATTENTION_WINDOWS
+from ctxextend.settings import ATTENTION_WINDOWS
 
 READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
 HAS_RELATIVE_BIAS = (

@@ -52,7 +52,7 @@ from ctxextend.evaluation.trials import (
 )
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 
 NOT_MEASURED = "The effective length was not measured"
 TRIALS_OF_LENGTH = MIN_DEPTHS * MIN_TRIALS  # at least

@@ -21,7 +21,7 @@ from ctxextend.plan.found_table import FoundTable, context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.provenance import Provenance, read_provenance, trainings
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from ctxextend.tables.sinusoids import fit_layout
 
 if TYPE_CHECKING:

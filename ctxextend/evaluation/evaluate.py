@@ -1,8 +1,6 @@
 """Measure how much a checkpoint's context length helps on a text."""
 
-import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError
@@ -21,18 +19,11 @@ from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
 from ctxextend.evaluation.unseen_text import read_start, read_unseen
 from ctxextend.held_out import Ids
+from ctxextend.keywords import keyword_arguments
 from ctxextend.models.devices import check_device, torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.recipe import (
-    MIN_WINDOW,
-    TABLE_KEYS,
-    CheckpointRef,
-    Evaluate,
-    accepts_settings,
-    path_names,
-    split_ref,
-)
+from ctxextend.settings import MIN_WINDOW, CheckpointRef, Evaluate
 from ctxextend.text_data import check_beginnings
 
 TRAINED_AND_BASE = (
@@ -42,13 +33,9 @@ TRAINED_AND_BASE = (
 )
 
 
-@accepts_settings(CheckpointRef, Evaluate, without=TABLE_KEYS)
+@keyword_arguments(CheckpointRef, Evaluate, without=("table", "trained_length"))
 def evaluate(
-    reference: str | os.PathLike[str],
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    *,
-    progress: Progress = no_progress,
-    **settings: Any,
+    ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress
 ) -> Evaluation:
     """Measure how much a checkpoint's context length helps on a text.
 
@@ -56,26 +43,17 @@ def evaluate(
     length up to which they find what a text hides. If the base checkpoint is known, it reads the
     same tokens in chunks and sliding windows, as a user without the longer context would.
 
-    Args:
-        reference: As in `resize`; or a causal language model of transformers that cannot be
-            resized, which is read at the length that its files state, or at ``length``.
-        data: Files and folders with text: a document per text file, per line of .jsonl or per row
-            of .parquet; or Hub datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files
-            that the checkpoint's recipe lists as training data (recognised by content), only the
-            held-out windows are used, or everything with a warning. Not recognised: training with
-            other tools, the same text in another file, changes after the first 64 MiB, and files
-            after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``:
-            a search set as in BEIR.
-        progress: Called with the number of tokens read since the last call, and the total.
-        settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+    Of files that the checkpoint's recipe lists as training data (recognised by content), only the
+    held-out windows are used, or everything with a warning. Not recognised: training with other
+    tools, the same text in another file, changes after the first 64 MiB, and files after the first
+    200 of a training. A causal language model of transformers that cannot be resized is read at the
+    length that its files state, or at ``length``.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
             shorter than one window, or a length or a measure does not apply to the model.
     """
-    ref, settings = split_ref(reference, settings)
-    return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
+    return evaluate_checkpoint(ref, settings, progress)
 
 
 def evaluate_checkpoint(

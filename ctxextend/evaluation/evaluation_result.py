@@ -3,7 +3,8 @@
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -401,6 +402,14 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens")):
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
+
+    json_properties: ClassVar = ("verdict",)
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences: whether the longer context helps, or else what was measured."""
+        verdicts: Any = import_module("ctxextend.report.verdicts")  # which knows all results
+        return str(verdicts.evaluation_verdict(self))
 
     @property
     def has_other_measures(self) -> bool:

@@ -29,7 +29,7 @@ from ctxextend.evaluation.windows import (
     join_documents,
 )
 from ctxextend.held_out import Ids
-from ctxextend.recipe import MEASURES, MIN_WINDOW, Evaluate
+from ctxextend.settings import ALL_MEASURES, MIN_WINDOW, Evaluate
 from ctxextend.text_data import empty_files
 
 LM_MEASURES = ("position", "context", "effective")
@@ -305,8 +305,8 @@ def check_measures(name: str, kind: str, settings: Evaluate) -> None:
     """
     applicable = MEASURES_BY_KIND[kind]
     described = f"{name}, {KIND_NAMES[kind]}"
-    if settings.corpus is not None and kind != ENCODER:
-        message = f"--corpus does not apply to {described}."
+    if settings.search is not None and kind != ENCODER:
+        message = f"--search does not apply to {described}."
         raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
     for measure in settings.measure:
         if measure not in applicable:
@@ -323,4 +323,4 @@ def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]
     check_measures(model.name, model.kind, settings)
     applicable = MEASURES_BY_KIND[model.kind]
     requested = settings.measure or applicable
-    return tuple(name for name in MEASURES if name in requested)
+    return tuple(name for name in ALL_MEASURES if name in requested)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxextend.errors import DataError, one_line
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 from ctxextend.text_data import JSON_LINES, json_lines, without_surrogates
 
+SUFFIXES = (".jsonl", ".tsv")
+LAYOUT = "A search set has corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR."
 # Columns of TREC's judgements, of which the second is unused.
 TREC_COLUMNS = 4
 UNUSED_TREC_COLUMN = 1
@@ -27,20 +29,45 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     """Read and check the search set of an evaluation; None if it has none.
 
     Raises:
-        DataError: A file cannot be read, or the files do not fit together.
+        DataError: A file is missing or cannot be read, or the files do not fit together.
     """
-    if settings.corpus is None or settings.queries is None or settings.qrels is None:
+    if settings.search is None:
         return None
-    documents = _read_texts(settings.corpus)
-    queries = _read_texts(settings.queries)
-    judged = _read_judgements(settings, queries, documents)
+    folder = Path(settings.search)
+    try:
+        if not folder.is_dir():
+            raise DataError(f"--search {folder} is not a folder.", LAYOUT)
+        corpus = _find_table(folder, "corpus")
+        query_file = _find_table(folder, "queries")
+        qrels = _find_judgements(folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {one_line(error)}.", LAYOUT) from error
+
+    documents = _read_texts(corpus)
+    queries = _read_texts(query_file)
+    judged: dict[str, dict[int, int]] = {name: {} for name in queries}
+    numbers = {name: index for index, name in enumerate(documents)}
+    for where, row in read_rows(qrels, "query-id", "corpus-id", "score"):
+        query = str(row["query-id"])
+        document = str(row["corpus-id"])
+        score = str(row["score"])
+        _check_known(where, query, queries, query_file)
+        _check_known(where, document, documents, corpus)
+        if not score.isdecimal():
+            message = f"{where} has the score {score!r}."
+            raise DataError(message, "Use integers from 0, which is not relevant.")
+        if numbers[document] in judged[query]:
+            message = f"{where} judges document {document!r} for query {query!r} again."
+            raise DataError(message, "Keep one judgement.")
+        judged[query][numbers[document]] = int(score)
+
     chosen = dict[str, dict[int, int]]()
     for query, scores in judged.items():
         relevant = {document: score for document, score in scores.items() if score > 0}
         if relevant:
             chosen[query] = relevant
     if not chosen:
-        message = f"{settings.qrels} has no score above 0."
+        message = f"{qrels} has no score above 0."
         raise DataError(message, "Give each query a relevant document.")
     notes = tuple[str, ...]()
     left_out = len(queries) - len(chosen)
@@ -56,41 +83,58 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     )
 
 
-def _read_judgements(
-    settings: Evaluate, queries: Mapping[str, str], documents: Mapping[str, str]
-) -> dict[str, dict[int, int]]:
-    """Return the scores of documents, by their index, for each query, by its id."""
-    numbers = {name: index for index, name in enumerate(documents)}
-    judged: dict[str, dict[int, int]] = {name: {} for name in queries}
-    for where, row in read_rows(str(settings.qrels), "query-id", "corpus-id", "score"):
-        query = str(row["query-id"])
-        document = str(row["corpus-id"])
-        score = str(row["score"])
-        _check_known(where, query, queries, settings.queries)
-        _check_known(where, document, documents, settings.corpus)
-        if not score.isdecimal():
-            message = f"{where} has the score {score!r}."
-            raise DataError(message, "Use integers from 0, which is not relevant.")
-        if numbers[document] in judged[query]:
-            message = f"{where} judges document {document!r} for query {query!r} again."
-            raise DataError(message, "Keep one judgement.")
-        judged[query][numbers[document]] = int(score)
-    return judged
+def _find_table(folder: Path, name: str) -> Path:
+    """Return the file of rows in a folder that has this name.
+
+    Raises:
+        DataError: There is none.
+    """
+    for suffix in SUFFIXES:
+        file = folder / f"{name}{suffix}"
+        if file.is_file():
+            return file
+    raise DataError(f"{folder} has no {name}.jsonl or {name}.tsv.", LAYOUT)
 
 
-def _check_known(where: str, name: str, known: Mapping[str, str], path: str | None) -> None:
+def _find_judgements(folder: Path) -> Path:
+    """Return the judgements of a split called test, of the folder itself, or of the only split.
+
+    Raises:
+        DataError: There are none, or several splits and none is called test.
+    """
+    splits = dict[str, Path]()
+    for suffix in SUFFIXES:
+        for file in sorted(folder.glob(f"qrels/*{suffix}")):
+            splits[file.stem] = file
+    if "test" in splits:
+        return splits["test"]
+    for suffix in SUFFIXES:
+        file = folder / f"qrels{suffix}"
+        if file.is_file():
+            return file
+    if len(splits) == 1:
+        (only,) = splits.values()
+        return only
+    if splits:
+        names = ", ".join(file.name for file in splits.values())
+        message = f"{folder / 'qrels'} has {names}, and none of them is called test."
+        raise DataError(message, "Keep one of them, or call it test.tsv.")
+    raise DataError(f"{folder} has no qrels/test.tsv.", LAYOUT)
+
+
+def _check_known(where: str, name: str, known: Mapping[str, str], file: Path) -> None:
     if name not in known:
         message = f"{where} has the unknown id {name!r}."
-        raise DataError(message, f"Remove the line, or add it to {path}.")
+        raise DataError(message, f"Remove the line, or add it to {file}.")
 
 
-def _read_texts(path: str) -> dict[str, str]:
+def _read_texts(file: Path) -> dict[str, str]:
     """Return the texts of a corpus or of queries by id; a title stands before its text.
 
     They are joined by a space, as in BEIR.
     """
     texts = dict[str, str]()
-    for where, row in read_rows(path, "_id", "text"):
+    for where, row in read_rows(file, "_id", "text"):
         name = row["_id"]
         title = row.get("title") or ""
         text = row["text"]
@@ -106,13 +150,12 @@ def _read_texts(path: str) -> dict[str, str]:
     return texts
 
 
-def read_rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each row of a .jsonl or .tsv file is, for messages, and its values by field.
 
     Raises:
         DataError: The file cannot be read, has no rows, or a row lacks a field.
     """
-    file = Path(path)
     is_json = file.suffix.lower() in JSON_LINES
     is_empty = True
     try:
@@ -129,10 +172,10 @@ def read_rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise DataError(message, hint)
                 yield where, row
     except (OSError, UnicodeError) as error:
-        message = f"{path} cannot be read: {one_line(error)}."
+        message = f"{file} cannot be read: {one_line(error)}."
         raise DataError(message, "Pass a readable file in UTF-8.") from error
     if is_empty:
-        raise DataError(f"{path} has no rows.", f"Each row has the fields {', '.join(fields)}.")
+        raise DataError(f"{file} has no rows.", f"Each row has the fields {', '.join(fields)}.")
 
 
 def _table_rows(

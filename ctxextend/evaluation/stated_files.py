@@ -20,7 +20,7 @@ from ctxextend.limits.stated_length import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.own_code import own_class
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def open_to_evaluate(ref: CheckpointRef, lengths: Sequence[int] = ()) -> ModelFi
 
 def _is_other_causal_model(ref: CheckpointRef) -> bool:
     """Whether transformers' own causal class loads a checkpoint that cannot be resized."""
-    if ref.model_type is not None or ref.tensor is not None:
+    if ref.model_type is not None or ref.table is not None:
         return False  # the user says what its positions are
     source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
     if (source.folder / MODULES).is_file():

@@ -11,7 +11,7 @@ from ctxextend.evaluation.eval_model import ModelOrFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.windows import too_short_error
 from ctxextend.held_out import HeldOut, Ids, TrainedText
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
 
 CHARACTERS_PER_TOKEN = 100  # read of each document; tokens are rarely longer

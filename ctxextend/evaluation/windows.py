@@ -7,7 +7,7 @@ import numpy as np
 
 from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
-from ctxextend.recipe import MIN_WINDOW
+from ctxextend.settings import MIN_WINDOW
 
 SHORTEST_CONTEXT = 128
 DOUBLINGS = 3  # start from a shorter context if fewer would fit

@@ -15,8 +15,8 @@ from ctxextend.inspection.table_report import TableReport
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.plan.trained_length import may_lack_scaling, may_state_trained_length
-from ctxextend.recipe import CheckpointRef
 from ctxextend.runtimes.commands import not_an_option
+from ctxextend.settings import CheckpointRef
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Inspect a checkpoint: open it, measure its position tables, and collect all length limits."""
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
@@ -28,27 +26,24 @@ from ctxextend.inspection.scheme_report import (
 )
 from ctxextend.inspection.stated_limits import find_limits, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
+from ctxextend.keywords import keyword_arguments
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, reference_name
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.settings import CheckpointRef, Inspect
+
+INSPECT_FLAGS = ("models", "rows", "check", "format", "report", "plot")  # of the command only
 
 
-@accepts_settings(CheckpointRef)
-def inspect(
-    reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any
-) -> Inspection:
+@keyword_arguments(CheckpointRef, Inspect, without=INSPECT_FLAGS)
+def inspect(ref: CheckpointRef, settings: Inspect) -> Inspection:
     """Inspect the positions and length limits of a checkpoint.
 
     Positions are tables of rows, or wavelengths of rotary positions.
     Only headers and position tables are read from the weights; torch is imported only for torch
     files. A config that disagrees with its table is reported, not rejected.
-
-    Args:
-        reference: As in `resize`.
-        part: Inspect only this table (``encoder``, ``decoder``, ...). Defaults to all tables.
-        ref: Fields of the checkpoint reference, as in `resize`.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
@@ -56,11 +51,11 @@ def inspect(
         UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
-    named = CheckpointRef(reference_name(reference), **ref)
+    part = settings.part
     try:
-        return inspect_model(open_model(named, reads_gguf=True, only_headers=True), part)
+        return inspect_model(open_model(ref, reads_gguf=True, only_headers=True), part)
     except RemoteWeightsError:  # it has a table of rows
-        return inspect_model(open_model(named, reads_gguf=True), part)
+        return inspect_model(open_model(ref, reads_gguf=True), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:

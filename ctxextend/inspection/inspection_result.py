@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
-from ctxextend.inspection.table_report import TableReport, describe_defects
+from ctxextend.inspection.table_report import RowReport, TableReport, describe_defects, report_rows
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.recipe import FROZEN
+from ctxextend.settings import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
 # Levels, as annotations of GitHub name them.
@@ -120,6 +120,11 @@ class Inspection(Result, shows=("source", "model_type", "verdict")):
     def findings(self) -> tuple[Finding, ...]:
         """What to act on: errors (limits that disagree), then warnings, then notices."""
         return tuple(_findings(self))
+
+    @property
+    def rows(self) -> dict[str, list[RowReport]]:
+        """The statistics of every row, by table name; ``inspect --json`` has those of --rows."""
+        return {table.name: [*report_rows(table, slice(None))] for table in self.tables}
 
     @property
     def has_untrained_new_rows(self) -> bool:

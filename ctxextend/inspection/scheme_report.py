@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.found_table import FoundTable
 from ctxextend.provenance import Step
-from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
 from ctxextend.tables.rotary import frequencies, ntk_base
 
@@ -53,13 +52,19 @@ class RopeReport:
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length
 
-    def json_more(self) -> dict[str, Any]:
-        """Return the computed JSON keys."""
-        wavelength: dict[str, float | None] = {"min": None, "max": None}
-        if self.wavelengths.size:
-            wavelength["min"] = float(self.wavelengths.min())
-            wavelength["max"] = float(self.wavelengths.max())
-        return {"pairs": len(self.wavelengths), "wavelength": wavelength}
+    json_properties: ClassVar = ("pairs", "wavelength")
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs that rotate."""
+        return len(self.wavelengths)
+
+    @property
+    def wavelength(self) -> dict[str, float | None]:
+        """The shortest (``min``) and the longest (``max``) wavelength; None without pairs."""
+        if not self.pairs:
+            return {"min": None, "max": None}
+        return {"min": float(self.wavelengths.min()), "max": float(self.wavelengths.max())}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,11 +178,12 @@ def _theta_resize(table: FoundTable, recipe: Step | None, length: int) -> ThetaR
     is_current = after == length
     if not is_longer or not is_current:
         return None
-    method, given = parse_method(recipe.methods.get(table.name, recipe.settings.method))
-    if method.name != "theta":
+    method = recipe.methods.get(table.name, recipe.settings.method)
+    if method is None or method.name != "theta":
         return None
     # An edited recipe may lack the factor; the method's default serves the new length.
-    return ThetaResize(factor=given.get("factor", after / before), length_before=before)
+    factor = method.settings.get("factor") or after / before
+    return ThetaResize(factor=factor, length_before=before)
 
 
 def _report_layers(

@@ -1,8 +1,8 @@
 """Position tables of rows: their statistics, and what is unusual about them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,56 +59,136 @@ class TableReport(
     # How sinusoidal its rows are; None if rows are not finite, or equal.
     sinusoidal: LayoutFit | None
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
-    outliers: dict[int, str] = field(metadata=not_in_json)  # reason by position
+    outlier_reasons: dict[int, str] = field(metadata=not_in_json)  # by position
     repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
     # Positions where the table jumps, by the older length that they are multiples of; see
     # `find_seams`.
-    seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
+    seams_of_lengths: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
     # The std of initialisation that a row matches, by position.
     untrained: dict[int, float] = field(metadata=not_in_json)
     # With reserved rows, shape (rows, hidden_size), in the file's dtype.
     values: NDArray[Any] = field(metadata=not_in_json)
 
-    def json_more(self) -> dict[str, Any]:
-        """Return the computed JSON keys; row indices include reserved rows."""
-        stats = self.stats
-        first = self.reserved_rows
-        cosines = stats.cosines[~np.isnan(stats.cosines)]
-        worst_row = stats.worst_neighbours
+    json_properties: ClassVar = (
+        "neighbour_cosines",
+        "norm",
+        "neighbour_cosine",
+        "effective_rank",
+        "mean_row_norm",
+        "outliers",
+        "outlier_count",
+        "zero_rows",
+        "nonfinite_rows",
+        "untrained_rows",
+        "tiling",
+        "duplicates",
+        "duplicate_count",
+        "seams",
+    )
+
+    @property
+    def neighbour_cosines(self) -> NDArray[np.float64]:
+        """Cosines of rows to the next ones, without reserved rows."""
+        return self.stats.cosines
+
+    @property
+    def norm(self) -> dict[str, float | None]:
+        """The norms of rows: ``min``, ``median``, ``mean``, ``max`` and ``variation``."""
+        return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
+
+    @property
+    def neighbour_cosine(self) -> dict[str, float | None]:
+        """The cosines of neighbours: ``min``, ``median``, ``mean``, ``max`` and ``worst_row``."""
+        cosines = self.stats.cosines[~np.isnan(self.stats.cosines)]
+        worst_row = self.stats.worst_neighbours
         if worst_row is not None:
-            worst_row += first
+            worst_row += self.reserved_rows
+        return {**_summary(cosines), "worst_row": worst_row}
+
+    @property
+    def effective_rank(self) -> float | None:
+        """The number of directions that the rows use."""
+        return self.stats.effective_rank
+
+    @property
+    def mean_row_norm(self) -> float:
+        """The norm of the mean row."""
+        return self.stats.mean_norm
+
+    @property
+    def outliers(self) -> list[dict[str, Any]]:
+        """Unusual rows: ``row`` and ``reason``."""
+        return [
+            {"row": position + self.reserved_rows, "reason": reason}
+            for position, reason in self.outlier_reasons.items()
+        ]
+
+    @property
+    def outlier_count(self) -> int:
+        """The number of unusual rows."""
+        return len(self.outlier_reasons)
+
+    @property
+    def zero_rows(self) -> list[RowRange]:
+        """Ranges of rows that are zero."""
+        return self._ranges(self.stats.zeros)
+
+    @property
+    def nonfinite_rows(self) -> list[RowRange]:
+        """Ranges of rows with NaN or infinity."""
+        return self._ranges(self.stats.nonfinite)
+
+    @property
+    def untrained_rows(self) -> list[RowRange]:
+        """Ranges of rows that look randomly initialised."""
+        return self._ranges(self.untrained)
+
+    def _ranges(self, positions: Iterable[int]) -> list[RowRange]:
+        return row_ranges(position + self.reserved_rows for position in positions)
+
+    @property
+    def tiling(self) -> dict[str, Any] | None:
+        """How rows repeat: ``period``, ``start``, ``stop`` and ``copies``; None if they do not."""
+        repetition = self.repetition
+        if not repetition.period:
+            return None
         return {
-            "neighbour_cosines": stats.cosines,
-            "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
-            "effective_rank": stats.effective_rank,
-            "mean_row_norm": stats.mean_norm,
-            "outliers": [
-                {"row": position + first, "reason": reason}
-                for position, reason in self.outliers.items()
-            ],
-            "outlier_count": len(self.outliers),
-            "zero_rows": row_ranges(position + first for position in stats.zeros),
-            "nonfinite_rows": row_ranges(position + first for position in stats.nonfinite),
-            "untrained_rows": row_ranges(position + first for position in self.untrained),
-            "tiling": _tiling(self.repetition, first),
-            "duplicates": [_shifted(group, first) for group in self.repetition.groups],
-            "duplicate_count": len(self.repetition.groups),
-            "seams": [
-                {"length": length, "positions": positions, "count": len(positions)}
-                for length, positions in self.seams.items()
-            ],
+            "period": repetition.period,
+            "start": repetition.start + self.reserved_rows,
+            "stop": repetition.stop + self.reserved_rows,
+            "copies": repetition.copies,
         }
+
+    @property
+    def duplicates(self) -> list[list[int]]:
+        """Groups of equal rows."""
+        groups = self.repetition.groups
+        return [[position + self.reserved_rows for position in group] for group in groups]
+
+    @property
+    def duplicate_count(self) -> int:
+        """The number of groups of equal rows."""
+        return len(self.repetition.groups)
+
+    @property
+    def seams(self) -> list[dict[str, Any]]:
+        """Where it jumps: ``length`` of an older table, ``positions`` and their ``count``."""
+        return [
+            {"length": length, "positions": positions, "count": len(positions)}
+            for length, positions in self.seams_of_lengths.items()
+        ]
 
     def findings(self) -> Iterator[str]:
         """Yield the findings, most severe first."""
         yield from describe_defects(self)
-        yield from _describe_seams(self.seams)
+        yield from _describe_seams(self.seams_of_lengths)
         # Rows after the first period are copies.
         first_copies = len(self.stats.norms)
         if self.repetition.period:
             first_copies = self.repetition.start + self.repetition.period
-        outliers = {row: reason for row, reason in self.outliers.items() if row < first_copies}
+        outliers = {
+            row: reason for row, reason in self.outlier_reasons.items() if row < first_copies
+        }
         yield from _describe_outliers(outliers)
 
     @property
@@ -135,22 +215,6 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
         "mean": float(values.mean()),
         "max": float(values.max()),
     }
-
-
-def _tiling(repetition: Repetition, first: int) -> dict[str, Any] | None:
-    """Return the JSON value of rows that repeat; None if they do not. `first` is position 0."""
-    if not repetition.period:
-        return None
-    return {
-        "period": repetition.period,
-        "start": repetition.start + first,
-        "stop": repetition.stop + first,
-        "copies": repetition.copies,
-    }
-
-
-def _shifted(positions: tuple[int, ...], first: int) -> list[int]:
-    return [position + first for position in positions]
 
 
 # Findings, as text
@@ -215,7 +279,7 @@ class RowReport:
 
 def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
     """Yield the statistics of some rows; indices include reserved rows."""
-    seams = {position for positions in table.seams.values() for position in positions}
+    seams = {position for positions in table.seams_of_lengths.values() for position in positions}
     for row in range(*rows.indices(table.rows)):
         position = row - table.reserved_rows
         is_usable = 0 <= position < table.positions
@@ -252,8 +316,8 @@ def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
         remarks.append("looks untrained")
     if position in seams:
         remarks.append("seam")
-    if position in table.outliers:
-        remarks.append(table.outliers[position])
+    if position in table.outlier_reasons:
+        remarks.append(table.outlier_reasons[position])
     return remarks
 
 
@@ -313,9 +377,9 @@ def report_table(
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
         sinusoidal=_fit_sinusoids(location, values, stats),
         stats=stats,
-        outliers=find_outliers(stats.norms, stats.cosines),
+        outlier_reasons=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
-        seams=find_seams(stats, lengths),
+        seams_of_lengths=find_seams(stats, lengths),
         untrained=untrained_rows(checkpoint, location, values[first:]),
         values=values,
     )

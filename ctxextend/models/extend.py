@@ -21,7 +21,7 @@ from ctxextend.plan.table_names import find_names
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.apply import choose_method, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
 

@@ -14,9 +14,9 @@ from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
-from ctxextend.recipe import CheckpointRef, Recipe, Resize
-from ctxextend.recipe_text import recipe_values, yaml_text
-from ctxextend.tables.method_facts import TRUNCATE
+from ctxextend.recipe import Recipe, recipe_values, yaml_text
+from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.tables.method_parser import TRUNCATION_CHOICE
 from ctxextend.version import __version__
 
 
@@ -117,13 +117,13 @@ def recorded_settings(plan: Plan) -> Resize:
     """
     settings = plan.settings
     if not plan.creates_rows:
-        method = TRUNCATE if plan.is_changed else None
+        method = TRUNCATION_CHOICE if plan.is_changed else None
         return replace(settings, method=method, keep_first=None)
     methods = set(plan.methods.values())
     if len(methods) == 1:
-        return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
-    given = settings.choice.text if settings.method else None
-    return replace(settings, method=given, keep_first=settings.choice.keep_first)
+        choice = plan.main_choice
+        return replace(settings, method=choice, keep_first=choice.keep_first)
+    return replace(settings, keep_first=settings.choice.keep_first)
 
 
 def resize_facts(plan: Plan, hashes: Mapping[str, str]) -> dict[str, Any]:
@@ -133,11 +133,12 @@ def resize_facts(plan: Plan, hashes: Mapping[str, str]) -> dict[str, Any]:
     """
     settings = recorded_settings(plan)
     facts: dict[str, Any] = {"model_type": plan.model_type}
-    if settings.method:
-        facts["method"] = settings.method
+    shared = settings.method.text if settings.method is not None else None
+    if shared is not None:
+        facts["method"] = shared
     if plan.creates_rows:
         facts["convention"] = plan.main_choice.facts.convention
-    is_shared = all(method == settings.method for method in plan.methods.values())
+    is_shared = all(method == shared for method in plan.methods.values())
     tables = list[dict[str, Any]]()
     for table in plan.tables:
         own_method = None if is_shared else plan.methods.get(table.name)

@@ -10,10 +10,11 @@ from ctxextend.checkpoints.folder import Checkpoint, no_lm
 from ctxextend.errors import ResizeError
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import FORMULA, LIMITS
+from ctxextend.tables.method_parser import default_choice
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
 
@@ -47,7 +48,7 @@ def choose_methods(
     checkpoint: Checkpoint,
     tables: Sequence[TablePlan],
     settings: Resize,
-    recorded: Mapping[str, str],
+    recorded: Mapping[str, MethodChoice],
 ) -> tuple[TablePlan, ...]:
     """Return tables with the method that extends each of them, and what is untrained in it.
 
@@ -89,7 +90,7 @@ def _formula_choice(table: TablePlan, options: Resize) -> MethodChoice | None:
     """Return the only method of sinusoids that transformers computes."""
     if not table.is_extended:
         return None
-    return replace(options, method=FORMULA).choice
+    return default_choice(FORMULA).keeping(options.keep_first or 0)
 
 
 def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> TablePlan:

@@ -30,7 +30,7 @@ from ctxextend.plan.gguf_edits import metadata_edits
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.rope_types import TRAINED, rotates
 
 

@@ -247,13 +247,13 @@ def _adapter_warnings(plan: Plan) -> Iterator[str]:
 
 def _other_tables(plan: Plan) -> Iterator[str]:
     """Yield a warning for tensors that may be as long as the one that the user named."""
-    named = plan.model.ref.tensor
-    if named is None or not plan.is_changed:
+    table = plan.model.ref.table
+    if table is None or not plan.is_changed:
         return
     lengths = {table.rows_before for table in plan.tables}
     lengths |= {table.max_len_before for table in plan.tables}
     for entry in plan.checkpoint.weights.entries.values():
-        if entry.name != named and "pos" in entry.name and lengths & set(entry.shape):
+        if entry.name != table.tensor and "pos" in entry.name and lengths & set(entry.shape):
             shape = list(entry.shape)
             yield f"{entry.name} {shape} may depend on the length too, but is not changed."
 

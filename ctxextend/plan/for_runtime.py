@@ -9,10 +9,10 @@ from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.recipe import Resize
 from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
+from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
 from ctxextend.tables.rope_types import ATTENTION_FACTOR
 from ctxextend.tables.rotary_methods import MSCALE
@@ -97,8 +97,9 @@ def _with_list_mscales(runtime: Runtime, plan: Plan) -> Plan:
     factors = {item.after.get(ATTENTION_FACTOR) for table in plan.tables for item in table.rope}
     if len(factors) != 1:
         return plan
-    settings = replace(plan.settings, method=plan.main_choice.text)
-    return plan_model(plan.model, settings.with_settings(mscale=factors.pop()))
+    choice = plan.main_choice
+    choice = replace(choice, settings={**choice.settings, MSCALE: factors.pop()})
+    return plan_model(plan.model, replace(plan.settings, method=choice))
 
 
 def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:

@@ -32,7 +32,7 @@ from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.gguf_model import NOT_STATED, check_not_quantised, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import (
     ATTENTION_FACTOR,

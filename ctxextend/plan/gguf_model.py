@@ -13,7 +13,7 @@ from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.found_table import FoundTable, stored_table, unstored_table
 from ctxextend.plan.trained_length import with_trained_length
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from ctxextend.tables.rope_types import TYPE
 
 ROW_DTYPES = ("F32", "F16", "BF16")  # others consist of blocks of quantised values
@@ -31,7 +31,7 @@ NOT_STATED: Mapping[str, str] = {
 # Flags that describe other checkpoints: a GGUF file states all that they say.
 OTHER_FLAGS: Mapping[str, str] = {
     "model_type": "--model-type",
-    "tensor": "--tensor",
+    "table": "--table",
     "tokenizer": "--tokenizer",
 }
 

@@ -15,7 +15,7 @@ from ctxextend.limits.statements import MAX_NEW_TOKENS
 from ctxextend.plan.edits import length_changes
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import TablePlan, stated_length
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import LIMITS
 
 

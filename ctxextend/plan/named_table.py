@@ -1,4 +1,4 @@
-"""The position table that the user names with --tensor, --config-key and --reserved-rows."""
+"""The position table that the user names with --table."""
 
 import re
 import shlex
@@ -11,10 +11,11 @@ from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
+from ctxextend.kinds import TableName
 from ctxextend.plan.table_names import find_names
-from ctxextend.recipe import CheckpointRef, flag_words
+from ctxextend.settings import CheckpointRef
 
-CHECK_FLAGS = "Check --tensor, --config-key and --reserved-rows."
+CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
 
 
 def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
@@ -24,52 +25,52 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         CheckpointError: The tensor does not have the shape of a table, or the config states another
             length.
     """
-    assert ref.tensor is not None
-    rows = _rows_of(checkpoint, ref.tensor)
+    table = ref.table
+    assert table is not None
+    rows = _rows_of(checkpoint, table.tensor)
     reserved = ReservedRows(
-        rows=ref.reserved_rows,
-        inside_key=checkpoint.has_config and _includes_reserved(checkpoint, ref, rows),
+        rows=table.reserved_rows,
+        inside_key=checkpoint.has_config and _includes_reserved(checkpoint, table, rows),
     )
-    *path, last = (ref.config_key or LENGTH).split(".")  # a folder without a config needs no key
+    *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
     location = TableLocation(
         family=family,
         config=checkpoint.config,
         path=tuple(path),
-        table=LearnedTable(ref.tensor, config_key=last, reserved=reserved),
+        table=LearnedTable(table.tensor, config_key=last, reserved=reserved),
     )
     return Architecture(family, (location,))
 
 
-def _includes_reserved(checkpoint: Checkpoint, ref: CheckpointRef, rows: int) -> bool:
+def _includes_reserved(checkpoint: Checkpoint, table: TableName, rows: int) -> bool:
     """Whether the length that the config states includes the reserved rows.
 
     Raises:
         CheckpointError: It is neither the number of rows nor that without reserved ones.
     """
-    stated = _stated_length(checkpoint, ref)
-    if stated not in (rows, rows - ref.reserved_rows):
+    stated = _stated_length(checkpoint, table)
+    if stated not in (rows, rows - table.reserved_rows):
         raise CheckpointError(
-            f"config.json: {ref.config_key} is {stated!r}, but {ref.tensor} has {rows} rows, "
-            f"{ref.reserved_rows} of them reserved.",
-            table_flags(checkpoint, ref.tensor) or CHECK_FLAGS,
+            f"config.json: {table.config_key} is {stated!r}, but {table.tensor} has {rows} rows, "
+            f"{table.reserved_rows} of them reserved.",
+            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
         )
     return bool(stated == rows)
 
 
-def _stated_length(checkpoint: Checkpoint, ref: CheckpointRef) -> Any:
+def _stated_length(checkpoint: Checkpoint, table: TableName) -> Any:
     """Return what the config states under the key that the user names; None if it has no such key.
 
     Raises:
         CheckpointError: The user names no key.
     """
-    if ref.config_key is None:
+    if table.config_key is None:
         raise CheckpointError(
-            f"--tensor {ref.tensor}: add --config-key, the key in config.json that states its "
-            "length.",
-            table_flags(checkpoint, ref.tensor) or CHECK_FLAGS,
+            f"--table {table}: the key in config.json that states its length is missing.",
+            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
         )
-    return nested(checkpoint.config, tuple(ref.config_key.split(".")))
+    return nested(checkpoint.config, tuple(table.config_key.split(".")))
 
 
 def _rows_of(checkpoint: Checkpoint, table: str) -> int:
@@ -81,26 +82,27 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     if table not in checkpoint.weights.entries:
         hint = table_flags(checkpoint) or CHECK_FLAGS
         if checkpoint.config.get("model_type") in FAMILIES:
-            hint = "Remove --tensor: the tables of this type are known."
-        raise CheckpointError(f"--tensor {table}: no such tensor in {checkpoint.root}.", hint)
+            hint = "Remove --table: the tables of this type are known."
+        raise CheckpointError(f"--table {table}: no such tensor in {checkpoint.root}.", hint)
     shape = checkpoint.weights.entries[table].shape
     if len(shape) != 2:
         raise CheckpointError(
-            f"--tensor {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
+            f"--table {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
             table_flags(checkpoint) or CHECK_FLAGS,
         )
     return shape[0]
 
 
 def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
-    """Check that no other table of a known model type shares the length of the one in --tensor.
+    """Check that no other table of a known model type shares the length of the one in --table.
 
-    Nothing is checked without --tensor, or if no other tables of the model are known.
+    Nothing is checked without --table, or if no other tables of the model are known.
 
     Raises:
         ResizeError: One does.
     """
-    if ref.tensor is None:
+    table = ref.table
+    if table is None:
         return
     try:
         architecture = find_architecture(checkpoint.config)
@@ -109,11 +111,11 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:
-        if name != ref.tensor and location.config_key == ref.config_key:
+        if name != table.tensor and location.config_key == table.config_key:
             raise ResizeError(
-                f"--tensor {ref.tensor}: {name} shares the config key {location.config_key}, "
+                f"--table {table}: {name} shares the config key {location.config_key}, "
                 "so both must be resized together.",
-                "Remove --tensor.",
+                "Remove --table.",
             )
 
 
@@ -141,7 +143,7 @@ def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:
         if len(shape) != 2 or alike[re.sub("[0-9]+", "*", name)] > 1:
             continue
         for key in keys.get(shape[0], ()):
-            flags.append(shlex.join(flag_words({"tensor": name, "config-key": key})))
+            flags.append(shlex.join(["--table", f"{name}:{key}"]))
     if not flags:
         return ""
     listed = "; ".join(flags)

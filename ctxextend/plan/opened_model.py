@@ -39,7 +39,7 @@ from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
 from ctxextend.plan.usable_types import check_model_type, is_unknown
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 
 MAX_LISTED_TYPES = 5
 
@@ -139,7 +139,7 @@ def open_reference(
 
     def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
         model_type = ref.model_type or config.get("model_type")
-        if ref.tensor is not None or not isinstance(model_type, str):
+        if ref.table is not None or not isinstance(model_type, str):
             return
         if has_weights and is_unknown(model_type, config):
             return
@@ -200,7 +200,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
 
 def _lacks_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
     """Whether neither the user nor the config states the model type, but the config the rest."""
-    is_named = ref.model_type is not None or ref.tensor is not None
+    is_named = ref.model_type is not None or ref.table is not None
     return bool(checkpoint.config) and not is_named and checkpoint.config.get("model_type") is None
 
 
@@ -261,7 +261,7 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         UnsupportedModelError: The type is unknown or has no position table.
     """
     config = checkpoint.config
-    if ref.tensor is not None:
+    if ref.table is not None:
         return named_architecture(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:

@@ -18,7 +18,7 @@ from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_plan import ShortInputs, TablePlan, rounds_short_inputs
 from ctxextend.plan.table_plans import plan_tables, with_length
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
 from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
 
@@ -148,7 +148,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
 def plan_model(
     model: OpenedModel,
     settings: Resize,
-    recorded: Mapping[str, str] | None = None,
+    recorded: Mapping[str, MethodChoice] | None = None,
     *,
     checks_width: bool = True,
 ) -> Plan:

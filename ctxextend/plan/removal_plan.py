@@ -17,7 +17,7 @@ from ctxextend.plan.rotary_plan import planned_dialects
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_length, with_length
-from ctxextend.recipe import Convert, Resize
+from ctxextend.settings import Convert, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none

@@ -18,7 +18,7 @@ from ctxextend.families.rope_dialects import (
     with_values,
 )
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (

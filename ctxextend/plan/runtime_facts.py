@@ -85,7 +85,7 @@ def _known_positions(plan: Plan) -> str | None:
     by other settings than ``linear`` ones.
     """
     checkpoint = plan.checkpoint
-    is_known_type = plan.model.ref.tensor is None and checkpoint.has_config
+    is_known_type = plan.model.ref.table is None and checkpoint.has_config
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
     runs_own_code = own_class(checkpoint.config) is not None and states_other_type
     kinds = {_positions_of(table) for table in plan.tables}

@@ -7,12 +7,12 @@ from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES, is_known
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import code_error, own_class
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 
 
 def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
     """Whether an output states the type that the user names, as transformers has no other."""
-    if ref.tensor is not None or not checkpoint.has_config:
+    if ref.table is not None or not checkpoint.has_config:
         return False
     stated = checkpoint.config.get("model_type")
     if stated is None:

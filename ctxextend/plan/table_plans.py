@@ -7,14 +7,15 @@ from typing import Any
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.families.schema import LearnedTable
-from ctxextend.length_text import times
 from ctxextend.plan.found_table import FoundTable, context_length, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_checks import check_source_rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+from ctxextend.tables.method_parser import default_choice
 
 
 def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
@@ -36,13 +37,13 @@ def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
             "Pass a number with --to, or one table with --part.",
         )
     _, length = lengths.popitem()
-    return replace(settings, to=times(settings.to, length))
+    return replace(settings, to=settings.to.times(length))
 
 
 def plan_tables(
     tables: Sequence[FoundTable],
     settings: Resize,
-    recorded: Mapping[str, str],
+    recorded: Mapping[str, MethodChoice],
     *,
     has_config: bool,
 ) -> tuple[TablePlan, ...]:
@@ -180,7 +181,7 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
             f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids.",
             "Remove --method: the length in config.json is all that changes.",
         )
-    formula = replace(settings, method=FORMULA).choice
+    formula = default_choice(FORMULA).keeping(choice.keep_first)
     check_source_rows(plan.max_len_before, plan.max_len_after, formula)
 
 

@@ -31,7 +31,7 @@ from ctxextend.evaluation.evaluation_result import (
     TokensRead,
 )
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
-from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.numbers import NUMBERS
 from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_of_document
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ BREAK_FACTOR = 8
 TITLE_PAD = 6.0
 TITLE_PAD_ABOVE_MARK = 17.0
 DPI = 300
-NUMBERS = NumberFormat()
 MAX_NAME = 32  # characters of a legend or axis label
 
 # Distinguishable with any colour vision deficiency.

@@ -26,12 +26,11 @@ from ctxextend.evaluation.evaluation_result import (
     text_summary,
 )
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.recipe_text import without_folders
+from ctxextend.recipe import without_folders
 from ctxextend.report import effective_text, figures, phrases
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.figures import (
     COLOURS,
-    NUMBERS,
     Bar,
     DocumentBars,
     LossCurve,
@@ -40,6 +39,7 @@ from ctxextend.report.figures import (
     Style,
     evaluation_panels,
 )
+from ctxextend.report.numbers import NUMBERS
 from ctxextend.report.phrases import metric_column, short_reading_name
 from ctxextend.report.table_panels import inspection_panels
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
@@ -203,14 +203,14 @@ def _report(result: Comparison | Evaluation | Sequence[Inspection]) -> Report:
         return Report(
             template="comparison.html",
             panels=comparison_panels(result),
-            verdict=comparison_verdict(result, NUMBERS),
+            verdict=comparison_verdict(result),
             sources=[result.source, *(checkpoint.source for checkpoint in checkpoints)],
         )
     if isinstance(result, Evaluation):
         return Report(
             template="evaluation.html",
             panels=evaluation_panels(result),
-            verdict=evaluation_verdict(result, NUMBERS),
+            verdict=evaluation_verdict(result),
             sources=[source for source in (result.source, result.base) if source],
         )
     return Report(

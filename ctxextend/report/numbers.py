@@ -119,6 +119,9 @@ class NumberFormat:
         return f"{direction} than {other} by {amount}"
 
 
+NUMBERS = NumberFormat()  # in Unicode
+
+
 def _absolute(change: Estimate) -> Estimate:
     """Return a difference without its sign; its bounds stay, since they are symmetric."""
     return replace(change, mean=abs(change.mean))

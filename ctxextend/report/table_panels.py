@@ -242,7 +242,7 @@ def _draw_outliers(axes: "Axes", curves: Sequence[TableCurve], values: Sequence[
     """Draw rings around the values of outliers of all tables."""
     outliers: list[tuple[int, float]] = []
     for curve, own in zip(curves, values, strict=True):
-        for position in curve.table.outliers:
+        for position in curve.table.outlier_reasons:
             if position < len(own):
                 outliers.append((position, own[position]))
     if not outliers:

@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     Evaluation,
 )
 from ctxextend.report.effective_text import effective_verdict
-from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
+from ctxextend.report.numbers import LOSS_UNIT, NUMBERS, ONE_WINDOW, NumberFormat
 from ctxextend.report.phrases import chunks_name, metric_column, metric_phrase
 
 # What a sample of a metric is called; of others, a document.
@@ -38,7 +38,7 @@ class ContextEffect:
     amount: str  # the change in words
 
 
-def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
+def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat = NUMBERS) -> str:
     """Return one sentence on whether the longer context helps or else on another measurement."""
     effect = _context_effect(evaluation, numbers)
     if effect is not None and math.isfinite(effect.change.mean):
@@ -162,7 +162,7 @@ def _against_sliding_windows(evaluation: Evaluation, numbers: NumberFormat) -> l
 # ------------------------------------------------------------------------------------------------
 
 
-def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
+def comparison_verdict(comparison: Comparison, numbers: NumberFormat = NUMBERS) -> str:
     """Return the best method, those tied with it, and how others and the base compare.
 
     Names are in backticks. A text that is too short to choose by is said to be so.

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import ResizeError, raise_first
+from ctxextend.errors import ResizeError
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_checks import CHOOSE_ANOTHER, check_source_rows, inapplicable_count
+from ctxextend.tables.method_checks import CHOOSE_ANOTHER, check_source_rows
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, SINUSOIDAL
-from ctxextend.tables.method_parser import read_choice
+from ctxextend.tables.method_parser import default_choice
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import BLOCK_ROWS, Formula, find_formula, fit_layout
 
@@ -46,7 +46,7 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
     learned = len(table)
     if rows <= learned:
         return table[:rows].copy()
-    choice = limit_kept_first(choice or read_choice(), learned)
+    choice = limit_kept_first(choice or default_choice(), learned)
     check_source_rows(learned, rows, choice)
     choice = choose_method(table, rows, choice)
     first = choice.first_source_row
@@ -170,10 +170,10 @@ def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
         choice,
         facts=METHODS[FORMULA],
         settings=formula._asdict(),
+        keep_first=0,
         reason=f"its sinusoids continue (layout {formula.layout})",
     )
-    raise_first(inapplicable_count(chosen.facts, chosen.keep_first))
-    return chosen
+    return chosen.keeping(choice.keep_first)
 
 
 def _chosen_from_rows(
@@ -286,5 +286,5 @@ def learned_rows_after(rows_before: int, rows: int, choice: MethodChoice) -> Mas
     """
     before = np.random.default_rng(0).normal(size=(rows_before, 8)).astype(np.float32)
     if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
-        choice = read_choice(COPY, choice.keep_first)
+        choice = default_choice(COPY).keeping(choice.keep_first)
     return learned_rows(before, resize_table(before, rows, choice))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ctxextend.errors import ResizeError
 from ctxextend.tables.method_facts import FORMULA, SINUSOIDAL, Method, method_text
 
 
@@ -26,6 +27,14 @@ class MethodChoice:
         """The method with all of its settings, including defaults: ``bands:sigma=4,gain=1.2``."""
         return method_text(self.name, self.settings)
 
+    def __str__(self) -> str:
+        """Return the method with the settings that differ from its defaults."""
+        defaults = {key: setting.default for key, setting in self.facts.settings.items()}
+        given = {key: value for key, value in self.settings.items() if value != defaults.get(key)}
+        if self.keep_first != (self.facts.keep_first or 0):
+            given["keep_first"] = self.keep_first
+        return method_text(self.name, given)
+
     @property
     def depends_on_table(self) -> bool:
         """Whether a table decides on the method, its unset settings, or whether it applies."""
@@ -43,6 +52,17 @@ class MethodChoice:
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows stay bit-identical, for any number of rows."""
         return self.facts.keeps_learned_rows and self.settings.get("scope") != "all"
+
+    def keeping(self, keep_first: int) -> "MethodChoice":
+        """Return the choice with another number of rows at the start that it does not change.
+
+        Raises:
+            ResizeError: The method changes all rows or none.
+        """
+        if keep_first and self.facts.keep_first is None:
+            message = f"--keep-first does not apply to --method {self.name}."
+            raise ResizeError(message, "Remove --keep-first.", "keep_first")
+        return replace(self, keep_first=keep_first)
 
     def kept_rows(self, learned: int) -> int:
         """Return how many of the learned rows, from the first on, stay bit-identical."""

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.models.extend import to_tensor
-from ctxextend.recipe import CheckpointRef, Train
+from ctxextend.settings import CheckpointRef, Train
 from ctxextend.training.trainable import TrainableParameters
 
 SCALING = 2  # of an adapter's product: peft's lora_alpha divided by the rank

@@ -6,7 +6,7 @@ import torch
 
 from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel
-from ctxextend.recipe import FROZEN, Train
+from ctxextend.settings import FROZEN, Train
 from ctxextend.training.memory import checkpoint_activations, disable_dropout
 from ctxextend.training.trainable import Names, TrainableParameters
 from ctxextend.training.training_task import LoadedTask, TrainingTask

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.recipe import Recipe, Train
+from ctxextend.recipe import Recipe
+from ctxextend.settings import Train
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.training_run import RunFolder
@@ -26,6 +27,6 @@ class FinishedRun:
         """The settings of training with all defaults filled in."""
         return replace(
             self.task.settings,
-            lr=self.result.run.lr,
-            per_device_batch_size=self.result.run.per_device_batch_size,
+            lr=self.result.lr,
+            per_device_batch_size=self.result.per_device_batch_size,
         )

@@ -71,7 +71,7 @@ def _rows(paths: Sequence[str]) -> Iterator[list[str]]:
     """
     texts_per_row: int | None = None
     for path in paths:
-        for where, row in read_rows(path, *REQUIRED_COLUMNS):
+        for where, row in read_rows(Path(path), *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
             if texts_per_row is None:
                 texts_per_row = len(texts)

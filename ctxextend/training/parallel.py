@@ -11,7 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import open_device
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.training.training_source import one_process_error
 
 try:

@@ -12,7 +12,7 @@ from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import open_model
 from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
-from ctxextend.recipe import FROZEN, Train
+from ctxextend.settings import FROZEN, Train
 from ctxextend.tables.apply import learned_rows
 
 BoolRows = NDArray[np.bool_]  # one value per row or position

@@ -197,9 +197,7 @@ def _check_objective(loaded: LoadedTask) -> None:
     model = loaded.model
     is_encoder = model.kind == ENCODER
     if settings.contrastive and not is_encoder:
-        message = (
-            f"--contrastive and --pairs apply to encoders without an LM head: {model.name} has one."
-        )
+        message = f"--contrastive applies to encoders without an LM head: {model.name} has one."
         raise TrainingError(message, "Remove them.")
     if is_encoder and settings.distill is not None and not settings.contrastive:
         message = (

@@ -20,11 +20,8 @@ from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.write import no_check, write_output
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import (
-    RECIPE_FILE,
-    Recipe,
-    Train,
-)
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.settings import Train
 from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.parallel import open_devices
@@ -321,8 +318,7 @@ def _summary(setup: TrainingSetup) -> str:
 
 def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
     """Yield warnings about a finished run."""
-    losses = result.held_out
-    if not losses.has_fallen or losses.last > losses.before:
+    if not result.has_fallen or result.loss_last > result.loss_before:
         yield _loss_warning(task.settings, result)
     settings = task.settings
     shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
@@ -343,19 +339,17 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
 
 def _loss_warning(settings: Train, result: TrainResult) -> str:
     """Return the warning that the held-out loss did not fall, or rose again."""
-    losses = result.held_out
-    steps = result.run.steps
-    measured = [f"{losses.before:.4f} at the start"]
-    advice = f"Try a lower --lr than {result.run.lr:.3g}."
-    if losses.has_fallen:
-        reason = f"The held-out loss rose after step {losses.best_step}"
-        measured.append(f"{losses.best:.4f} after step {losses.best_step}")
+    measured = [f"{result.loss_before:.4f} at the start"]
+    advice = f"Try a lower --lr than {result.lr:.3g}."
+    if result.has_fallen:
+        reason = f"The held-out loss rose after step {result.best_step}"
+        measured.append(f"{result.loss_best:.4f} after step {result.best_step}")
     else:
         reason = "Training did not lower the held-out loss"
         if settings.trainable in ("new", "positions"):
-            advice = f"Try --trainable all, or a lower --lr than {result.run.lr:.3g}."
-    measured.append(f"{losses.last:.4f} after step {steps}")
+            advice = f"Try --trainable all, or a lower --lr than {result.lr:.3g}."
+    measured.append(f"{result.loss_last:.4f} after step {result.steps}")
     saved = "untrained weights"
-    if losses.saves_trained:
-        saved = f"weights of step {losses.saved_step}"
+    if result.saves_trained:
+        saved = f"weights of step {result.saved_step}"
     return f"{reason}: {', '.join(measured)}. Saved the {saved}. {advice}"

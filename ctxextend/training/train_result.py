@@ -4,34 +4,28 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ctxextend.errors import counted
 from ctxextend.evaluation.evaluation_result import Estimate
-from ctxextend.json_output import Result, fields_in_json, not_in_json
-
-if TYPE_CHECKING:
-    pass
+from ctxextend.json_output import Result, not_in_json
 
 
-@dataclass(frozen=True)
-class TrainedPart:
-    """What a run trained, and with which objective."""
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "loss_after")):
+    """The result of a finished training run.
 
+    Losses are means of the held-out sequences, which are the same at each evaluation: nats per
+    token, or the distillation loss.
+    """
+
+    output: Path  # the folder that was written
+    source: str  # the reference of the checkpoint, as the user passed it
     objective: str  # ``causal``, ``masked``, ``distilled`` or ``contrastive``
     distill: float  # weight of distillation next to another objective; 0 without
     trainable: str  # one of `TRAINABLE`
     lora: int | None  # rank of adapters, in addition to a table
     parameters: int  # trainable parameters
-    # Whether windows that the base reads from position 0 on trained only a table: `distill` is then
-    # the share of distillation.
-    distils_table: bool = field(default=False, metadata=not_in_json)
-
-
-@dataclass(frozen=True)
-class TrainedSteps:
-    """The steps of a run, and the sequences of a step."""
-
     steps: int  # optimizer steps
     batch_size: int  # sequences per step, over all devices
     per_device_batch_size: int  # the micro-batch
@@ -41,75 +35,34 @@ class TrainedSteps:
     window: int  # tokens per sequence
     lr: float  # peak learning rate
     tokens: int  # trained on
-
-
-@dataclass(frozen=True)
-class HeldOutLosses:
-    """Mean losses of the held-out sequences, which are the same at each evaluation.
-
-    They are nats per token, or the distillation loss.
-    """
-
-    sequences: int = field(metadata={"json": "held_out_sequences"})
-    tokens: int = field(metadata={"json": "held_out_tokens"})  # predicted in these sequences
-    before: float = field(metadata={"json": "loss_before"})  # before the first step
-    after: float = field(metadata={"json": "loss_after"})  # of the saved weights
-    last: float = field(metadata={"json": "loss_last"})  # after the last step
-    best: float = field(metadata={"json": "loss_best"})  # the lowest measured
+    held_out_sequences: int
+    held_out_tokens: int  # predicted in these sequences
+    loss_before: float  # before the first step
+    loss_after: float  # of the saved weights
+    loss_last: float  # after the last step
+    loss_best: float  # the lowest measured
     best_step: int  # its step; 0 is before the first step
     saved_step: int  # the step of the saved weights
-    # How much lower `after` is than `before`, paired by sequence; None if sequences were not read
-    # one by one, as they are where windows train only a table.
-    improvement: Estimate | None = None
-
-    @property
-    def has_fallen(self) -> bool:
-        """Whether the loss was lower after any step than before the first one."""
-        return self.best_step > 0
-
-    @property
-    def saves_trained(self) -> bool:
-        """Whether the saved weights are trained; else no later ones were better."""
-        return self.saved_step > 0
-
-
-@dataclass(frozen=True)
-class TrainingCost:
-    """What a run took."""
-
+    # How much lower `loss_after` is than `loss_before`, paired by sequence; None if sequences were
+    # not read one by one, as they are where windows train only a table.
+    improvement: Estimate | None
     # Wall clock of steps and evaluations, including those before an interruption.
     seconds: float
     # Peak memory of a process, or of its accelerator if it has one; None if unknown.
     peak_bytes: int | None
     precision: str  # of the computation
     threads: int  # of the CPU
-
-
-@dataclass(frozen=True)
-class LossesByPosition:
-    """Held-out losses of language models at positions that the base has, and at longer ones.
-
-    Each is a pair of `HeldOutLosses.before` and `HeldOutLosses.after`; None for encoders.
-    """
-
-    # Positions that the base has; None if unknown, or if sequences use no others.
+    # Of language models, positions that the base has; None if unknown, or if sequences use no
+    # others.
     short_positions: int | None
-    short: tuple[float, float] | None = field(metadata={"json": "loss_short"})
-    long: tuple[float, float] | None = field(metadata={"json": "loss_long"})
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "loss_after")):
-    """The result of a finished training run."""
-
-    output: Path  # the folder that was written
-    source: str  # the reference of the checkpoint, as the user passed it
-    trained: TrainedPart = field(metadata=fields_in_json)
-    run: TrainedSteps = field(metadata=fields_in_json)
-    held_out: HeldOutLosses = field(metadata=fields_in_json)
-    cost: TrainingCost = field(metadata=fields_in_json)
-    by_position: LossesByPosition = field(metadata=fields_in_json)
+    # Pairs of `loss_before` and `loss_after` at positions that the base has, and at longer ones;
+    # None for encoders.
+    loss_short: tuple[float, float] | None
+    loss_long: tuple[float, float] | None
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
+    # Whether windows that the base reads from position 0 on trained only a table: `distill` is then
+    # the share of distillation.
+    distils_table: bool = field(default=False, metadata=not_in_json)
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
     # Whether the trained weights were written.
@@ -121,26 +74,21 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     json_properties: ClassVar = ("tokens_per_second",)
 
     @property
-    def steps(self) -> int:
-        """The number of optimizer steps."""
-        return self.run.steps
+    def has_fallen(self) -> bool:
+        """Whether the loss was lower after any step than before the first one."""
+        return self.best_step > 0
 
     @property
-    def loss_before(self) -> float:
-        """The held-out loss before the first step."""
-        return self.held_out.before
-
-    @property
-    def loss_after(self) -> float:
-        """The held-out loss of the saved weights."""
-        return self.held_out.after
+    def saves_trained(self) -> bool:
+        """Whether the saved weights are trained; else no later ones were better."""
+        return self.saved_step > 0
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens trained on per second, excluding evaluations; NaN if no time is left."""
         evaluating = sum(line.get("eval_runtime", 0.0) for line in self.log)
-        training = self.cost.seconds - evaluating
-        return self.run.tokens / training if training > 0 else math.nan
+        training = self.seconds - evaluating
+        return self.tokens / training if training > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.families.schema import SinusoidalTable
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.tables.sinusoids import find_formula
 from ctxextend.training.training_source import no_rows_error, without_rows
 

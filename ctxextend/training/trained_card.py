@@ -3,7 +3,7 @@
 from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import counted, printable
 from ctxextend.output import card as cards
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__
@@ -47,41 +47,38 @@ def trained_card(run: FinishedRun) -> str:
 
 def _section(settings: Train, result: TrainResult) -> str:
     """Return the section of the card about the training, as Markdown."""
-    steps = result.run
     sequences = (
-        f"{counted(steps.steps, 'step')} of {counted(steps.batch_size, 'sequence')} of "
-        f"{steps.window:,} tokens"
+        f"{counted(result.steps, 'step')} of {counted(result.batch_size, 'sequence')} of "
+        f"{result.window:,} tokens"
     )
-    if steps.window < steps.seq_len:
-        sequences += f" at random positions below {steps.seq_len:,}"
+    if result.window < result.seq_len:
+        sequences += f" at random positions below {result.seq_len:,}"
     data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
     return (
-        f"## Trained at {steps.seq_len}\n\n"
+        f"## Trained at {result.seq_len}\n\n"
         f"Trained with ctxextend {__version__} {_objective_text(result)}: {settings.trained_text} "
-        f"({counted(result.trained.parameters, 'parameter')}), {sequences}, on {data}; "
-        f"peak learning rate {steps.lr:.3g}. {_losses_text(result)}"
+        f"({counted(result.parameters, 'parameter')}), {sequences}, on {data}; "
+        f"peak learning rate {result.lr:.3g}. {_losses_text(result)}"
         f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
     )
 
 
 def _objective_text(result: TrainResult) -> str:
     """Return what the model was trained to do, as a phrase."""
-    objective = result.trained.objective
-    text = OBJECTIVES[objective]
-    distill_weight = result.trained.distill
-    if result.trained.distils_table and distill_weight:
+    text = OBJECTIVES[result.objective]
+    distill_weight = result.distill
+    if result.distils_table and distill_weight:
         if distill_weight == 1:
             return DISTILLED_TABLE
         return f"{text} and, with a share of {distill_weight:g}, {DISTILLED_TABLE}"
     if distill_weight:
-        text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[objective]}"
+        text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[result.objective]}"
     return text
 
 
 def _losses_text(result: TrainResult) -> str:
     """Return the held-out losses before and after training, as a sentence."""
-    losses = result.held_out
-    text = f"Held-out loss: {losses.before:.4f} before training"
-    if losses.saves_trained:
-        return f"{text}, {losses.after:.4f} after step {losses.saved_step} (these weights)."
+    text = f"Held-out loss: {result.loss_before:.4f} before training"
+    if result.saves_trained:
+        return f"{text}, {result.loss_after:.4f} after step {result.saved_step} (these weights)."
     return f"{text}; no later evaluation was lower, so these are the untrained weights."

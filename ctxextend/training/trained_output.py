@@ -129,7 +129,7 @@ def _write_curve(run: FinishedRun) -> dict[str, bytes]:
         return {}
     result = run.result
     path = run.folder.path / CURVE_FILE
-    title = f"{result.output.name}: {result.trained.trainable} trained at {result.run.seq_len}"
-    short = result.by_position.short_positions
+    title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
+    short = result.short_positions
     write_figure(path, lambda: training_figure(result.log, title, short))
     return {CURVE_FILE: path.read_bytes()}

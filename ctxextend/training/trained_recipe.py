@@ -8,8 +8,8 @@ from typing import Any
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.output.record import table_hash
 from ctxextend.provenance import earlier_steps, trainings
-from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_text import recipe_values, yaml_text
+from ctxextend.recipe import recipe_values, yaml_text
+from ctxextend.settings import CheckpointRef
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 
@@ -73,26 +73,25 @@ def _provenance(run: FinishedRun) -> dict[str, Any]:
 def _facts(run: FinishedRun) -> dict[str, Any]:
     """Return what the recipe states about the training."""
     result = run.result
-    held_out = result.held_out
     facts: dict[str, Any] = {
-        "objective": result.trained.objective,
-        "parameters": result.trained.parameters,
-        "tokens": result.run.tokens,
-        "devices": result.run.devices,
-        "threads": result.cost.threads,
-        "loss_before": held_out.before,
-        "loss_after": held_out.after,
-        "loss_last": held_out.last,
-        "loss_best": held_out.best,
-        "best_step": held_out.best_step,
-        "saved_step": held_out.saved_step,
+        "objective": result.objective,
+        "parameters": result.parameters,
+        "tokens": result.tokens,
+        "devices": result.devices,
+        "threads": result.threads,
+        "loss_before": result.loss_before,
+        "loss_after": result.loss_after,
+        "loss_last": result.loss_last,
+        "loss_best": result.loss_best,
+        "best_step": result.best_step,
+        "saved_step": result.saved_step,
     }
     facts |= run.task.text.facts
     adapters = run.weights.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
     facts |= _shortened(facts)
-    if run.task.planned_steps != result.run.steps:
+    if run.task.planned_steps != result.steps:
         facts["planned_steps"] = run.task.planned_steps
     libraries = ["torch", "transformers", "accelerate"]
     if run.settings.lora is not None:

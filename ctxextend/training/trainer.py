@@ -38,11 +38,6 @@ from ctxextend.training.sequence_losses import SequenceLosses, read_sequences
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 from ctxextend.training.train_result import (
-    HeldOutLosses,
-    LossesByPosition,
-    TrainedPart,
-    TrainedSteps,
-    TrainingCost,
     TrainResult,
 )
 from ctxextend.training.training_run import SAVE, RunFolder
@@ -187,82 +182,57 @@ def _finish(
     if signal_number is not None and step < settings.steps:
         raise TrainingInterrupted(signal_number, step, trainer.folder.path)
     log = tuple(trainer.state.log_history)
-    held_out = _summarise_losses(trainer, log, step)
-    if held_out.saved_step != step:
-        setup.trainable.load(trainer.best)
-    setup.trainable.gather(keep=task.devices.is_main_process)
-    return TrainResult(
-        output=trainer.folder.path,
-        source=task.files.ref.source,
-        trained=_trained_part(setup),
-        run=TrainedSteps(
-            steps=step,
-            batch_size=settings.batch_size,
-            per_device_batch_size=per_device_batch_size,
-            devices=task.devices.num_processes,
-            sharding="fsdp2" if settings.fsdp else None,
-            seq_len=task.span,
-            window=task.length,
-            lr=setup.lr,
-            tokens=step * settings.batch_size * task.length,
-        ),
-        held_out=held_out,
-        cost=TrainingCost(
-            seconds=callback.seconds,
-            peak_bytes=trainer.peak(),
-            precision=settings.precision,
-            threads=torch.get_num_threads(),
-        ),
-        by_position=LossesByPosition(
-            short_positions=task.short_positions,
-            short=_before_and_after(log, "short", held_out.saved_step),
-            long=_before_and_after(log, "long", held_out.saved_step),
-        ),
-        log=log,
-        is_first=task.devices.is_main_process,
-    )
-
-
-def _trained_part(setup: TrainingSetup) -> TrainedPart:
-    """Return what a run trains."""
-    settings = setup.task.settings
-    objective = setup.model.kind
-    if objective == ENCODER:
-        objective = "contrastive" if settings.contrastive else "distilled"
-    return TrainedPart(
-        objective=objective,
-        distill=settings.distill or 0.0,
-        trainable=str(settings.trainable),
-        lora=settings.lora,
-        parameters=setup.trainable.count,
-        distils_table=setup.task.distils_table,
-    )
-
-
-def _summarise_losses(
-    trainer: "RunTrainer", log: Sequence[Mapping[str, Any]], step: int
-) -> HeldOutLosses:
-    """Return the held-out losses of a run that ended at a step."""
-    setup = trainer.setup
     losses = held_out_losses(log)
     best = min(losses, key=losses.__getitem__)
-    saved = best if setup.task.settings.save == "best" else step
-    tokens = next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line)
+    saved = best if settings.save == "best" else step
     first = trainer.sequences.get(0)
     kept = trainer.sequences.get(saved)
     improvement = None
     if first is not None and kept is not None:
         improvement = kept.improvement(first)
-    return HeldOutLosses(
-        sequences=len(setup.held_out),
-        tokens=tokens,
-        before=losses[0],
-        after=losses[saved],
-        last=losses[step],
-        best=losses[best],
+
+    if saved != step:
+        setup.trainable.load(trainer.best)
+    setup.trainable.gather(keep=task.devices.is_main_process)
+    objective = setup.model.kind
+    if objective == ENCODER:
+        objective = "contrastive" if settings.contrastive else "distilled"
+    return TrainResult(
+        output=trainer.folder.path,
+        source=task.files.ref.source,
+        objective=objective,
+        distill=settings.distill or 0.0,
+        trainable=str(settings.trainable),
+        lora=settings.lora,
+        parameters=setup.trainable.count,
+        distils_table=task.distils_table,
+        steps=step,
+        batch_size=settings.batch_size,
+        per_device_batch_size=per_device_batch_size,
+        devices=task.devices.num_processes,
+        sharding="fsdp2" if settings.fsdp else None,
+        seq_len=task.span,
+        window=task.length,
+        lr=setup.lr,
+        tokens=step * settings.batch_size * task.length,
+        held_out_sequences=len(setup.held_out),
+        held_out_tokens=next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line),
+        loss_before=losses[0],
+        loss_after=losses[saved],
+        loss_last=losses[step],
+        loss_best=losses[best],
         best_step=best,
         saved_step=saved,
         improvement=improvement,
+        seconds=callback.seconds,
+        peak_bytes=trainer.peak(),
+        precision=settings.precision,
+        threads=torch.get_num_threads(),
+        short_positions=task.short_positions,
+        loss_short=_before_and_after(log, "short", saved),
+        loss_long=_before_and_after(log, "long", saved),
+        log=log,
+        is_first=task.devices.is_main_process,
     )
 
 

@@ -12,14 +12,15 @@ NAME.training/
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.recipe import MACHINE_KEYS, SECTIONS, Recipe
+from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values
+from ctxextend.settings import STEPS
 
 RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
@@ -115,13 +116,14 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
     A run is only resumed with the same ones, except `CHANGEABLE`.
     """
     steps: dict[str, Any] = {"source": recipe.checkpoint}
-    for section in SECTIONS:
+    for section in STEPS:
         if section != "evaluate":
             steps[section] = getattr(recipe, section)
     settings = dict[str, Any]()
     for section, step in steps.items():
         if step is not None:
-            settings |= {f"{section}.{key}": value for key, value in asdict(step).items()}
+            values = plain_values(step, defaults=True)
+            settings |= {f"{section}.{key}": value for key, value in values.items()}
     settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
 

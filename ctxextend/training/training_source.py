@@ -17,7 +17,8 @@ from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
-from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.recipe import Recipe
+from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.pair_rows import check_pairs
@@ -255,5 +256,4 @@ def _needs(settings: Train | None) -> Iterator[tuple[str, str]]:
     if settings.lora is not None:
         yield "--lora", "peft"
     if settings.contrastive:
-        flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
-        yield flag, "sentence_transformers"
+        yield "--contrastive", "sentence_transformers"

@@ -11,7 +11,7 @@ from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
-from ctxextend.recipe import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
+from ctxextend.settings import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,

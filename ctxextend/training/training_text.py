@@ -13,7 +13,7 @@ from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
 from ctxextend.training.pairs import PairedText, tokenize

@@ -14,7 +14,8 @@ from ctxextend.plan.found_table import computed_shape
 from ctxextend.plan.table_checks import width_fault
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.provenance import learned_before
-from ctxextend.recipe import FROZEN, RECIPE_FILE
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, Evidence

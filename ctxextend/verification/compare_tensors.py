@@ -15,7 +15,8 @@ from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress
-from ctxextend.recipe import RECIPE_FILE, TRAINABLE
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.settings import TRAINABLE
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_bytes import find_wrong_bytes
 from ctxextend.verification.compare_links import changed_links

@@ -16,7 +16,8 @@ from ctxextend.provenance import (
     first_resize,
     trained_by,
 )
-from ctxextend.recipe import RECIPE_FILE, Resize
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.settings import Resize
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Verify that a checkpoint differs from its base only in its positions."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,13 @@ from ctxextend.errors import (
     VerificationError,
     joined,
 )
+from ctxextend.keywords import keyword_arguments
 from ctxextend.plan.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings, reference_name
+from ctxextend.recipe import RECIPE_FILE, plain_values
+from ctxextend.settings import CheckpointRef, Resize, Verify
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import check_files
 from ctxextend.verification.compare_tables import check_tables
@@ -44,30 +45,13 @@ TRAINING_UNVERIFIED = (
 )
 
 
-@accepts_settings(CheckpointRef)
-def verify(
-    reference: str | os.PathLike[str],
-    base: str | os.PathLike[str] | None = None,
-    *,
-    method: str | None = None,
-    to: int | str | None = None,
-    deep: bool = False,
-    **ref: Any,
-) -> Verification:
+@keyword_arguments(Verify, CheckpointRef, without=("source",))
+def verify(settings: Verify, ref: CheckpointRef) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
     with the recipe's settings, or else with those that are given; other files are compared with
-    what the resize should have written.
-
-    Args:
-        reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
-        base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
-        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
-        to: Of a checkpoint without a recipe: its context length, as in `resize`.
-        deep: Also load both in transformers, run the resized model at its new length, and compare
-            outputs.
-        ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
+    what the resize should have written. Settings of the base override the recipe.
 
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
@@ -76,35 +60,30 @@ def verify(
         UnsupportedModelError: The base has no supported position table.
         ResizeError: The arguments conflict, or one is missing.
     """
-    base_name = None if base is None else reference_name(base)
-    name = reference_name(reference)
-    return verify_resized(name, base_name, ref, method=method, to=to, deep=deep)
+    return verify_checkpoint(settings, ref)
 
 
-def verify_resized(
-    reference: str,
-    base_name: str | None,
-    settings: Mapping[str, Any],
-    *,
-    method: str | None = None,
-    to: int | str | None = None,
-    deep: bool = False,
+def verify_checkpoint(
+    settings: Verify,
+    ref: CheckpointRef,
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Verification:
     """Verify a resized checkpoint like `verify`.
 
     Args:
-        reference: The resized checkpoint.
-        base_name: The base; None: the one in the recipe.
-        settings: Fields of the base's checkpoint reference, which override the recipe.
-        method, to, deep: As in `verify`.
+        settings: What to verify.
+        ref: How to read the base; what it states overrides the recipe.
         progress: Called with the bytes compared.
         notify: Called with a sentence on what a long run costs, before it.
 
     Raises:
         CtxextendError: As `verify`.
     """
+    reference = settings.resized
+    base_name = settings.base
+    deep = settings.deep
+    given = {key: value for key, value in plain_values(ref).items() if key != "source"}
     source = resolve_source(reference)
     if deep and is_gguf(source.file):
         message = "--deep runs models in transformers, and does not apply to a GGUF file."
@@ -115,15 +94,18 @@ def verify_resized(
         if base_name is None:
             raise
         return _failed(CheckpointRef(base_name), reference, "readable", error)
-    _check_flags(reference, recipe, {"--base": base_name, "--method": method, "--to": to})
+    _check_flags(
+        reference,
+        recipe,
+        {"--base": base_name, "--method": settings.method, "--to": settings.to},
+    )
     stated_base = find_base(recipe, base_name)
     assert stated_base is not None
-    ref = replace(stated_base.ref, **settings)
+    ref = replace(stated_base.ref, **given)
     try:
         base = open_reference(ref, reads_gguf=True)
     except SourceError as error:
-        states_more = any(value is not None for value in settings.values())
-        if base_name is not None or states_more:
+        if base_name is not None or given:
             raise
         message = f"The recipe of {reference} names its base, but {error.message}"
         raise SourceError(message, "Pass the base: --base MODEL.") from error
@@ -134,8 +116,7 @@ def verify_resized(
         return _failed(ref, reference, "readable", error)
     model = identify_model(base, ref)
     if recipe is None:
-        assert to is not None
-        expected = expect_resize(model, resized, Resize(to, method=method))
+        expected = expect_resize(model, resized, Resize(settings.to, method=settings.method))
     else:
         try:
             expected = expect_recorded(model, recipe)
@@ -193,7 +174,7 @@ def check_recorded_output(folder: Path) -> None:
         VerificationError: A check fails, or could not be made.
     """
     try:
-        checks = verify_resized(str(folder), None, {}).checks
+        checks = verify_checkpoint(Verify(str(folder)), CheckpointRef("")).checks
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ctxextend import CheckpointError, plan_resize, resize
 from ctxextend.checkpoints.nanogpt import from_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
 from tests.helpers.trainings import invoke, succeed, unwrapped

@@ -12,10 +12,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli import options
 from ctxextend.cli.app import build_app, help_sections, summary
-from ctxextend.cli.options import ADVANCED, PANELS
-from ctxextend.recipe import SCHEMES
+from ctxextend.settings import ADVANCED, HEADINGS, SCHEMES
 from ctxextend.tables.method_names import rotary_method_names
 from ctxextend.tables.methods import METHODS
 from tests.helpers.terminal import on_terminal
@@ -80,7 +78,7 @@ def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
     last_example = text.rindex(EXAMPLE.findall(text)[-1])
     for group in groups:
         assert text.index(f"\n{group}:\n") > last_example
-    assert groups == [panel for panel in PANELS if panel in groups]
+    assert groups == [panel for panel in HEADINGS if panel in groups]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -94,11 +92,11 @@ def test_help_all_is_plain_text_of_80_columns_with_every_flag(name: str) -> None
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_45_lines_and_names_help_all_if_that_lists_more(name: str) -> None:
+def test_help_fits_35_lines_and_names_help_all_if_that_lists_more(name: str) -> None:
     text = help_of(name)
     every = help_of(name, flag="--help-all")
     *shown, last = text.splitlines()
-    assert len(shown) < 45
+    assert len(shown) < 36
     if f"\n{ADVANCED}:\n" not in every:
         assert text == every
         return
@@ -292,10 +290,6 @@ def test_completion_offers_folders_with_the_bundled_models() -> None:
     Path("tiny.txt").touch()
     assert completions("resize tin") == ["tiny-gpt2", "tiny-lookup", "tiny-mine"]
     assert completions("resize ") == ["tiny-gpt2", "tiny-lookup", "other", "tiny-mine"]
-
-
-def test_choices_of_completion_are_those_of_the_library() -> None:
-    assert options.SCHEMES == SCHEMES
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ OPTIONAL = {
     "chunks",
     "chunks_of_same_text",
     "perplexity",
-    "verdict",
 }
 
 ARGUMENTS = [

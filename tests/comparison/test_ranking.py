@@ -15,7 +15,7 @@ from ctxextend.comparison.comparison_settings import (
 )
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.helpers.evaluations import WITHOUT_BASE

@@ -301,7 +301,7 @@ def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_pa
     refuse([long, "other"], texts, tokenizers, "share a tokenizer")
     kinds = "is an encoder without an LM head, but .*masked is a masked"
     refuse([masked, encoder], texts, kinds, "one kind")
-    refuse([encoder, encoder], texts, "Retrieval was skipped", "with --corpus", length=16)
+    refuse([encoder, encoder], texts, "Retrieval was skipped", "with --search", length=16)
 
 
 @pytest.mark.parametrize("flag", ["--to 32", "--method copy", "--revision v1"])

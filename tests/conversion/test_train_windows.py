@@ -21,9 +21,7 @@ from tests.helpers.word_tokenizer import text_of
 
 WINDOW = 8
 NEW = 32
-CORPUS = "corpus.jsonl"
-QUERIES = "queries.jsonl"
-QRELS = "qrels.tsv"
+SEARCH = Path("search")
 ROWS = "embeddings.position_embeddings.weight"
 
 
@@ -46,13 +44,14 @@ def write_pairs(path: Path) -> None:
 
 
 def write_search_set() -> None:
+    SEARCH.mkdir()
     documents = [text_of([*range(start, start + 24)] * 2) for start in range(4)]
     queries = [text_of([start, start + 1]) for start in range(4)]
     lines = [{"_id": f"d{number}", "text": text} for number, text in enumerate(documents)]
-    Path(CORPUS).write_text("\n".join(map(json.dumps, lines)))
+    (SEARCH / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
     lines = [{"_id": f"q{number}", "text": text} for number, text in enumerate(queries)]
-    Path(QUERIES).write_text("\n".join(map(json.dumps, lines)))
-    Path(QRELS).write_text("\n".join(f"q{number}\td{number}\t1" for number in range(4)))
+    (SEARCH / "queries.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (SEARCH / "qrels.tsv").write_text("\n".join(f"q{number}\td{number}\t1" for number in range(4)))
 
 
 def test_train_changes_only_the_rows_of_a_masked_model_with_windows(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_train_of_a_sentence_encoder_with_windows(flags: tuple[Any, ...], encode
 
 def test_evaluate_compares_a_model_with_windows_with_chunks_of_its_base(encoder: Path) -> None:
     write_search_set()
-    result = evaluate(encoder, corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    result = evaluate(encoder, search=SEARCH)
     assert result.base_max_len == 16
     assert result.search is not None
     read = {mode: tokens.median for mode, tokens in result.search.tokens_read.items()}
@@ -102,14 +101,12 @@ def test_compare_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> 
     source = make_encoder(Path("again"))
     resize(source, NEW, "copy", output="resized")
     convert(source, "window", NEW, attention_window=WINDOW, output="windows")
-    result = compare_checkpoints(
-        ["windows", "resized"], corpus=CORPUS, queries=QUERIES, qrels=QRELS
-    )
+    result = compare_checkpoints(["windows", "resized"], search=SEARCH)
     assert {row.method for row in result.rows} == {"windows", "resized"}
     assert not any("longer contexts" in text for text in result.warnings)
 
     convert(source, "window", 2 * NEW, attention_window=WINDOW, output="longer")
-    result = compare_checkpoints(["longer", "resized"], corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    result = compare_checkpoints(["longer", "resized"], search=SEARCH)
     assert any("longer contexts have longer (64)" in text for text in result.warnings)
 
 

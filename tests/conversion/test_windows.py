@@ -23,7 +23,7 @@ from ctxextend import (
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import moved_rows
 from ctxextend.conversion.without_windows import why_no_windows
-from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 

@@ -24,7 +24,6 @@ from ctxextend.families.rope_dialects import has_settings
 from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.runtime_flags import runtime_flags
-from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     CODE_RUN,
@@ -32,6 +31,7 @@ from ctxextend.runtimes.rule_schema import (
     RuntimeOutcome,
     RuntimeStatement,
 )
+from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of

@@ -13,7 +13,7 @@ from ctxextend.evaluation.cached_text import CACHE_NAMES, find_cache, read_text,
 from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, open_eval_model, prepare_inputs
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,

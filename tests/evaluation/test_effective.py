@@ -22,7 +22,7 @@ from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.trials import Answer, EncoderTrials, Trials
-from ctxextend.recipe import CheckpointRef, Evaluate
+from ctxextend.settings import CheckpointRef, Evaluate
 from tests.helpers.mock_models import counts, mock_model
 
 TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under stones. "

@@ -19,7 +19,7 @@ from ctxextend.evaluation.eval_model import CAUSAL, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts

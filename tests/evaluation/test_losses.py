@@ -17,8 +17,8 @@ from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.losses import LossTask, plan_losses
 from ctxextend.evaluation.scorer import ScoredWindow, Scorer, open_scorer
-from ctxextend.recipe import CheckpointRef
 from ctxextend.resizing import resize
+from ctxextend.settings import CheckpointRef
 from tests.helpers.pico import Pico, add_tensors, edit_json, make_bart
 from tests.helpers.word_tokenizer import add_tokenizer
 

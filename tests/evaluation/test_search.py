@@ -21,21 +21,30 @@ from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import TokensRead
 from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
-from ctxextend.evaluation.search_set import read_search_set
-from ctxextend.recipe import Evaluate
+from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.settings import Evaluate
 from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import text_of
 
-FILES: dict[str, Any] = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.tsv"}
-FLAGS = ["--corpus", "corpus.jsonl", "--queries", "queries.tsv", "--qrels", "qrels.tsv"]
+SEARCH = Path("sets", "words")
+FLAGS = ["--search", SEARCH]
+QRELS = "qrels/test.tsv"
 
 
 def write_lines(name: str, lines: Iterable[str]) -> None:
-    Path(name).write_text("".join(f"{line}\n" for line in lines))
+    file = SEARCH / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def read_lines(name: str) -> list[str]:
-    return Path(name).read_text().splitlines()
+    return (SEARCH / name).read_text().splitlines()
+
+
+def read() -> SearchSet:
+    found = read_search_set(Evaluate(search=str(SEARCH)))
+    assert found is not None
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +60,7 @@ def files(_empty_folder: None) -> None:
     judgements = [f"q{number}\td{number}\t{1 + number % 3}" for number in range(6)]
     write_lines("corpus.jsonl", corpus)
     write_lines("queries.tsv", queries)
-    write_lines("qrels.tsv", ["query-id\tcorpus-id\tscore", *judgements, "q0\td9\t1", "q6\td1\t0"])
+    write_lines(QRELS, ["query-id\tcorpus-id\tscore", *judgements, "q0\td9\t1", "q6\td1\t0"])
 
 
 def test_score_rankings_equals_manual_values() -> None:
@@ -110,8 +119,7 @@ def test_search_equals_sentence_transformers_with_prompts(
 ) -> None:
     prompts = {"query": "find: ", "document": "text: ", "other": "no: "}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
-    texts = read_search_set(Evaluate(**FILES))
-    assert texts is not None
+    texts = read()
     reference = SentenceTransformer(str(minilm.root), device="cpu", prompts=prompts)
     reference.max_seq_length = 64
     relevant = {
@@ -146,8 +154,7 @@ def test_search_equals_sentence_transformers_with_prompts(
 
 
 def test_read_search_set_reads_jsonl_documents_and_tsv() -> None:
-    found = read_search_set(Evaluate(**FILES))
-    assert found is not None
+    found = read()
     assert found.documents[0].startswith("w0 w")  # the title, a space and the text
     assert len(found.queries) == 6
     assert found.relevant[0] == {0: 1, 9: 1}
@@ -156,33 +163,77 @@ def test_read_search_set_reads_jsonl_documents_and_tsv() -> None:
 
 
 def test_read_search_set_reads_the_same_from_every_format() -> None:
+    expected = read()
     documents = ["text\t_id\ttitle"]
     for line in read_lines("corpus.jsonl"):
         document = json.loads(line)
         documents.append(f"{document['text']}\t{document['_id']}\t{document['title']}")
     write_lines("corpus.tsv", documents)
+    (SEARCH / "corpus.jsonl").unlink()
 
     queries = []
     for line in read_lines("queries.tsv"):
         name, text = line.split("\t")
         queries.append(json.dumps({"_id": name, "text": text}))
-    Path("queries.jsonl").write_text("\n\n".join(queries))
+    write_lines("queries.jsonl", ["\n\n".join(queries)])
+    (SEARCH / "queries.tsv").unlink()
 
     judgements = []
     trec = []
-    for line in read_lines("qrels.tsv")[1:]:
+    for line in read_lines(QRELS)[1:]:
         query, document, score = line.split("\t")
         judgement = {"query-id": query, "corpus-id": document, "score": int(score)}
         judgements.append(json.dumps(judgement))
         trec.append(f"{query}\t0\t{document}\t{score}")
-    Path("qrels.jsonl").write_text("\n".join(judgements))
-    write_lines("trec.tsv", trec)
+    write_lines(QRELS, trec)
+    assert read() == expected
+    (SEARCH / QRELS).unlink()
+    write_lines("qrels/test.jsonl", judgements)
+    assert read() == expected
 
-    expected = read_search_set(Evaluate(**FILES))
-    assert expected is not None
-    for qrels in ("qrels.jsonl", "trec.tsv"):
-        settings = Evaluate(corpus="corpus.tsv", queries="queries.jsonl", qrels=qrels)
-        assert read_search_set(settings) == expected
+
+@pytest.mark.parametrize("place", ["qrels.tsv", "qrels/dev.tsv", "qrels.jsonl"])
+def test_read_search_set_finds_judgements_that_are_not_called_test(place: str) -> None:
+    expected = read()
+    (SEARCH / QRELS).rename(SEARCH / "judgements")
+    if place.endswith(".jsonl"):
+        rows = [line.split("\t") for line in read_lines("judgements")[1:]]
+        fields = ("query-id", "corpus-id", "score")
+        write_lines(place, [json.dumps(dict(zip(fields, row, strict=True))) for row in rows])
+    else:
+        write_lines(place, read_lines("judgements"))
+    assert read() == expected
+
+
+def test_read_search_set_prefers_the_split_called_test() -> None:
+    expected = read()
+    write_lines("qrels/dev.tsv", ["q0\td1\t1"])
+    write_lines("qrels.tsv", ["q0\td1\t1"])
+    assert read() == expected
+
+
+@pytest.mark.parametrize("missing", ["corpus.jsonl", "queries.tsv", QRELS])
+def test_read_search_set_says_which_file_is_missing_where(missing: str) -> None:
+    (SEARCH / missing).unlink()
+    found = {"corpus.jsonl": "corpus.jsonl or corpus.tsv"}
+    found["queries.tsv"] = "queries.jsonl or queries.tsv"
+    message = re.escape(f"{SEARCH} has no {found.get(missing, missing)}. A search set has")
+    with pytest.raises(DataError, match=message):
+        read()
+
+
+def test_read_search_set_lists_splits_of_which_none_is_called_test() -> None:
+    (SEARCH / QRELS).rename(SEARCH / "qrels/train.tsv")
+    write_lines("qrels/dev.tsv", ["q0\td1\t1"])
+    message = "qrels has dev.tsv, train.tsv, and none of them is called test. Keep one"
+    with pytest.raises(DataError, match=message):
+        read()
+
+
+@pytest.mark.parametrize("path", ["nowhere", "sets/words/corpus.jsonl"])
+def test_read_search_set_needs_a_folder(path: str) -> None:
+    with pytest.raises(DataError, match=f"--search {path} is not a folder. A search set has"):
+        read_search_set(Evaluate(search=path))
 
 
 @pytest.fixture
@@ -211,7 +262,7 @@ def test_evaluate_shows_the_scores_of_a_search_set(encoder: Path, longer: Path) 
 def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
     encoder: Path, longer: Path
 ) -> None:
-    found = ctxextend.evaluate(longer, base=encoder, **FILES)
+    found = ctxextend.evaluate(longer, base=encoder, search=SEARCH)
 
     assert found.documents == 0
     assert found.retrieval is None
@@ -231,7 +282,7 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
 def test_evaluate_states_how_many_tokens_of_each_document_are_read(
     encoder: Path, longer: Path
 ) -> None:
-    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
     assert search is not None
     # Documents have a title of one word, 8, 11, … 41 words of text, and two special tokens.
     assert search.tokens_read == {
@@ -244,7 +295,7 @@ def test_evaluate_states_how_many_tokens_of_each_document_are_read(
 
 def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encoder: Path) -> None:
     longer = ctxextend.resize(encoder, 48, output="longest", method="linear").output
-    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
     assert search is not None
     assert search.longer_than_model == 0
     assert {*search.scores} == {"truncated", "chunks", "model"}
@@ -260,7 +311,7 @@ def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encode
 def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
     encoder: Path, longer: Path
 ) -> None:
-    found = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
+    found = ctxextend.evaluate(longer, base=encoder, length=[20], search=SEARCH).search
     assert found is not None
     cut = []
     for line in read_lines("corpus.jsonl"):
@@ -269,7 +320,7 @@ def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
         cut.append(json.dumps(document | {"text": " ".join(words)}))
     write_lines("corpus.jsonl", cut)
 
-    of_cut = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
+    of_cut = ctxextend.evaluate(longer, base=encoder, length=[20], search=SEARCH).search
 
     assert of_cut is not None
     assert found.scores["chunks_of_same_text"] == of_cut.scores["chunks"]
@@ -280,8 +331,8 @@ def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
 def test_evaluate_without_a_base_scores_a_search_set_as_truncated(
     encoder: Path, longer: Path
 ) -> None:
-    with_base = ctxextend.evaluate(longer, base=encoder, **FILES).search
-    without_base = ctxextend.evaluate(encoder, **FILES).search
+    with_base = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
+    without_base = ctxextend.evaluate(encoder, search=SEARCH).search
     assert with_base is not None
     assert without_base is not None
     assert without_base.scores == {"model": with_base.scores["truncated"]}
@@ -289,10 +340,10 @@ def test_evaluate_without_a_base_scores_a_search_set_as_truncated(
 
 
 def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) -> None:
-    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
     assert search is not None
 
-    compared = ctxextend.compare(encoder, 32, methods=["linear", "copy"], **FILES)
+    compared = ctxextend.compare(encoder, 32, methods=["linear", "copy"], search=SEARCH)
 
     assert compared.metric == "ndcg@10"
     assert compared.base == search.scores["chunks"]["nDCG@10"]
@@ -312,12 +363,12 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
     longest = ctxextend.resize(encoder, 48, output="longest", method="copy").output
     lengths = [] if length == 32 else [length]  # by default, that of the shorter checkpoint
 
-    compared = ctxextend.compare_checkpoints([longest, longer], length=lengths, **FILES)
+    compared = ctxextend.compare_checkpoints([longest, longer], length=lengths, search=SEARCH)
 
     assert len(compared.rows) == 2
     for row in compared.rows:
         path = {longer.name: longer, longest.name: longest}[row.method]
-        by_itself = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
+        by_itself = ctxextend.evaluate(path, base=encoder, length=[length], search=SEARCH).search
         assert by_itself is not None
         assert by_itself.tokens_read["chunks_of_same_text"].limit == length
         assert row.evaluation.search == by_itself
@@ -327,71 +378,61 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
     ("file", "text", "message"),
     [
         (
-            "qrels.tsv",
+            QRELS,
             "q0\td0\t1\nq0\td77\t1\n",
-            r"Line 2 of qrels.tsv has the unknown id 'd77'. Remove the line, or",
+            r"Line 2 of .*test.tsv has the unknown id 'd77'. Remove the line, or",
         ),
         (
-            "qrels.tsv",
+            QRELS,
             "q0\td0\t1\nq0\td0\t2\n",
-            r"Line 2 of qrels.tsv judges document 'd0' for query 'q0' again.",
+            r"Line 2 of .*test.tsv judges document 'd0' for query 'q0' again.",
         ),
         (
-            "qrels.tsv",
+            QRELS,
             "q0\td0\t-1\n",
-            r"Line 1 of qrels.tsv has the score '-1'. Use integers from 0",
+            r"Line 1 of .*test.tsv has the score '-1'. Use integers from 0",
         ),
         (
-            "qrels.tsv",
+            QRELS,
             "q0 d0 1\n",
-            r"Line 1 of qrels.tsv does not have the fields query-id, corpus-id, score. Write",
+            r"Line 1 of .*test.tsv does not have the fields query-id, corpus-id, score. Write",
         ),
+        (QRELS, "query-id\tcorpus-id\tscore\n", r"test.tsv has no rows"),
         (
             "queries.tsv",
             "q0\tw1\nq0\tw2\n",
-            r"Line 2 of queries.tsv has the id 'q0' of an earlier line",
+            r"Line 2 of .*queries.tsv has the id 'q0' of an earlier line",
         ),
         ("queries.tsv", "", r"queries.tsv has no rows"),
         (
             "corpus.jsonl",
             '{"_id": "d0", "text": 3}\n',
-            r"Line 1 of corpus.jsonl has an _id, title or text that is not",
+            r"Line 1 of .*corpus.jsonl has an _id, title or text that is not",
         ),
-        ("corpus.jsonl", None, r"corpus.jsonl cannot be read: .*No such file"),
     ],
 )
 def test_evaluate_rejects_a_search_set_before_loading_the_model(
-    file: str, text: str | None, message: str
+    file: str, text: str, message: str
 ) -> None:
-    Path(file).unlink()
-    if text is not None:
-        Path(file).write_text(text)
+    (SEARCH / file).write_text(text)
     with pytest.raises(DataError, match=message):
-        ctxextend.evaluate("tiny-gpt2", **FILES)
-
-
-def test_search_set_needs_all_files() -> None:
-    done = invoke("evaluate", "tiny-gpt2", *FLAGS[:4])
-    assert done.exit_code == 2
-    message = " ".join(done.stderr.split())
-    assert "--corpus, --queries and --qrels belong together" in message
+        ctxextend.evaluate("tiny-gpt2", search=SEARCH)
 
 
 def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
     source = make_source(tmp_path / "gpt2", "gpt2")
     message = "does not apply to .*, a causal language model. Pass text with --data"
     with pytest.raises(ResizeError, match=message):
-        ctxextend.evaluate(source, **FILES)
+        ctxextend.evaluate(source, search=SEARCH)
 
 
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    settings = {"source": str(encoder), "evaluate": FILES}
+    settings = {"source": str(encoder), "evaluate": {"search": "judged"}}
     recipe.write_text(yaml.safe_dump(settings))
-    with pytest.raises(DataError, match="corpus.jsonl cannot be read"):
+    with pytest.raises(DataError, match="judged is not a folder"):
         ctxextend.run(recipe)
-    for file in FILES.values():
-        Path(file).rename(tmp_path / file)
+    SEARCH.rename(tmp_path / "judged")
     evaluation = ctxextend.run(recipe).evaluation
     assert evaluation is not None
     assert evaluation.search is not None

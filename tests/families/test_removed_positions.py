@@ -14,7 +14,7 @@ from ctxextend.families.removed_positions import with_removed_positions
 from ctxextend.families.schema import RotaryPositions
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.removal_plan import plan_removal
-from ctxextend.recipe import CheckpointRef, Convert
+from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import model_types, rules
 
 # With such positions in the model itself, not in a part.

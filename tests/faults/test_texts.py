@@ -19,7 +19,7 @@ from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, Resiz
 from ctxextend.json_output import to_json
 from ctxextend.output.card import model_card
 from ctxextend.provenance import parse_provenance
-from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe import read_recipe
 from tests.helpers import pico, trainings
 from tests.helpers.mutations import VALUES, mutate_text
 from tests.helpers.time_limit import examples, time_limit

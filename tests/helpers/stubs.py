@@ -16,7 +16,7 @@ import ctxextend
 STUB = Path(ctxextend.__file__).with_name("__init__.pyi")
 TUPLE = re.compile(r"tuple\[([\w |]+), \.\.\.\]")
 # Settings that are stored as text and also accept paths.
-PATHS = dict.fromkeys(("base", "corpus", "queries", "qrels"), "str | os.PathLike[str] | None")
+PATHS = dict.fromkeys(("base", "search"), "str | os.PathLike[str] | None")
 PATHS["eval_data"] = "str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]]"
 QUALIFIED = re.compile(r"\b((?:[a-z]\w*\.)+)([A-Z]\w*)")
 SUMMARY = (

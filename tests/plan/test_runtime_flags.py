@@ -12,7 +12,7 @@ from ctxextend import ResizeError, resize
 from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.runtime_flags import runtime_flags
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.settings import CheckpointRef, Resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check

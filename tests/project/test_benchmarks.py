@@ -30,7 +30,7 @@ from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
 from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
 from ctxextend.evaluation.search_set import SearchSet
-from ctxextend.recipe import Evaluate
+from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
 from tests.helpers.measured import (
     RESULTS,

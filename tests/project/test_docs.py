@@ -40,7 +40,7 @@ from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
-from ctxextend.recipe_file import parse_recipe
+from ctxextend.recipe import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHODS

@@ -25,7 +25,7 @@ import tiny_gpt2
 import tiny_lookup
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
-from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe import read_recipe
 from ctxextend.recipe_names import builtin_recipes
 from tests.helpers import pico
 from tests.helpers.conversions import make

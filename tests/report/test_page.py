@@ -18,8 +18,9 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.report.figures import NUMBERS, write_figure
+from ctxextend.report.figures import write_figure
 from ctxextend.report.html import comparison_figure, write_report
+from ctxextend.report.numbers import NUMBERS
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.helpers.evaluations import (
     EFFECTIVE,

@@ -10,7 +10,6 @@ import transformers
 from ctxextend import plan_resize
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import prepare_convert
-from ctxextend.recipe import CheckpointRef, Convert
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import (
     LEARNED,
@@ -28,6 +27,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
+from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import pico, rotary_configs
 
 ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"

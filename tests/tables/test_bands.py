@@ -18,8 +18,8 @@ from ctxextend.tables.bands import (
     default_gains,
     smoothed,
 )
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import bands
+from tests.helpers.method_choices import read_choice
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
 
 

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.provenance import Provenance, Step, learned_before
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
+from tests.helpers.method_choices import read_choice
 
 A, B, C, D = np.eye(4, dtype=np.float32)
 

@@ -12,13 +12,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.interpolate import make_interp_spline
 
 from ctxextend.errors import ResizeError
-from ctxextend.recipe import Resize
+from ctxextend.settings import Resize
 from ctxextend.tables import methods
 from ctxextend.tables.apply import resize_table
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 from tests.helpers import pico
+from tests.helpers.method_choices import read_choice
 
 TABLES = arrays(
     np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.tables import methods
 from ctxextend.tables.apply import cast, resize_table
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
+from tests.helpers.method_choices import read_choice
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 

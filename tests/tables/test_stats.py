@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 
 from ctxextend.tables import stats
 from ctxextend.tables.apply import resize_with_reserved
-from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.sinusoids import sinusoidal_rows
 from ctxextend.tables.stats import (
     TableStats,
@@ -27,6 +26,7 @@ from ctxextend.tables.stats import (
     measure,
 )
 from tests.helpers import pico
+from tests.helpers.method_choices import read_choice
 
 Floats = NDArray[np.float64]
 

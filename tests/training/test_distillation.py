@@ -18,7 +18,7 @@ from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, open_eval_model
 from ctxextend.evaluation.losses import Span
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import (
     Distillation,

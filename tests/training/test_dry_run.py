@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ctxextend import resize
-from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.recipe import Recipe
+from ctxextend.settings import CheckpointRef, Train
 from ctxextend.training.start import plan_recipe_training
 from tests.helpers import pico
 from tests.helpers.trainings import NEW, invoke, make_encoder, make_resized, make_source

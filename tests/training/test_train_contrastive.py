@@ -11,7 +11,7 @@ import torch
 
 from ctxextend import resize
 from ctxextend.evaluation.eval_model import open_eval_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.pairs import Documents, PairDataset

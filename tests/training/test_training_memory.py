@@ -6,7 +6,7 @@ from accelerate import PartialState
 from torch.nn.functional import cross_entropy
 from transformers.activations import ACT2FN
 
-from ctxextend.recipe import Train
+from ctxextend.settings import Train
 from ctxextend.training import memory
 from ctxextend.training.memory import checkpoint_activations, chunked_loss
 from ctxextend.training.parallel import micro_batch_sizes

@@ -9,18 +9,22 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import recipe_names, recipe_paths
+from ctxextend import recipe as recipe_module
+from ctxextend import recipe_names
 from ctxextend.errors import RecipeError
+from ctxextend.kinds import MAX_COUNT
 from ctxextend.provenance import parse_provenance
-from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import (
+from ctxextend.recipe import (
     MAX_CHARACTERS,
+    Recipe,
     RecipeFile,
     StatedResize,
     parse_recipe,
     read_recipe,
+    recipe_values,
+    yaml_text,
 )
-from ctxextend.recipe_text import recipe_values, yaml_text
+from ctxextend.settings import CheckpointRef, Evaluate, Resize, Train
 
 WHOLE = """\
 source: owner/name
@@ -104,7 +108,8 @@ def test_parse_recipe_round_trips_with_yaml_text(
     values = recipe_values(recipe) | {"provenance": provenance}
     text = yaml_text(values, Path())
     found = parse_recipe(text, "recipe.yaml")
-    recorded = StatedResize(settings.to, settings.method)
+    assert settings.method is not None
+    recorded = StatedResize(settings.to, settings.method.text)
     assert found == RecipeFile(recipe, provenance, yaml.safe_load(text), recorded)
 
 
@@ -273,8 +278,8 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
     expected = [
         "line 2: output must",
         "line 3: --keep-first must",
+        "line 3: --to must",
         "line 3: Unknown method",
-        "line 3: resize.to must",
         "line 4: --seq-len must",
         "line 4: train.data is missing",
         "line 4: train.steps is missing",
@@ -310,8 +315,8 @@ def test_parse_recipe_expands_the_home_folder(
 
 def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = SimpleNamespace(path=ntpath, sep="\\", curdir=".", pardir="..")
-    monkeypatch.setattr(recipe_paths, "os", windows)
-    monkeypatch.setattr(recipe_paths, "Path", PureWindowsPath)
+    monkeypatch.setattr(recipe_module, "os", windows)
+    monkeypatch.setattr(recipe_module, "Path", PureWindowsPath)
     values = {
         "source": r"D:\models\a",
         "tokenizer": r"C:\out\b\c",

@@ -6,9 +6,9 @@ import pytest
 
 from ctxextend import extend_model, plan_resize
 from ctxextend.errors import RecipeError, ResizeError
-from ctxextend.length_text import is_factor, parse_length, times
-from ctxextend.recipe import CheckpointRef, Convert, Evaluate, Resize, Train
-from ctxextend.recipe_file import parse_recipe
+from ctxextend.kinds import Factor
+from ctxextend.recipe import parse_recipe
+from ctxextend.settings import CheckpointRef, Convert, Evaluate, Resize, Train
 from tests.helpers.trainings import invoke
 
 
@@ -29,8 +29,7 @@ from tests.helpers.trainings import invoke
         ("007", 7),
     ],
 )
-def test_parse_length_reads_numbers_with_units_and_groups(text: str, length: int) -> None:
-    assert parse_length(text) == length
+def test_lengths_are_numbers_with_units_and_groups(text: str, length: int) -> None:
     assert Resize(text).to == length
 
 
@@ -46,51 +45,50 @@ def test_lengths_that_are_ambiguous_or_malformed_are_refused(text: str) -> None:
         Resize(text)
 
 
-def test_factors_are_kept_until_the_length_is_known() -> None:
-    assert is_factor("4x")
-    assert Resize("4X").to == "4X"
+def test_factors_multiply_the_present_length() -> None:
+    assert str(Resize("4X").to) == "4x"
     assert plan_resize("tiny-gpt2", "4X").plan.max_len_after == 512
-    assert times("4x", 1024) == 4096
+    assert plan_resize("tiny-gpt2", "1.5x").plan.max_len_after == 192
 
 
 @pytest.mark.parametrize(
     ("factor", "length", "advice"),
     [
-        ("1.5x", 1024, "The present length is 1024: for 1.5 times as much, use --to 1536."),
-        ("0.5x", 1024, "use --to 512."),
-        ("1.25x", 1022, "use --to 1277 or --to 1278."),
-        ("0.0001x", 16, "use --to 1."),
+        ("1.3x", 128, "Use --to 166 or --to 167."),
+        ("0.3x", 1022, "Use --to 306 or --to 307."),
+        ("0.0001x", 16, "Use --to 1."),
     ],
 )
-def test_factors_that_are_no_whole_numbers_are_refused_with_the_nearest_lengths(
+def test_factors_that_give_no_whole_number_are_refused_with_the_nearest_lengths(
     factor: str, length: int, advice: str
 ) -> None:
-    with pytest.raises(ResizeError, match="factors are whole numbers, such as 2x") as error:
-        times(factor, length)
-    assert str(error.value).endswith(advice)
+    to = Resize(factor).to
+    assert isinstance(to, Factor)
+    with pytest.raises(ResizeError, match="is not a whole number of tokens") as error:
+        to.times(length)
+    assert error.value.hint == advice
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "resize tiny-gpt2 --to 1.5x",
-        "convert tiny-gpt2 --scheme rotary --to 1.5x",
-        "compare tiny-gpt2 --to 1.5x --data book.txt",
+        "resize tiny-gpt2 --to 1.3x",
+        "convert tiny-gpt2 --scheme rotary --to 1.3x",
+        "compare tiny-gpt2 --to 1.3x --data book.txt",
     ],
 )
 @pytest.mark.usefixtures("book")
-def test_every_command_names_the_length_for_a_fraction(command: str) -> None:
+def test_every_command_names_the_lengths_next_to_a_fraction(command: str) -> None:
     refused = invoke(*command.split())
     assert refused.exit_code == 1
-    assert "--to 1.5x: factors are whole numbers" in refused.stderr
-    assert "use --to 192." in refused.stderr
+    assert "Use --to 166 or --to 167." in refused.stderr
 
 
 def test_settings_read_every_length_as_text() -> None:
     text: Any = "1k"
     assert CheckpointRef("m", trained_length=text).trained_length == 1024
     assert Convert("window", "4k", attention_window=text).attention_window == 1024
-    evaluate: Any = Evaluate(("a",), length=("1k", "2,048"))  # type: ignore[arg-type]
+    evaluate = Evaluate(("a",), length=("1k", "2,048"))
     assert evaluate.length == (1024, 2048)
     train = Train(("a",), 1, seq_len=text, window=text)
     assert (train.seq_len, train.window) == (1024, 1024)
@@ -123,7 +121,7 @@ def test_flags_of_lengths_read_units() -> None:
 def test_recipes_read_lengths_as_text() -> None:
     text = (
         "source: m\n"
-        "resize: {to: '4,096', trained_length: 2k}\n"
+        "trained_length: 2k\nresize: {to: '4,096'}\n"
         "train: {data: a, steps: 1, seq_len: 4k, window: 1_024}\n"
         "evaluate: {data: a, length: [1k, 4096]}\n"
     )
@@ -141,8 +139,8 @@ def test_recipes_read_lengths_as_text() -> None:
     ("text", "message"),
     [
         ("train: {data: a, steps: 1, window: '1,0'}", "--window must be a number of tokens"),
-        ("train: {data: a, steps: 1, window: 1.5}", "train.window must be a length, such as 4096"),
-        ("evaluate: {data: a, length: [1.5]}", "or a list of them"),
+        ("train: {data: a, steps: 1, window: 1.5}", "--window must be an integer, got 1.5"),
+        ("evaluate: {data: a, length: [1.5]}", "--length must be an integer, got 1.5"),
     ],
 )
 def test_recipes_refuse_what_is_no_length(text: str, message: str) -> None:

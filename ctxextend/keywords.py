@@ -1,0 +1,113 @@
+"""Settings as keyword arguments of the public functions."""
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field
+from functools import wraps
+from textwrap import fill
+from typing import Any
+
+from ctxextend.errors import did_you_mean
+from ctxextend.settings import Settings, known_of, ordered_fields
+
+
+def keyword_arguments(
+    *kinds: type[Settings], without: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function of settings objects take their fields as arguments instead.
+
+    Arguments of a command come first, under the name ``reference``; then fields that are
+    positional; all others, and further parameters of the function, are keyword arguments. The
+    docstring gets a list of them.
+
+    Args:
+        kinds: The classes of the settings that the function takes, in this order.
+        without: Fields that are not arguments; they have their default, or are empty.
+
+    Returns:
+        A decorator. The function raises TypeError for other arguments, and ResizeError if a value
+        is invalid.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = dict[str, inspect.Parameter]()
+        helps = list[str]()
+        taken = list[tuple[str, int, Field[Any]]]()  # argument, number of the settings, field
+        for number, kind in enumerate(kinds):
+            for item in ordered_fields(kind):
+                if known_of(item).in_python and item.name not in without:
+                    parameter = _parameter(item)
+                    if parameter.name not in parameters:
+                        helps.append(f"{parameter.name}: {known_of(item).help}")
+                    parameters[parameter.name] = parameter
+                    taken.append((parameter.name, number, item))
+        own = list(inspect.signature(function).parameters.values())[len(kinds) :]
+        for parameter in own:
+            parameters[parameter.name] = parameter.replace(kind=parameter.KEYWORD_ONLY)
+        ranks = {"reference": -1, "references": -1}
+        ordered = sorted(parameters.values(), key=lambda item: (item.kind, ranks.get(item.name, 0)))
+        extended = inspect.signature(function).replace(parameters=ordered)
+
+        @wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            unknown = given.keys() - parameters.keys()
+            if unknown:
+                name = min(unknown)
+                message = f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                hint = did_you_mean(name, parameters)
+                raise TypeError(f"{message}. {hint}" if hint else message)
+            values = extended.bind(*args, **given).arguments
+            of_settings: list[dict[str, Any]] = [_empty(kind, without) for kind in kinds]
+            for name, number, item in taken:
+                if name in values:
+                    of_settings[number][item.name] = values[name]
+            settings = [kind(**fields) for kind, fields in zip(kinds, of_settings, strict=True)]
+            others = {item.name: values[item.name] for item in own if item.name in values}
+            return function(*settings, **others)
+
+        call.__signature__ = extended  # type: ignore[attr-defined]
+        call.__doc__ = _documented(inspect.getdoc(function) or "", helps)
+        return call
+
+    return decorate
+
+
+def _parameter(item: Field[Any]) -> inspect.Parameter:
+    """Return a field as a parameter of a function."""
+    known = known_of(item)
+    accepts: Any = known.kind.accepts
+    if known.is_argument and known.is_repeated:
+        accepts = Sequence[accepts]
+    elif known.is_repeated:
+        accepts = accepts | Sequence[accepts]
+    name = item.name
+    if known.is_argument:
+        name = "references" if known.is_repeated else "reference"
+    default = item.default
+    if default is None:
+        accepts = accepts | None
+    if default is MISSING:
+        default = inspect.Parameter.empty
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY if item.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=default,
+        annotation=accepts,
+    )
+
+
+def _empty(kind: type[Settings], without: Collection[str]) -> dict[str, Any]:
+    """Return the required fields that are not arguments."""
+    fields = ordered_fields(kind)
+    return {item.name: "" for item in fields if item.name in without and item.default is MISSING}
+
+
+def _documented(docstring: str, helps: Sequence[str]) -> str:
+    """Return a docstring with the arguments that come from settings."""
+    lines = [fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in helps]
+    listed = "\n".join(["Args:", *lines])
+    before, args, after = docstring.partition("Args:")
+    if args:
+        return f"{before}{listed}{after}"
+    before, raises, after = docstring.partition("Raises:")
+    return f"{before.rstrip()}\n\n{listed}\n\n{raises}{after}".rstrip()

@@ -1,0 +1,324 @@
+"""What the value of a setting may be: a kind for each.
+
+A value comes as the text of a flag, from YAML or from Python. `Kind.read` turns it into the type
+that all later code uses, once. Importing this module loads no library.
+"""
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib import import_module
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ctxextend.errors import ResizeError, did_you_mean
+from ctxextend.runtimes.runtimes import RUNTIME_KEYS, find_runtime
+
+MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
+MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
+UNITS = {"": 1, "k": 1024, "m": 1024**2}
+# Digits in groups of three, with one mark for all groups: ``4,0`` and ``4,096_000`` are none.
+WRITTEN_LENGTH = re.compile(
+    r"([0-9]{1,18}|[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,3}(?:_[0-9]{3}){1,5})([km]?)"
+)
+WRITTEN_FACTOR = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)x")
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of values."""
+
+    must: str  # what a value must be, as a phrase that follows "must be"
+    accepts: Any  # the type of the values that Python callers pass
+    read: Callable[[Any], Any]  # returns the value in its own type; raises ValueError
+    # Names that the shell completes, and that a misspelt value is compared with.
+    names: Callable[[], Collection[str]] = tuple
+    # Whether values are local paths, which recipes state relative to their folder.
+    is_path: bool = False
+    # Of paths: whether a value may also name a bundled checkpoint or one on the Hub.
+    may_be_model: bool = False
+
+
+class Factor(NamedTuple):
+    """A new length as a multiple of the present one: ``4x``."""
+
+    number: Fraction
+
+    def __str__(self) -> str:
+        return f"{float(self.number):g}x"
+
+    def times(self, length: int) -> int:
+        """Return the product with a length.
+
+        Raises:
+            ResizeError: It is not a whole number of tokens.
+        """
+        product = self.number * length
+        if product.denominator == 1 and product >= 1:
+            return int(product)
+        below = math.floor(product)
+        nearest = f"--to {below + 1}"
+        if below:
+            nearest = f"--to {below} or {nearest}"
+        message = f"--to {self} is not a whole number of tokens: the present length is {length}."
+        raise ResizeError(message, f"Use {nearest}.")
+
+
+class TableName(NamedTuple):
+    """A position table of an unknown model type: ``NAME:KEY:RESERVED``."""
+
+    tensor: str  # full name of the tensor
+    config_key: str | None  # config key of its length, with dots for nested configs
+    reserved_rows: int  # rows before position 0
+
+    def __str__(self) -> str:
+        parts = [self.tensor, self.config_key or "", str(self.reserved_rows or "")]
+        return ":".join(parts).rstrip(":")
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("text")
+    return value
+
+
+def _read_path(value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError("text or a path")
+    return os.fspath(value)
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+TEXT = Kind("text", str, _read_text)
+FLAG = Kind("true or false", bool, _read_flag)
+FILE = Kind("a path", str | os.PathLike[str], _read_path, is_path=True)
+# Of a checkpoint or a tokenizer.
+MODEL = Kind("a path", str | os.PathLike[str], _read_path, is_path=True, may_be_model=True)
+OUTPUT = Kind("a path", str | os.PathLike[str], lambda value: Path(_read_path(value)))
+RECIPE = Kind("a path", str | os.PathLike[str], _read_path)
+
+
+def drawing(*formats: str) -> Kind:
+    """Return the kind of files to draw in, of some formats."""
+
+    def read(value: Any) -> Path:
+        path = Path(_read_path(value))
+        if path.suffix.lower() not in formats:
+            raise ValueError(f"a file name that ends in {' or '.join(formats)}")
+        return path
+
+    return Kind("a path", str | os.PathLike[str], read)
+
+
+def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
+    """Return the kind of integers in a range."""
+
+    def read(value: Any) -> int:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            number = int(value) if isinstance(value, str) else operator.index(value)
+        except (TypeError, ValueError):
+            raise ValueError("an integer") from None
+        if number < minimum:
+            raise ValueError(f"at least {minimum}")
+        if number > maximum:
+            raise ValueError(f"at most {maximum:,}")
+        return number
+
+    return Kind("an integer", int, read)
+
+
+def number(must: str, allows: Callable[[float], bool]) -> Kind:
+    """Return the kind of real numbers that a condition allows."""
+
+    def read(value: Any) -> float:
+        try:
+            if isinstance(value, bool) or not isinstance(value, Real | str):
+                raise TypeError
+            read = float(value)
+        except (TypeError, ValueError):
+            raise ValueError("a number") from None
+        if not (allows(read) and math.isfinite(read)):
+            raise ValueError(must)
+        return read
+
+    return Kind("a number", float, read)
+
+
+POSITIVE = number("positive", lambda value: value > 0)
+WEIGHT = number("at least 0", lambda value: value >= 0)
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of values that are one of some names."""
+    must = f"one of {', '.join(names)}"
+
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError(must)
+        return str(value)
+
+    return Kind(must, str, read, names=lambda: names)
+
+
+def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
+    """Return the kind of lengths in tokens, as a number or written as ``4096`` or ``4k``."""
+    must = "a number of tokens, such as 4096, 4,096, 4k or 1m"
+    tokens = integer(minimum, maximum)
+
+    def read(value: Any) -> int:
+        if not isinstance(value, str):
+            return int(tokens.read(value))
+        written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
+        if written is None:
+            raise ValueError(must)
+        digits = written[1].replace(",", "").replace("_", "")
+        return int(tokens.read(int(digits) * UNITS[written[2]]))
+
+    return Kind(must, int | str, read)
+
+
+def _read_new_length(value: Any) -> int | Factor:
+    if isinstance(value, Factor):
+        return value
+    if isinstance(value, str):
+        written = WRITTEN_FACTOR.fullmatch(value.strip().lower())
+        if written is not None and Fraction(written[1]) > 0:
+            return Factor(Fraction(written[1]))
+    try:
+        return int(length(1, MAX_CONTEXT).read(value))
+    except ValueError as error:
+        if isinstance(value, str) and not WRITTEN_LENGTH.fullmatch(value.strip().lower()):
+            must = "a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x"
+            raise ValueError(must) from None
+        raise error
+
+
+NEW_LENGTH = Kind("a length, such as 4096, 4k or 4x", int | str, _read_new_length)
+
+
+def _read_method(value: Any) -> Any:
+    choice_type = import_module("ctxextend.tables.choice").MethodChoice
+    if isinstance(value, choice_type):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("text, such as linear or bands:gain=1.2")
+    return import_module("ctxextend.tables.method_parser").parse_method(value)
+
+
+def _table_methods() -> Collection[str]:
+    names: Collection[str] = import_module("ctxextend.tables.method_names").table_method_names()
+    return names
+
+
+def _all_methods() -> Collection[str]:
+    names = import_module("ctxextend.tables.method_names")
+    return tuple(dict.fromkeys([*names.table_method_names(), *names.rotary_method_names()]))
+
+
+METHOD = Kind("text", str, _read_method, names=_all_methods)
+METHOD_OR_ALL = Kind(
+    "text",
+    str,
+    lambda value: "all" if value == "all" else _read_method(value),
+    names=_all_methods,
+)
+TABLE_METHOD = Kind("text", str, _read_method, names=_table_methods)
+
+
+def _read_model_type(value: Any) -> str:
+    known = import_module("ctxextend.families.known_types")
+    if not isinstance(value, str):
+        raise ValueError("text")
+    if not known.is_known(value):
+        hint = did_you_mean(value, known.known_names())
+        hint = hint or "List supported model types with `ctxextend families`."
+        raise ResizeError(known.describe_unknown(value), hint)
+    return value
+
+
+def _model_types() -> Collection[str]:
+    return sorted(import_module("ctxextend.families.known_types").known_names())
+
+
+MODEL_TYPE = Kind("text", str, _read_model_type, names=_model_types)
+
+
+def _read_subfolder(value: Any) -> str:
+    stays_inside = import_module("ctxextend.checkpoints.filenames").stays_inside
+    if not isinstance(value, str) or not stays_inside(value):
+        raise ValueError("a relative path inside MODEL")
+    return value
+
+
+SUBFOLDER = Kind("text", str, _read_subfolder)
+
+
+def _read_variant(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
+        raise ValueError("letters, digits, - and _, such as fp16")
+    return value
+
+
+VARIANT = Kind("text", str, _read_variant)
+
+
+def _read_device(value: Any) -> str:
+    if not isinstance(value, str) or value.partition(":")[0] not in DEVICES:
+        raise ValueError(f"one of {', '.join(DEVICES)}")
+    return value
+
+
+DEVICE = Kind("text", str, _read_device, names=lambda: DEVICES[:3])
+
+
+def _read_table(value: Any) -> TableName:
+    if isinstance(value, TableName):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("NAME:KEY:RESERVED")
+    tensor, *others = value.split(":")
+    config_key, reserved = [*others, "", ""][:2]
+    if not tensor or len(others) > 2 or not re.fullmatch(r"[0-9]{0,9}", reserved):
+        raise ValueError("NAME:KEY:RESERVED, such as pos.weight:n_positions:2")
+    return TableName(tensor, config_key or None, int(reserved or 0))
+
+
+TABLE = Kind("NAME:KEY:RESERVED", str, _read_table)
+
+
+def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
+    if value == "all" or isinstance(value, tuple):
+        return value  # type: ignore[no-any-return]
+    if re.fullmatch(r"\d+", str(value)):
+        return int(value), int(value) + 1
+    written = re.fullmatch(r"(-?\d+)?:(-?\d+)?", str(value))
+    if written is not None:
+        start = int(written[1]) if written[1] else None
+        stop = int(written[2]) if written[2] else None
+        is_empty = start is not None and stop is not None and 0 <= stop <= start
+        if not is_empty:
+            return start, stop
+    raise ValueError("A:B for rows A to B-1, or all")
+
+
+ROWS = Kind("A:B", str, _read_rows)
+
+
+def _read_engine(value: Any) -> str:
+    return find_runtime(str(value).lower()).key
+
+
+ENGINE = Kind("text", str, _read_engine, names=lambda: RUNTIME_KEYS)

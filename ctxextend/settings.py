@@ -1,0 +1,1101 @@
+"""The settings of all commands, each declared once.
+
+A field says what a setting is: its kind, default, flag, help and heading. The flags of the command
+line, the keyword arguments of Python and the keys of recipes all follow from the fields, and so
+does the check of a value, when the settings are created.
+"""
+
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from ctxextend import kinds
+from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
+from ctxextend.kinds import Factor, Kind, TableName
+
+if TYPE_CHECKING:
+    from ctxextend.tables.choice import MethodChoice
+
+# Headings of --help, in order.
+OPTIONS = "Options"
+TEXT = "Text"
+MEASURES = "Measures"
+TRAINING = "Training"
+OUTPUT = "Output"
+ADVANCED = "Advanced"  # options that few need: only --help-all lists them
+HEADINGS = (OPTIONS, TEXT, MEASURES, TRAINING, OUTPUT, ADVANCED)
+
+ALL_MEASURES = ("position", "context", "effective", "retrieval")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+TRAINABLE = {
+    "new": "the new rows of the position table",
+    "positions": "the position table",
+    "all-but-positions": "all weights except the position table",
+    "all": "all weights",
+}
+FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
+MIN_WINDOW = 8  # minimum window length in tokens
+NO_POSITIONS = "none"  # the scheme of a conversion that removes rotary positions
+# The scheme of a conversion that keeps positions, and attends in windows.
+ATTENTION_WINDOWS = "window"
+SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NO_POSITIONS)  # of a conversion
+# Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
+DEFAULT_THETA = 1000.0
+# Default attention window of a conversion; docs/convert.md has the measurements.
+DEFAULT_ATTENTION_WINDOW = 256
+MIN_ATTENTION_WINDOW = 4  # transformers' classes fail with 2 on an input of one token
+TUNING_SECONDS = 60
+
+
+Kept = TypeVar("Kept", bound="Settings")
+
+
+class Setting(NamedTuple):
+    """What is known of a setting, besides its name and default, which its field has."""
+
+    kind: Kind
+    help: str
+    metavar: str = ""  # of its value, in --help
+    heading: str = OPTIONS
+    flag: str = ""  # such as ``--output -o``; empty: the name of the field
+    shown: str | bool = True  # the default that --help shows; True: that of the field
+    is_repeated: bool = False  # whether it has several values, a tuple
+    is_argument: bool = False  # whether it is an argument of the command, not an option
+    in_cli: bool = True  # whether it is a flag
+    in_python: bool = True  # whether it is a keyword argument
+    in_recipe: bool = True  # whether it is a key of recipes
+    depends_on_machine: bool = False  # recipes do not state it
+
+
+def setting(
+    kind: Kind,
+    help: str,
+    metavar: str = "",
+    *,
+    default: Any = None,
+    kw_only: bool = True,
+    **known: Any,
+) -> Any:
+    """Return the field of a setting.
+
+    Args:
+        kind, help, metavar: As in `Setting`.
+        default: The value if it is not given; ``MISSING`` if it must be.
+        kw_only: Whether it is not a positional argument of the settings.
+        known: Other fields of `Setting`.
+    """
+    facts = Setting(kind, help, metavar, **known)
+    return field(default=default, kw_only=kw_only, metadata={"setting": facts})
+
+
+def known_of(item: Field[Any]) -> Setting:
+    """Return what is known of the setting that a field declares."""
+    known: Setting = item.metadata["setting"]
+    return known
+
+
+def flag_of(item: Field[Any]) -> str:
+    """Return the flag or argument of the setting that a field declares."""
+    known = known_of(item)
+    if known.is_argument:
+        return known.metavar
+    names = known.flag or flag_name(item.name)
+    return names.partition(" ")[0]
+
+
+class Rule(NamedTuple):
+    """Settings that exclude or need each other."""
+
+    names: tuple[str, ...]  # of the settings; errors are about the first
+    is_broken: Callable[[Any], bool]
+    message: str  # with the values of settings in braces
+    hint: str = "Remove one of them."
+
+
+def excludes(one: str, other: str, why: str = "") -> Rule:
+    """Return the rule that two settings cannot be used together; `why` is a clause."""
+    message = f"{flag_name(one)} cannot be used with {flag_name(other)}{why}."
+    return Rule((one, other), lambda given: _has(given, one) and _has(given, other), message)
+
+
+def requires(one: str, other: str) -> Rule:
+    """Return the rule that a setting is only used with another one."""
+
+    def is_broken(given: Any) -> bool:
+        return _has(given, one) and not _has(given, other)
+
+    message = f"{flag_name(one)} requires {flag_name(other)}."
+    hint = f"Add {flag_name(other)}, or remove {flag_name(one)}."
+    return Rule((one, other), is_broken, message, hint)
+
+
+def _only_with(name: str, scheme: str) -> Rule:
+    """Return the rule that a setting applies to one scheme of a conversion."""
+    return Rule(
+        (name, "scheme"),
+        lambda given: _has(given, name) and given.scheme != scheme,
+        f"{flag_name(name)} applies to --scheme {scheme}, not to --scheme {{scheme}}.",
+        f"Remove {flag_name(name)}.",
+    )
+
+
+def _has(settings: Any, name: str) -> bool:
+    """Whether a setting is given."""
+    value = getattr(settings, name)
+    return value is not None and value is not False and value != ()
+
+
+class Settings:
+    """Base class of settings: reads each value as its kind, and checks the rules."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    rules: ClassVar[Sequence[Rule]] = ()
+
+    if TYPE_CHECKING:  # any value: it is read as the kind of its field
+
+        def __init__(self, *values: Any, **named: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        errors = list[ResizeError]()
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is None or value is item.default:
+                if item.default is MISSING:
+                    errors.append(ResizeError(f"{flag_of(item)} is missing.", None, item.name))
+                else:
+                    object.__setattr__(self, item.name, item.default)
+                continue
+            try:
+                object.__setattr__(self, item.name, _read(item, value))
+            except ResizeError as error:
+                for found in (error, *error.others):
+                    found.setting = found.setting or item.name
+                    errors.append(found)
+        invalid = {error.setting for error in errors}
+        for rule in self.rules:
+            if invalid.isdisjoint(rule.names) and rule.is_broken(self):
+                message = rule.message.format_map(vars(self))
+                errors.append(ResizeError(message, rule.hint, rule.names[0]))
+        raise_first(errors)
+
+
+def declared(kind: type[Kept]) -> type[Kept]:
+    """Make a class of settings a frozen dataclass; its arguments may have any type."""
+    return dataclass(frozen=True)(kind)
+
+
+def _read(item: Field[Any], value: Any) -> Any:
+    """Return the value of a setting in its own type.
+
+    Raises:
+        ResizeError: It is not one, or one of several is not; `others` has further errors.
+    """
+    known = known_of(item)
+    if not known.is_repeated:
+        return _read_one(item, value)
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes | os.PathLike)
+    values = list[Any]()
+    errors = list[ResizeError]()
+    for one in value if is_several else (value,):
+        try:
+            values.append(_read_one(item, one))
+        except ResizeError as error:
+            errors += [error, *error.others]
+    raise_first(errors)
+    return tuple(values)
+
+
+def _read_one(item: Field[Any], value: Any) -> Any:
+    kind = known_of(item).kind
+    try:
+        return kind.read(value)
+    except ValueError as error:
+        shown = value if isinstance(value, str) and value else repr(value)
+        message = f"{flag_of(item)} must be {error}, got {shown:.100}."
+        hint = did_you_mean(str(value), kind.names()) if kind.names() else ""
+        raise ResizeError(message, hint or None, item.name) from None
+
+
+@declared
+class CheckpointRef(Settings):
+    """A reference to a checkpoint."""
+
+    source: str = setting(
+        kinds.MODEL,
+        "Folder, file, Hub id or bundled tiny-gpt2.",
+        "MODEL",
+        default=MISSING,
+        is_argument=True,
+        kw_only=False,
+    )
+    revision: str | None = setting(
+        kinds.TEXT, "Branch, tag or commit on the Hub.", "REV", heading=ADVANCED
+    )
+    subfolder: str | None = setting(
+        kinds.SUBFOLDER, "Subfolder of MODEL that contains the checkpoint.", "DIR", heading=ADVANCED
+    )
+    variant: str | None = setting(
+        kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME", heading=ADVANCED
+    )
+    model_type: str | None = setting(
+        kinds.MODEL_TYPE, "Override the model type in config.json.", "TYPE", heading=ADVANCED
+    )
+    table: TableName | None = setting(
+        kinds.TABLE,
+        "Position table of an unknown model type: tensor, dotted config key of its length, rows "
+        "before position 0.",
+        "NAME:KEY:RESERVED",
+        heading=ADVANCED,
+    )
+    tokenizer: str | None = setting(
+        kinds.MODEL, "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.", "NAME", heading=ADVANCED
+    )
+    trained_length: int | None = setting(
+        kinds.length(1),
+        "First trained length, if the config misstates it (rotary).",
+        "L",
+        heading=ADVANCED,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        excludes("table", "model_type"),
+        excludes("table", "trained_length"),
+    )
+
+    def resize_command(self, **flags: Any) -> str:
+        """Return the command that resizes it, with the flags that are not None."""
+        words = ["ctxextend", "resize", self.source]
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None and not known_of(item).is_argument:
+                words += [flag_of(item), str(value)]
+        for name, value in flags.items():
+            if value is not None:
+                words += [flag_name(name), str(value)]
+        return shlex.join(words)
+
+
+@declared
+class Saving(Settings):
+    """Where an output is saved."""
+
+    output: Path | None = setting(
+        kinds.OUTPUT,
+        "Output folder or GGUF file.",
+        "DIR",
+        flag="--output -o",
+        heading=OUTPUT,
+        shown="<name>-<N>",
+        in_recipe=False,
+    )
+    force: bool = setting(
+        kinds.FLAG,
+        "Replace an existing checkpoint folder.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+    )
+    dry_run: bool = setting(
+        kinds.FLAG,
+        "Print the plan and write nothing.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+        in_python=False,
+    )
+
+
+@declared
+class Writing(Saving):
+    """How `resize` and `convert` train and write an output; recipes state none of it."""
+
+    train: tuple[str, ...] = setting(
+        kinds.FILE,
+        "Then train on this text; requires --steps.",
+        "TEXT",
+        default=(),
+        is_repeated=True,
+        in_recipe=False,
+    )
+    steps: int | None = setting(
+        kinds.integer(),
+        "Optimizer steps (other settings: use train or run).",
+        "N",
+        in_recipe=False,
+    )
+    link: bool = setting(
+        kinds.FLAG,
+        "Link unchanged weights files instead of copying them.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+    )
+    verify: bool = setting(
+        kinds.FLAG,
+        "Verify the output before moving it into place.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        requires("train", "steps"),
+        requires("steps", "train"),
+        excludes("verify", "train"),
+        excludes("link", "train", ", which writes all weights"),
+    )
+
+    @property
+    def training(self) -> "Train | None":
+        """The training after a resize or conversion."""
+        if self.steps is None:
+            return None
+        return Train(self.train, self.steps)
+
+
+@declared
+class Resize(Writing):
+    """How to resize a position table."""
+
+    # New context length in usable positions, ≥ 1, without reserved rows. A factor of the present
+    # length becomes a number in `Plan.settings`.
+    to: int | Factor = setting(
+        kinds.NEW_LENGTH,
+        "New context length, e.g. 4096, 4k, 1m or 4x.",
+        "N",
+        default=MISSING,
+        kw_only=False,
+    )
+    # None is `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE` are
+    # allowed.
+    method: "MethodChoice | None" = setting(
+        kinds.METHOD,
+        "E.g. linear or bands:gain=1.2 (see methods).",
+        "NAME",
+        shown="auto",
+        kw_only=False,
+    )
+    tune: tuple[str, ...] = setting(
+        kinds.FILE,
+        "Train the rows of the table on this text.",
+        "TEXT",
+        default=(),
+        is_repeated=True,
+        in_recipe=False,
+    )
+    budget: int | None = setting(
+        kinds.integer(),
+        "With --tune: seconds for it.",
+        "S",
+        shown=str(TUNING_SECONDS),
+        in_recipe=False,
+    )
+    # Positions at the start that the method does not change; None is the method's default.
+    keep_first: int | None = setting(
+        kinds.integer(0, kinds.MAX_CONTEXT),
+        "Keep the first K rows.",
+        "K",
+        shown="0; stretch: 20",
+    )
+    part: str | None = setting(
+        kinds.TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
+    )
+    engine: str | None = setting(
+        kinds.ENGINE,
+        "Make it right in vllm, llama.cpp, ...",
+        "ENGINE",
+        flag="--for",
+        in_recipe=False,
+    )
+    fix_limits: bool = setting(
+        kinds.FLAG, "Make all length limits agree with the table.", default=False
+    )
+    edit_only: bool = setting(
+        kinds.FLAG,
+        "Write the edited small files, and no weights.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        *Writing.rules,
+        requires("budget", "tune"),
+        excludes("edit_only", "train", ", which needs weights"),
+        excludes("edit_only", "verify", ", which needs weights"),
+        excludes("link", "edit_only", ", which writes no weights"),
+        excludes("train", "tune", ", which trains the position table"),
+        excludes("edit_only", "tune", ", which trains the position table"),
+        excludes("link", "tune", ", which trains the position table"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        method = self.method
+        if method is None:
+            return
+        default = method.facts.keep_first or 0
+        if method.keep_first != default:  # it is one of the settings in the method's text
+            if self.keep_first not in (None, method.keep_first):
+                message = f"--keep-first {self.keep_first} contradicts --method {method}."
+                raise ResizeError(message, "Remove one of them.", "keep_first")
+            object.__setattr__(self, "keep_first", method.keep_first)
+            object.__setattr__(self, "method", replace(method, keep_first=default))
+        method.keeping(self.keep_first or 0)
+
+    @cached_property
+    def choice(self) -> "MethodChoice":
+        """The requested method with all of its settings."""
+        choice = self.method
+        if choice is None:
+            choice = import_module("ctxextend.tables.method_parser").default_choice()
+        if self.keep_first is None:
+            return choice
+        return choice.keeping(self.keep_first)
+
+    @property
+    def positions(self) -> int:
+        """The new context length; only if `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
+
+    @property
+    def method_flags(self) -> tuple[str, ...]:
+        """Flags that were passed and apply only when new rows are created."""
+        flags = []
+        if self.method is not None and self.method.name != "truncate":
+            flags.append("--method")
+        if self.keep_first:
+            flags.append("--keep-first")
+        return tuple(flags)
+
+
+@declared
+class Convert(Writing):
+    """How to convert a model to another position scheme, or to attention windows."""
+
+    # ``rotary`` or ``alibi`` instead of learned positions, ``none`` instead of rotary ones, or
+    # ``window`` for learned positions and attention to tokens near by.
+    scheme: str = setting(
+        kinds.choice(*SCHEMES),
+        "rotary, alibi, window or none.",
+        "NAME",
+        default=MISSING,
+        kw_only=False,
+    )
+    to: int | Factor | None = setting(
+        kinds.NEW_LENGTH,
+        "New context length, e.g. 4096, 4k or 4x.",
+        "N",
+        shown="unchanged",
+        kw_only=False,
+    )
+    # The slowest frequency turns once in about 2 pi x theta tokens.
+    theta: float | None = setting(
+        kinds.number("above 1", lambda value: value > 1),
+        "Base of the rotary frequencies.",
+        "T",
+        shown=f"{DEFAULT_THETA:g}",
+    )
+    # Half of them on either side, next to the token itself; even.
+    attention_window: int | None = setting(
+        kinds.length(MIN_ATTENTION_WINDOW),
+        "With window: tokens each attends to.",
+        "W",
+        shown=str(DEFAULT_ATTENTION_WINDOW),
+    )
+    method: "MethodChoice | None" = setting(
+        kinds.TABLE_METHOD, "With window: method of new rows.", "NAME", shown="copy"
+    )
+    # For heads that the new model type does not have.
+    encoder_only: bool = setting(
+        kinds.FLAG, "Drop the head, if it cannot be converted.", default=False
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        *Writing.rules,
+        Rule(
+            ("scheme", "to"),
+            lambda given: given.to is None and given.scheme != NO_POSITIONS,
+            "--scheme {scheme} requires --to.",
+            "Add the context length of the output: --to N.",
+        ),
+        _only_with("theta", "rotary"),
+        _only_with("attention_window", ATTENTION_WINDOWS),
+        _only_with("method", ATTENTION_WINDOWS),
+        Rule(
+            ("encoder_only", "scheme"),
+            lambda given: given.encoder_only and given.scheme == NO_POSITIONS,
+            "--encoder-only cannot be used with --scheme none, which keeps all weights.",
+            "Remove --encoder-only.",
+        ),
+        Rule(
+            ("attention_window",),
+            lambda given: (given.attention_window or 0) % 2 == 1,
+            "--attention-window must be even, got {attention_window}: half of it is on either "
+            "side.",
+            "Use an even number.",
+        ),
+        Rule(
+            ("attention_window", "to"),
+            lambda given: isinstance(given.to, int) and (given.attention_window or 0) > given.to,
+            "--attention-window {attention_window} is above --to {to}.",
+            "Lower it, or use ctxextend resize, which attends to all.",
+        ),
+    )
+
+    @property
+    def half_window(self) -> int:
+        """Tokens that each one attends to on either side; only with a window."""
+        assert self.attention_window is not None
+        return self.attention_window // 2
+
+    @property
+    def positions(self) -> int:
+        """The context length of the output; only if `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
+
+
+DATA = "Text file, folder or hf:OWNER/NAME."
+
+
+@declared
+class Reading(Settings):
+    """How `evaluate`, `compare` and `train` read text, and what they compute on."""
+
+    text_field: str = setting(
+        kinds.TEXT, "Name of the text field or column.", "KEY", default="text", heading=ADVANCED
+    )
+    # bf16 with ``auto`` if the accelerator supports it, else fp32
+    precision: str = setting(
+        kinds.choice(*PRECISIONS),
+        "auto, fp32, bf16 or fp16.",
+        "P",
+        default="auto",
+        heading=ADVANCED,
+    )
+    # Of masks and needles; in training, of data order, masking and positions.
+    seed: int = setting(kinds.integer(0), "Random seed.", "S", default=0, heading=ADVANCED)
+    device: str | None = setting(
+        kinds.DEVICE,
+        "Device: cpu, cuda, cuda:1 or mps.",
+        "NAME",
+        heading=ADVANCED,
+        shown="GPU, else CPU",
+        depends_on_machine=True,
+    )
+    # By default as ``OMP_NUM_THREADS`` says, else one for small models and all CPUs for others.
+    threads: int | None = setting(
+        kinds.integer(),
+        "CPU threads.",
+        "N",
+        heading=ADVANCED,
+        shown="depends on the model",
+        depends_on_machine=True,
+    )
+
+
+@declared
+class Evaluate(Reading):
+    """How to evaluate a checkpoint at its context length."""
+
+    data: tuple[str, ...] = setting(
+        kinds.FILE, DATA, "PATH", default=(), heading=TEXT, is_repeated=True, kw_only=False
+    )
+    search: str | None = setting(
+        kinds.FILE,
+        "Folder of a search set, as in BEIR.",
+        "DIR",
+        heading=TEXT,
+    )
+    base: str | None = setting(
+        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
+    )
+    no_base: bool = setting(
+        kinds.FLAG, "Skip the base checkpoint.", default=False, heading=MEASURES
+    )
+    # By default doublings up to the model's length.
+    length: tuple[int, ...] = setting(
+        kinds.length(MIN_WINDOW),
+        "Context length.",
+        "L",
+        default=(),
+        heading=MEASURES,
+        shown="128, 256, ...",
+        is_repeated=True,
+    )
+    tokens: int = setting(
+        kinds.integer(), "Maximum number of tokens to use.", "T", default=65_536, heading=TEXT
+    )
+    batch_size: int | None = setting(
+        kinds.integer(),
+        "Windows per batch.",
+        "B",
+        heading=ADVANCED,
+        shown="up to 4,096 tokens",
+    )
+    # ``position``: loss by position; ``context``: loss by context length; ``effective``: how far
+    # it reads; ``retrieval``: document retrieval.
+    measure: tuple[str, ...] = setting(
+        kinds.choice(*ALL_MEASURES),
+        f"{', '.join(ALL_MEASURES)}.",
+        "NAME",
+        default=(),
+        heading=MEASURES,
+        shown="all that apply",
+        is_repeated=True,
+    )
+    budget: int = setting(
+        kinds.integer(),
+        "Time for --measure effective.",
+        "SECONDS",
+        default=120,
+        heading=MEASURES,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        excludes("no_base", "base"),
+        Rule(
+            ("no_base", "measure"),
+            lambda given: given.no_base and "retrieval" in given.measure,
+            "--no-base cannot be used with --measure retrieval, which requires the base "
+            "checkpoint.",
+        ),
+        Rule(
+            ("measure", "data"),
+            lambda given: bool(given.measure) and not given.data,
+            "--measure applies to text.",
+            "Pass files or folders: --data book.txt --data articles.jsonl.",
+        ),
+        Rule(
+            ("data", "search", "measure"),
+            lambda given: not (given.data or given.search or given.measure),
+            "No text given.",
+            "Pass files or folders: --data book.txt --data articles.jsonl.",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "measure", tuple(dict.fromkeys(self.measure)))
+
+    @property
+    def measures_effective_only(self) -> bool:
+        """Whether only the effective length is measured, which needs no base."""
+        return self.measure == ("effective",)
+
+
+@declared
+class Train(Reading):
+    """How to fine-tune a checkpoint."""
+
+    data: tuple[str, ...] = setting(
+        kinds.FILE,
+        DATA,
+        "PATH",
+        default=MISSING,
+        is_repeated=True,
+        kw_only=False,
+    )
+    steps: int = setting(
+        kinds.integer(),
+        "Optimizer steps.",
+        "N",
+        default=MISSING,
+        heading=TRAINING,
+        kw_only=False,
+    )
+    # By default as many as `steps` need, and at least 1.3 million.
+    tokens: int | None = setting(
+        kinds.integer(), "Maximum number of tokens of --data to read.", in_cli=False
+    )
+    eval_data: tuple[str, ...] = setting(
+        kinds.FILE,
+        "Held-out text.",
+        "PATH",
+        default=(),
+        heading=ADVANCED,
+        shown="5 % of --data",
+        is_repeated=True,
+    )
+    seq_len: int | None = setting(
+        kinds.length(MIN_WINDOW),
+        "Sequence length in positions.",
+        "L",
+        heading=TRAINING,
+        shown="all",
+    )
+    window: int | None = setting(
+        kinds.length(MIN_WINDOW),
+        "Tokens per window, placed at random.",
+        "W",
+        heading=ADVANCED,
+        shown="L",
+    )
+    # Together with the text in between.
+    window_skip: bool = setting(
+        kinds.FLAG,
+        "Skip positions once in each window (PoSE).",
+        default=False,
+        heading=ADVANCED,
+    )
+    # By default the table; with fixed sinusoids ``all-but-positions``, and with rotary positions,
+    # which have no rows, ``all``.
+    trainable: str | None = setting(
+        kinds.choice(*TRAINABLE),
+        "new, positions, all-but-positions, all.",
+        "P",
+        heading=TRAINING,
+        shown="by table",
+    )
+    lora: int | None = setting(
+        kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=TRAINING
+    )
+    save_adapter: bool = setting(
+        kinds.FLAG,
+        "Save a PEFT adapter instead of merged weights.",
+        default=False,
+        heading=ADVANCED,
+    )
+    lr: float | None = setting(
+        kinds.POSITIVE,
+        "Peak learning rate.",
+        "X",
+        heading=TRAINING,
+        shown="set by --trainable",
+    )
+    weight_decay: float = setting(kinds.WEIGHT, "AdamW's weight decay.", default=0.0, in_cli=False)
+    batch_size: int = setting(
+        kinds.integer(), "Sequences per step (all devices).", "B", default=8, heading=TRAINING
+    )
+    per_device_batch_size: int | None = setting(
+        kinds.integer(), "Micro-batch size; by default as memory allows.", in_cli=False
+    )
+    eval_every: int | None = setting(
+        kinds.integer(), "Evaluate every K steps.", "K", heading=ADVANCED, shown="N/4"
+    )
+    save_every: int | None = setting(
+        kinds.integer(), "Save every K steps.", "K", heading=ADVANCED, shown="N/10"
+    )
+    save: str = setting(
+        kinds.choice("best", "last"),
+        "best (by held-out loss) or last.",
+        "WHAT",
+        default="best",
+        heading=ADVANCED,
+    )
+    report_to: str = setting(
+        kinds.TEXT, "Log to tensorboard, wandb, ...", "NAME", default="none", heading=ADVANCED
+    )
+    # The teacher.
+    base: str | None = setting(
+        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
+    )
+    # Besides another objective. By default 4 in language models that were converted, 5 in
+    # contrastive training, else 0. Where only the table of a language model is trained, it is the
+    # share of distillation, from 0 to 1: by default 1 in windows that the base can read, else 0.
+    distill: float | None = setting(
+        kinds.WEIGHT,
+        "Weight of distillation from the base.",
+        "W",
+        heading=ADVANCED,
+        shown="by model",
+    )
+    # ``passages``: find a document by one of its passages; ``pairs``: find the positive of an
+    # anchor in .jsonl or .tsv files (anchor, positive and maybe negative).
+    contrastive: str | None = setting(
+        kinds.choice("passages", "pairs"),
+        "Train encoders to find texts: passages or pairs.",
+        "BY",
+        heading=ADVANCED,
+    )
+    dtype: str | None = setting(
+        kinds.choice(*PRECISIONS[1:]),
+        "Output dtype: fp32, bf16 or fp16.",
+        "T",
+        heading=ADVANCED,
+        shown="as in MODEL",
+    )
+    fsdp: bool = setting(
+        kinds.FLAG,
+        "Shard the model across processes (torchrun).",
+        default=False,
+        heading=ADVANCED,
+        depends_on_machine=True,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        Rule(
+            ("data",),
+            lambda given: given.data == (),
+            "No training text.",
+            "Pass some with --data, such as --data book.txt.",
+        ),
+        requires("window_skip", "window"),
+        Rule(
+            ("window", "seq_len"),
+            lambda given: bool(given.seq_len and given.window and given.window > given.seq_len),
+            "--window must be at most --seq-len {seq_len}, got {window}.",
+            "Lower --window, or remove it.",
+        ),
+        excludes("window_skip", "contrastive"),
+        Rule(
+            ("batch_size", "contrastive"),
+            lambda given: given.contrastive is not None and given.batch_size < 2,
+            "--batch-size must be at least 2 to compare texts, got {batch_size}.",
+            "Raise --batch-size.",
+        ),
+        Rule(
+            ("lora", "trainable"),
+            lambda given: given.lora is not None and given.trainable == "all",
+            "--lora trains adapters instead of all weights, so it cannot be used with "
+            "--trainable all.",
+        ),
+        requires("save_adapter", "lora"),
+        excludes("save_adapter", "dtype"),
+        Rule(
+            ("per_device_batch_size", "batch_size"),
+            lambda given: given.batch_size % (given.per_device_batch_size or 1) != 0,
+            "--batch-size must be a multiple of --per-device-batch-size "
+            "{per_device_batch_size}, got {batch_size}.",
+            "Change one of them: a step consists of whole micro-batches.",
+        ),
+    )
+
+    @property
+    def trains_weights(self) -> bool:
+        """Whether parameters other than position tables are trained."""
+        return self.lora is not None or self.trainable in ("all-but-positions", "all")
+
+    @property
+    def compares_tables(self) -> bool:
+        """Whether only position rows are trained, by distillation or in windows.
+
+        Held-out text is then read whole, to tell which table reads long texts better.
+        """
+        is_only_table = self.trainable in ("new", "positions") and self.lora is None
+        is_distilled = self.window is not None or bool(self.distill)
+        return is_only_table and is_distilled and not self.contrastive
+
+    @property
+    def trained_text(self) -> str:
+        """What is trained, as text; `trainable` is set."""
+        text = TRAINABLE[str(self.trainable)]
+        if not self.lora:
+            return text
+        adapters = f"adapters of rank {self.lora}"
+        if self.trainable in FROZEN:
+            return adapters
+        return f"{text} and {adapters}"
+
+
+@declared
+class Compare(Evaluate):
+    """How to compare methods on a model, or several models; without text, on Python's docs."""
+
+    models: tuple[str, ...] = setting(
+        kinds.MODEL,
+        "Model as in evaluate, or several, to compare side by side.",
+        "MODEL",
+        default=(),
+        is_repeated=True,
+        is_argument=True,
+        in_recipe=False,
+        kw_only=False,
+    )
+    to: int | Factor | None = setting(
+        kinds.NEW_LENGTH, "New context length, e.g. 4096, 4k, 1m or 4x.", "N", kw_only=False
+    )
+    # ``all``: every method with its defaults
+    method: "tuple[MethodChoice | str, ...]" = setting(
+        kinds.METHOD_OR_ALL,
+        "Method, e.g. stretch:keep-first=5.",
+        "NAME",
+        default=(),
+        heading=MEASURES,
+        shown="all",
+        is_repeated=True,
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (
+        Rule(
+            ("to", "length"),
+            lambda given: isinstance(given.to, int) and max(given.length, default=0) > given.to,
+            "--length {length[0]} is more than --to {to}.",
+            "Use a larger --to.",
+        ),
+        Rule(
+            ("to", "models"),
+            lambda given: given.to is not None and len(given.models) > 1,
+            "--to is for one MODEL, got several.",
+            "Remove it to compare them as they are.",
+        ),
+        Rule(
+            ("method", "models"),
+            lambda given: given.method != () and len(given.models) > 1,
+            "--method is for one MODEL, got several.",
+            "Remove it to compare them as they are.",
+        ),
+        Rule(
+            ("to", "models", "length"),
+            lambda given: given.to is None and len(given.models) < 2,
+            "--to is missing.",
+            "Pass a longer context length, such as --to 4x.",
+        ),
+        Rule(
+            ("to",),
+            lambda given: isinstance(given.to, int) and given.to < MIN_WINDOW,
+            f"--to must be at least {MIN_WINDOW} to compare methods, got {{to}}.",
+            "Use a larger --to.",
+        ),
+        Rule(
+            ("data", "search", "models"),
+            lambda given: len(given.models) > 1 and not (given.data or given.search),
+            "compare needs text for several models, and --data is missing.",
+            "Add --data TEXT.",
+        ),
+    )
+
+
+@declared
+class Run(Saving):
+    """How a training run or a recipe is run, and where its output is saved."""
+
+    output: Path | None = setting(
+        kinds.OUTPUT,
+        "Output folder.",
+        "DIR",
+        flag="--output -o",
+        heading=OUTPUT,
+        shown="<name>-trained",
+        in_recipe=False,
+    )
+    resume: bool = setting(
+        kinds.FLAG,
+        "Resume an interrupted training run.",
+        default=False,
+        heading=OUTPUT,
+        in_recipe=False,
+    )
+
+
+@declared
+class RunRecipe(Run):
+    """Which recipe to run."""
+
+    recipe: str = setting(
+        kinds.RECIPE,
+        "Recipe file, or a name from `ctxextend recipes`.",
+        "RECIPE",
+        default=MISSING,
+        is_argument=True,
+        kw_only=False,
+    )
+    changes: tuple[str, ...] = setting(
+        kinds.TEXT,
+        "Override a value of the recipe.",
+        "KEY=VALUE",
+        default=(),
+        flag="--set",
+        is_repeated=True,
+    )
+
+
+@declared
+class Figures(Settings):
+    """The files that a measurement is drawn in."""
+
+    report: Path | None = setting(
+        kinds.drawing(".html"), "Write an HTML report.", "FILE.html", heading=OUTPUT
+    )
+    plot: Path | None = setting(
+        kinds.drawing(".png", ".svg", ".pdf"),
+        "Write a figure: .png, .svg or .pdf.",
+        "FILE",
+        heading=OUTPUT,
+    )
+
+
+@declared
+class Inspect(Figures):
+    """What to show of checkpoints."""
+
+    models: tuple[str, ...] = setting(
+        kinds.MODEL,
+        "Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids.",
+        "MODEL",
+        default=MISSING,
+        is_repeated=True,
+        is_argument=True,
+        kw_only=False,
+    )
+    # Ends of a slice, or ``all``.
+    rows: tuple[int | None, int | None] | str | None = setting(
+        kinds.ROWS, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
+    )
+    check: bool = setting(
+        kinds.FLAG, "Print only the verdict; exit 3 if limits disagree.", default=False
+    )
+    format: str | None = setting(
+        kinds.choice("github"),
+        "With --check: annotations of a GitHub workflow.",
+        "github",
+        heading=OUTPUT,
+        shown=False,
+    )
+    part: str | None = setting(
+        kinds.TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
+    )
+
+    rules: ClassVar[Sequence[Rule]] = (requires("format", "check"), excludes("format", "rows"))
+
+
+@declared
+class Verify(Settings):
+    """What to verify a checkpoint against, and how."""
+
+    resized: str = setting(
+        kinds.MODEL,
+        "Resized or converted checkpoint: folder, weights or GGUF file, or Hub id.",
+        "MODEL",
+        default=MISSING,
+        is_argument=True,
+        kw_only=False,
+    )
+    base: str | None = setting(
+        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml", kw_only=False
+    )
+    method: "MethodChoice | None" = setting(
+        kinds.METHOD, "How it was resized.", "NAME", shown="from ctxextend.yaml"
+    )
+    to: int | Factor | None = setting(
+        kinds.NEW_LENGTH, "Its context length.", "N", shown="from ctxextend.yaml"
+    )
+    deep: bool = setting(
+        kinds.FLAG, "Also run both in transformers and compare outputs.", default=False
+    )
+
+
+# The steps of a recipe by their names in it.
+STEPS: Mapping[str, type[Settings]] = {
+    "convert": Convert,
+    "resize": Resize,
+    "train": Train,
+    "evaluate": Evaluate,
+}
+
+
+def ordered_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
+    """Yield the fields of settings in the order of all listings: their own, then shared ones."""
+    declared = {item.name: item for item in fields(kind)}
+    for owner in kind.__mro__:
+        for name in inspect.get_annotations(owner):
+            if name in declared:
+                yield declared.pop(name)
