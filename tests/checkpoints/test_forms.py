@@ -781,36 +781,6 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     assert "AutoModel" not in done.stderr
 
 
-NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
-    "nothing": ({}, {}),
-    "another module": (
-        {"base_model.model.score.weight": torch.ones(2, 8)},
-        {"modules_to_save": ["score"]},
-    ),
-    "an adapter of the table": (
-        {
-            f"base_model.model.transformer.wpe.lora_embedding_{part}": torch.ones(2, OLD)
-            for part in "AB"
-        },
-        {"target_modules": ["wpe"]},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", NO_TABLE)
-def test_resize_of_an_adapter_without_the_table_suggests_the_next_step(
-    kind: str, make_pico: MakePico, tmp_path: Path
-) -> None:
-    tensors, changes = NO_TABLE[kind]
-    base = make_pico("gpt2").folder
-    source = adapter(tmp_path / "adapter", base, tensors, **changes)
-    hint = assert_rejected(CheckpointError, "PEFT adapter", source, model_type="gpt2")
-    if "adapter" in kind:
-        assert "merge_and_unload" in hint
-    else:
-        assert f"Resize {base}" in hint
-
-
 # ---- quantised checkpoints
 
 

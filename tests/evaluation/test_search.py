@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
 
 import ctxextend
-from ctxextend.errors import DataError, ResizeError
+from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import TokensRead
@@ -23,7 +23,7 @@ from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
 from ctxextend.settings import Evaluate
-from tests.helpers.trainings import invoke, make_encoder, make_source
+from tests.helpers.trainings import invoke, make_encoder
 from tests.helpers.word_tokenizer import text_of
 
 SEARCH = Path("sets", "words")
@@ -417,13 +417,6 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
     (SEARCH / file).write_text(text)
     with pytest.raises(DataError, match=message):
         ctxextend.evaluate("tiny-gpt2", search=SEARCH)
-
-
-def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "gpt2", "gpt2")
-    message = "does not apply to .*, a causal language model. Pass text with --data"
-    with pytest.raises(ResizeError, match=message):
-        ctxextend.evaluate(source, search=SEARCH)
 
 
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:

@@ -644,16 +644,6 @@ def test_resize_states_the_scaling_next_to_a_copied_length() -> None:
     assert load_config("out")["rope_type"] == "yarn"
 
 
-def test_resize_adds_the_length_that_copied_settings_need() -> None:
-    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
-    outer = {"rope_scaling": {"type": "default"}, "rope_theta": 10_000.0}
-    make_nested("source", "llava", {"model_type": "llama", **flat}, outer)
-    done = resize(8 * K)
-    assert done.exit_code == 0, done.stderr
-    assert config_of("out")["max_position_embeddings"] == 8 * K
-    assert load_config("out")["rope_type"] == "yarn"
-
-
 def test_inspect_refuses_other_settings_around_a_text_config() -> None:
     text = {"model_type": "llama", **SIZES, "max_position_embeddings": 4 * K}
     outer = {"rope_scaling": yarn(4.0, 4 * K)}

@@ -221,14 +221,6 @@ def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
         assert "--model-type TYPE" in text
 
 
-def test_resize_of_an_unknown_type_with_frequencies_in_its_weights_offers_no_tensor() -> None:
-    angles = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}
-    write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS | angles)
-    text = unwrapped(invoke("resize", "mine", "--to", NEW).stderr)
-    assert "Its positions are rotary (the tensors have inv_freq)" in text
-    assert "--tensor" not in text
-
-
 def test_resize_of_an_unknown_type_offers_no_tensors_of_layers() -> None:
     tensors = {name.replace(".0.", ".1."): value.clone() for name, value in PROJECTIONS.items()}
     write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS | tensors)

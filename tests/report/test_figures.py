@@ -465,13 +465,6 @@ def bars_of(values: dict[str, Estimate]) -> Any:
     return axes
 
 
-def test_bar_plot_breaks_a_bar_whose_interval_is_long() -> None:
-    small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
-    axes = bars_of({**small, "d": Estimate(0.15, 0.03, 9, 9)})
-    assert 0.0246 < axes.get_xlim()[1] < 0.1
-    assert ticks(axes.texts) == ["/", "/", "0.150 ± 0.069"]
-
-
 @pytest.mark.parametrize(
     ("means", "broken"),
     [
@@ -510,21 +503,6 @@ def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut_on_either_side() -> N
         *_, number = ticks(axes.texts)
         assert ticks(axes.texts)[:2] == ["/", "/"]
         assert number.endswith(" ± 6.9")
-
-
-def test_comparison_figure_writes_best_and_unchanged() -> None:
-    found = comparison(("linear", "copy"))
-    deltas, costs, *_ = panels(comparison_figure(found))
-    assert ticks(deltas.texts) == ["best"]
-    assert ticks(costs.texts) == ["unchanged"]
-
-
-def test_comparison_panels_of_encoders_show_retrieval() -> None:
-    titles: list[str] = []
-    for panel in comparison_panels(encoders()):
-        if not panel.is_small:
-            titles += [plot.title for plot in panel.plots]
-    assert titles == ["Delta vs. best", "Retrieval: MRR", "Retrieval: recall@1"]
 
 
 # Output files
