@@ -112,24 +112,23 @@ def page(
 
 def line(run: Run) -> str:
     """Return the line of a run in the table."""
-    model = run.training.trained
-    cost = run.training.cost
+    training = run.training
     losses = run.trained.losses
     changes = run.trained.changes
-    weights = model.trainable
-    if model.lora:
-        weights += f", adapters of rank {model.lora}"
+    weights = training.trainable
+    if training.lora:
+        weights += f", adapters of rank {training.lora}"
     cells = [
         weights,
         f"`{run.method}`",
-        f"{model.parameters:,}",
+        f"{training.parameters:,}",
         NUMBERS.perplexity(run.untrained.losses[MODEL]),
         NUMBERS.perplexity(losses[MODEL]),
         NUMBERS.perplexity(losses[SLIDING]),
         f"x {NUMBERS.perplexity(changes[SLIDING])}",
         f"x {NUMBERS.perplexity(changes[TRUNCATED])}",
-        f"{cost.seconds:.0f} s",
-        size_text(cost.peak_bytes or 0),
+        f"{training.seconds:.0f} s",
+        size_text(training.peak_bytes or 0),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from ctxextend.notes import Note
 
 # For `dataclasses.field(metadata=...)`. {"json": NAME} renames a field in the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
@@ -23,6 +25,8 @@ def to_json(value: Any) -> Any:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _object_of(value)
+    if isinstance(value, Note):
+        return value._asdict()
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):
@@ -56,11 +60,15 @@ def _object_of(value: Any) -> dict[str, Any]:
 class Result:
     """Base class of results: they print as the screen of their command, with a one-line repr."""
 
-    warnings: Sequence[str] = ()
     _repr_names: tuple[str, ...]
 
     def __init_subclass__(cls, shows: tuple[str, ...]) -> None:
         cls._repr_names = shows
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may be wrong; most results have a field of this name instead."""
+        return ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain values that ``--json`` prints, without schema version and command.

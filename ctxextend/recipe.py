@@ -20,7 +20,7 @@ from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import (
-    STEPS,
+    RECIPE_STEPS,
     CheckpointRef,
     Convert,
     Evaluate,
@@ -73,13 +73,13 @@ def _settings_by_key() -> dict[str, tuple[type[Settings], Field[Any]]]:
     """Return the settings of a recipe by key, such as ``train.data``."""
     keys = {item.name: (CheckpointRef, item) for item in recipe_fields(CheckpointRef)}
     settings: dict[str, tuple[type[Settings], Field[Any]]] = {**keys}
-    for step, kind in STEPS.items():
+    for step, kind in RECIPE_STEPS.items():
         settings |= {f"{step}.{item.name}": (kind, item) for item in recipe_fields(kind)}
     return settings
 
 
 SETTINGS = _settings_by_key()
-KEYS = (*SETTINGS, "output", *STEPS, "provenance")
+KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
 PATH_KEYS = {"output": False} | {
@@ -106,7 +106,7 @@ def yaml_text(values: Mapping[str, Any], folder: Path | None = None) -> str:
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values by key, without defaults."""
     values = plain_values(recipe.checkpoint)
-    for step in STEPS:
+    for step in RECIPE_STEPS:
         settings = getattr(recipe, step)
         if settings is not None:
             values[step] = plain_values(settings)
@@ -154,7 +154,7 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
             return [changed(key, item) for item in value]
         if key in PATH_KEYS and isinstance(value, str):
             return change(value, PATH_KEYS[key])
-        if key in (*STEPS, "provenance") and isinstance(value, Mapping):
+        if key in (*RECIPE_STEPS, "provenance") and isinstance(value, Mapping):
             return map_paths(value, change)
         if key == "steps" and isinstance(value, list):
             return [changed("provenance", step) for step in value]
@@ -341,7 +341,7 @@ def parse_recipe(
     errors += _key_errors(entries, no_line)
     ref = _settings(CheckpointRef, "", entries, no_line, errors)
     steps = {}
-    for step, kind in STEPS.items():
+    for step, kind in RECIPE_STEPS.items():
         if step in entries and isinstance(entries[step].value, dict):
             steps[step] = _settings(kind, f"{step}.", entries, entries[step], errors)
     if errors:
@@ -397,7 +397,7 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     parsed = dict(parse_yaml(value or "null", flag, key))
     added = {path: entry for path, entry in parsed.items() if entry.value is not None}
     section = key.partition(".")[0]
-    if added and section in STEPS:
+    if added and section in RECIPE_STEPS:
         changed.setdefault(section, Entry({}, CHANGE, flag))
     changed |= added
     _drop_wrong_provenance(changed, key)
@@ -418,7 +418,7 @@ def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[
     for path, entry in entries.items():
         if path not in KEYS:
             yield entry.error(_unknown(path))
-        elif path in (*STEPS, "provenance") and not isinstance(entry.value, dict):
+        elif path in (*RECIPE_STEPS, "provenance") and not isinstance(entry.value, dict):
             yield entry.error(f"{path} must be a mapping")
     output = entries.get("output")
     if output is not None and not isinstance(output.value, str):
@@ -426,8 +426,8 @@ def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[
     if "resize" in entries and "convert" in entries:
         message = "a recipe either resizes or converts; use one recipe for each"
         yield entries["convert"].error(message)
-    if not any(step in entries for step in STEPS):
-        yield no_line.error(f"no steps: add one or more of {', '.join(STEPS)}")
+    if not any(step in entries for step in RECIPE_STEPS):
+        yield no_line.error(f"no steps: add one or more of {', '.join(RECIPE_STEPS)}")
 
 
 def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
@@ -435,7 +435,7 @@ def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
     values = dict[str, Any]()
     for path, entry in entries.items():
         section, _, key = path.rpartition(".")
-        if key in STEPS:
+        if key in RECIPE_STEPS:
             values[key] = {}
         elif section:
             values[section][key] = entry.value
@@ -479,7 +479,7 @@ def _node_kind(node: Any) -> str:
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
     """Yield a value with its key, and the values in a section as ``section.key``."""
-    if path not in ("", *STEPS) or not isinstance(node, yaml.MappingNode):
+    if path not in ("", *RECIPE_STEPS) or not isinstance(node, yaml.MappingNode):
         yield path, Entry(_NoAliasLoader("").construct_object(node, deep=True), line, name)
         return
     if path:

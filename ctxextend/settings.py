@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,14 +23,17 @@ from ctxextend.kinds import Factor, Kind, TableName
 if TYPE_CHECKING:
     from ctxextend.tables.choice import MethodChoice
 
-# Headings of --help, in order.
-OPTIONS = "Options"
-TEXT = "Text"
-MEASURES = "Measures"
-TRAINING = "Training"
-OUTPUT = "Output"
-ADVANCED = "Advanced"  # options that few need: only --help-all lists them
-HEADINGS = (OPTIONS, TEXT, MEASURES, TRAINING, OUTPUT, ADVANCED)
+
+class Heading(StrEnum):
+    """The headings of --help, in order."""
+
+    OPTIONS = "Options"
+    TEXT = "Text"
+    MEASURES = "Measures"
+    TRAINING = "Training"
+    OUTPUT = "Output"
+    ADVANCED = "Advanced"  # options that few need: only --help-all lists them
+
 
 ALL_MEASURES = ("position", "context", "effective", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -41,10 +45,10 @@ TRAINABLE = {
 }
 FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
 MIN_WINDOW = 8  # minimum window length in tokens
-NO_POSITIONS = "none"  # the scheme of a conversion that removes rotary positions
+WITHOUT_POSITIONS = "none"  # the scheme of a conversion that removes rotary positions
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
-SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NO_POSITIONS)  # of a conversion
+SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, WITHOUT_POSITIONS)  # of a conversion
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
 # Default attention window of a conversion; docs/convert.md has the measurements.
@@ -56,13 +60,13 @@ TUNING_SECONDS = 60
 Kept = TypeVar("Kept", bound="Settings")
 
 
-class Setting(NamedTuple):
+class Option(NamedTuple):
     """What is known of a setting, besides its name and default, which its field has."""
 
     kind: Kind
     help: str
     metavar: str = ""  # of its value, in --help
-    heading: str = OPTIONS
+    heading: str = Heading.OPTIONS
     flag: str = ""  # such as ``--output -o``; empty: the name of the field
     shown: str | bool = True  # the default that --help shows; True: that of the field
     is_repeated: bool = False  # whether it has several values, a tuple
@@ -85,18 +89,18 @@ def setting(
     """Return the field of a setting.
 
     Args:
-        kind, help, metavar: As in `Setting`.
+        kind, help, metavar: As in `Option`.
         default: The value if it is not given; ``MISSING`` if it must be.
         kw_only: Whether it is not a positional argument of the settings.
-        known: Other fields of `Setting`.
+        known: Other fields of `Option`.
     """
-    facts = Setting(kind, help, metavar, **known)
+    facts = Option(kind, help, metavar, **known)
     return field(default=default, kw_only=kw_only, metadata={"setting": facts})
 
 
-def known_of(item: Field[Any]) -> Setting:
+def known_of(item: Field[Any]) -> Option:
     """Return what is known of the setting that a field declares."""
-    known: Setting = item.metadata["setting"]
+    known: Option = item.metadata["setting"]
     return known
 
 
@@ -109,7 +113,7 @@ def flag_of(item: Field[Any]) -> str:
     return names.partition(" ")[0]
 
 
-class Rule(NamedTuple):
+class Conflict(NamedTuple):
     """Settings that exclude or need each other."""
 
     names: tuple[str, ...]  # of the settings; errors are about the first
@@ -118,13 +122,13 @@ class Rule(NamedTuple):
     hint: str = "Remove one of them."
 
 
-def excludes(one: str, other: str, why: str = "") -> Rule:
+def excludes(one: str, other: str, why: str = "") -> Conflict:
     """Return the rule that two settings cannot be used together; `why` is a clause."""
     message = f"{flag_name(one)} cannot be used with {flag_name(other)}{why}."
-    return Rule((one, other), lambda given: _has(given, one) and _has(given, other), message)
+    return Conflict((one, other), lambda given: _has(given, one) and _has(given, other), message)
 
 
-def requires(one: str, other: str) -> Rule:
+def requires(one: str, other: str) -> Conflict:
     """Return the rule that a setting is only used with another one."""
 
     def is_broken(given: Any) -> bool:
@@ -132,12 +136,12 @@ def requires(one: str, other: str) -> Rule:
 
     message = f"{flag_name(one)} requires {flag_name(other)}."
     hint = f"Add {flag_name(other)}, or remove {flag_name(one)}."
-    return Rule((one, other), is_broken, message, hint)
+    return Conflict((one, other), is_broken, message, hint)
 
 
-def _only_with(name: str, scheme: str) -> Rule:
+def _only_with(name: str, scheme: str) -> Conflict:
     """Return the rule that a setting applies to one scheme of a conversion."""
-    return Rule(
+    return Conflict(
         (name, "scheme"),
         lambda given: _has(given, name) and given.scheme != scheme,
         f"{flag_name(name)} applies to --scheme {scheme}, not to --scheme {{scheme}}.",
@@ -152,10 +156,10 @@ def _has(settings: Any, name: str) -> bool:
 
 
 class Settings:
-    """Base class of settings: reads each value as its kind, and checks the rules."""
+    """Base class of settings: reads each value as its kind, and checks the conflicts."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    rules: ClassVar[Sequence[Rule]] = ()
+    conflicts: ClassVar[Sequence[Conflict]] = ()
 
     if TYPE_CHECKING:  # any value: it is read as the kind of its field
 
@@ -178,10 +182,10 @@ class Settings:
                     found.setting = found.setting or item.name
                     errors.append(found)
         invalid = {error.setting for error in errors}
-        for rule in self.rules:
-            if invalid.isdisjoint(rule.names) and rule.is_broken(self):
-                message = rule.message.format_map(vars(self))
-                errors.append(ResizeError(message, rule.hint, rule.names[0]))
+        for conflict in self.conflicts:
+            if invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
+                message = conflict.message.format_map(vars(self))
+                errors.append(ResizeError(message, conflict.hint, conflict.names[0]))
         raise_first(errors)
 
 
@@ -197,29 +201,23 @@ def _read(item: Field[Any], value: Any) -> Any:
         ResizeError: It is not one, or one of several is not; `others` has further errors.
     """
     known = known_of(item)
-    if not known.is_repeated:
-        return _read_one(item, value)
-    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes | os.PathLike)
+    is_one = not isinstance(value, Iterable) or isinstance(value, str | bytes | os.PathLike)
     values = list[Any]()
     errors = list[ResizeError]()
-    for one in value if is_several else (value,):
+    for one in value if known.is_repeated and not is_one else (value,):
         try:
-            values.append(_read_one(item, one))
+            values.append(known.kind.read(one))
         except ResizeError as error:
             errors += [error, *error.others]
+        except ValueError as error:
+            shown = one if isinstance(one, str) and one else repr(one)
+            message = f"{flag_of(item)} must be {error}, got {shown:.100}."
+            hint = did_you_mean(str(one), known.kind.names())
+            errors.append(ResizeError(message, hint or None, item.name))
     raise_first(errors)
-    return tuple(values)
-
-
-def _read_one(item: Field[Any], value: Any) -> Any:
-    kind = known_of(item).kind
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        shown = value if isinstance(value, str) and value else repr(value)
-        message = f"{flag_of(item)} must be {error}, got {shown:.100}."
-        hint = did_you_mean(str(value), kind.names()) if kind.names() else ""
-        raise ResizeError(message, hint or None, item.name) from None
+    if known.is_repeated:
+        return tuple(values)
+    return values[0]
 
 
 @declared
@@ -227,7 +225,7 @@ class CheckpointRef(Settings):
     """A reference to a checkpoint."""
 
     source: str = setting(
-        kinds.MODEL,
+        kinds.CHECKPOINT,
         "Folder, file, Hub id or bundled tiny-gpt2.",
         "MODEL",
         default=MISSING,
@@ -235,35 +233,44 @@ class CheckpointRef(Settings):
         kw_only=False,
     )
     revision: str | None = setting(
-        kinds.TEXT, "Branch, tag or commit on the Hub.", "REV", heading=ADVANCED
+        kinds.ANY_TEXT, "Branch, tag or commit on the Hub.", "REV", heading=Heading.ADVANCED
     )
     subfolder: str | None = setting(
-        kinds.SUBFOLDER, "Subfolder of MODEL that contains the checkpoint.", "DIR", heading=ADVANCED
+        kinds.SUBFOLDER,
+        "Subfolder of MODEL that contains the checkpoint.",
+        "DIR",
+        heading=Heading.ADVANCED,
     )
     variant: str | None = setting(
-        kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME", heading=ADVANCED
+        kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME", heading=Heading.ADVANCED
     )
     model_type: str | None = setting(
-        kinds.MODEL_TYPE, "Override the model type in config.json.", "TYPE", heading=ADVANCED
+        kinds.MODEL_TYPE,
+        "Override the model type in config.json.",
+        "TYPE",
+        heading=Heading.ADVANCED,
     )
     table: TableName | None = setting(
         kinds.TABLE,
         "Position table of an unknown model type: tensor, dotted config key of its length, rows "
         "before position 0.",
         "NAME:KEY:RESERVED",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     tokenizer: str | None = setting(
-        kinds.MODEL, "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.", "NAME", heading=ADVANCED
+        kinds.CHECKPOINT,
+        "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.",
+        "NAME",
+        heading=Heading.ADVANCED,
     )
     trained_length: int | None = setting(
         kinds.length(1),
         "First trained length, if the config misstates it (rotary).",
         "L",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
+    conflicts: ClassVar[Sequence[Conflict]] = (
         excludes("table", "model_type"),
         excludes("table", "trained_length"),
     )
@@ -286,11 +293,11 @@ class Saving(Settings):
     """Where an output is saved."""
 
     output: Path | None = setting(
-        kinds.OUTPUT,
+        kinds.OUTPUT_PATH,
         "Output folder or GGUF file.",
         "DIR",
         flag="--output -o",
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         shown="<name>-<N>",
         in_recipe=False,
     )
@@ -298,14 +305,14 @@ class Saving(Settings):
         kinds.FLAG,
         "Replace an existing checkpoint folder.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
     )
     dry_run: bool = setting(
         kinds.FLAG,
         "Print the plan and write nothing.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
         in_python=False,
     )
@@ -333,18 +340,18 @@ class Writing(Saving):
         kinds.FLAG,
         "Link unchanged weights files instead of copying them.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
     )
     verify: bool = setting(
         kinds.FLAG,
         "Verify the output before moving it into place.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
+    conflicts: ClassVar[Sequence[Conflict]] = (
         requires("train", "steps"),
         requires("steps", "train"),
         excludes("verify", "train"),
@@ -404,7 +411,7 @@ class Resize(Writing):
         shown="0; stretch: 20",
     )
     part: str | None = setting(
-        kinds.TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
+        kinds.ANY_TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
     )
     engine: str | None = setting(
         kinds.ENGINE,
@@ -420,12 +427,12 @@ class Resize(Writing):
         kinds.FLAG,
         "Write the edited small files, and no weights.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
-        *Writing.rules,
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        *Writing.conflicts,
         requires("budget", "tune"),
         excludes("edit_only", "train", ", which needs weights"),
         excludes("edit_only", "verify", ", which needs weights"),
@@ -518,31 +525,31 @@ class Convert(Writing):
         kinds.FLAG, "Drop the head, if it cannot be converted.", default=False
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
-        *Writing.rules,
-        Rule(
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        *Writing.conflicts,
+        Conflict(
             ("scheme", "to"),
-            lambda given: given.to is None and given.scheme != NO_POSITIONS,
+            lambda given: given.to is None and given.scheme != WITHOUT_POSITIONS,
             "--scheme {scheme} requires --to.",
             "Add the context length of the output: --to N.",
         ),
         _only_with("theta", "rotary"),
         _only_with("attention_window", ATTENTION_WINDOWS),
         _only_with("method", ATTENTION_WINDOWS),
-        Rule(
+        Conflict(
             ("encoder_only", "scheme"),
-            lambda given: given.encoder_only and given.scheme == NO_POSITIONS,
+            lambda given: given.encoder_only and given.scheme == WITHOUT_POSITIONS,
             "--encoder-only cannot be used with --scheme none, which keeps all weights.",
             "Remove --encoder-only.",
         ),
-        Rule(
+        Conflict(
             ("attention_window",),
             lambda given: (given.attention_window or 0) % 2 == 1,
             "--attention-window must be even, got {attention_window}: half of it is on either "
             "side.",
             "Use an even number.",
         ),
-        Rule(
+        Conflict(
             ("attention_window", "to"),
             lambda given: isinstance(given.to, int) and (given.attention_window or 0) > given.to,
             "--attention-window {attention_window} is above --to {to}.",
@@ -563,7 +570,7 @@ class Convert(Writing):
         return self.to
 
 
-DATA = "Text file, folder or hf:OWNER/NAME."
+TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
 
 
 @declared
@@ -571,7 +578,11 @@ class Reading(Settings):
     """How `evaluate`, `compare` and `train` read text, and what they compute on."""
 
     text_field: str = setting(
-        kinds.TEXT, "Name of the text field or column.", "KEY", default="text", heading=ADVANCED
+        kinds.ANY_TEXT,
+        "Name of the text field or column.",
+        "KEY",
+        default="text",
+        heading=Heading.ADVANCED,
     )
     # bf16 with ``auto`` if the accelerator supports it, else fp32
     precision: str = setting(
@@ -579,15 +590,15 @@ class Reading(Settings):
         "auto, fp32, bf16 or fp16.",
         "P",
         default="auto",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     # Of masks and needles; in training, of data order, masking and positions.
-    seed: int = setting(kinds.integer(0), "Random seed.", "S", default=0, heading=ADVANCED)
+    seed: int = setting(kinds.integer(0), "Random seed.", "S", default=0, heading=Heading.ADVANCED)
     device: str | None = setting(
         kinds.DEVICE,
         "Device: cpu, cuda, cuda:1 or mps.",
         "NAME",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="GPU, else CPU",
         depends_on_machine=True,
     )
@@ -596,7 +607,7 @@ class Reading(Settings):
         kinds.integer(),
         "CPU threads.",
         "N",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="depends on the model",
         depends_on_machine=True,
     )
@@ -607,19 +618,25 @@ class Evaluate(Reading):
     """How to evaluate a checkpoint at its context length."""
 
     data: tuple[str, ...] = setting(
-        kinds.FILE, DATA, "PATH", default=(), heading=TEXT, is_repeated=True, kw_only=False
+        kinds.FILE,
+        TEXT_HELP,
+        "PATH",
+        default=(),
+        heading=Heading.TEXT,
+        is_repeated=True,
+        kw_only=False,
     )
     search: str | None = setting(
         kinds.FILE,
         "Folder of a search set, as in BEIR.",
         "DIR",
-        heading=TEXT,
+        heading=Heading.TEXT,
     )
     base: str | None = setting(
-        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
+        kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
     )
     no_base: bool = setting(
-        kinds.FLAG, "Skip the base checkpoint.", default=False, heading=MEASURES
+        kinds.FLAG, "Skip the base checkpoint.", default=False, heading=Heading.MEASURES
     )
     # By default doublings up to the model's length.
     length: tuple[int, ...] = setting(
@@ -627,18 +644,22 @@ class Evaluate(Reading):
         "Context length.",
         "L",
         default=(),
-        heading=MEASURES,
+        heading=Heading.MEASURES,
         shown="128, 256, ...",
         is_repeated=True,
     )
     tokens: int = setting(
-        kinds.integer(), "Maximum number of tokens to use.", "T", default=65_536, heading=TEXT
+        kinds.integer(),
+        "Maximum number of tokens to use.",
+        "T",
+        default=65_536,
+        heading=Heading.TEXT,
     )
     batch_size: int | None = setting(
         kinds.integer(),
         "Windows per batch.",
         "B",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="up to 4,096 tokens",
     )
     # ``position``: loss by position; ``context``: loss by context length; ``effective``: how far
@@ -648,7 +669,7 @@ class Evaluate(Reading):
         f"{', '.join(ALL_MEASURES)}.",
         "NAME",
         default=(),
-        heading=MEASURES,
+        heading=Heading.MEASURES,
         shown="all that apply",
         is_repeated=True,
     )
@@ -657,24 +678,24 @@ class Evaluate(Reading):
         "Time for --measure effective.",
         "SECONDS",
         default=120,
-        heading=MEASURES,
+        heading=Heading.MEASURES,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
+    conflicts: ClassVar[Sequence[Conflict]] = (
         excludes("no_base", "base"),
-        Rule(
+        Conflict(
             ("no_base", "measure"),
             lambda given: given.no_base and "retrieval" in given.measure,
             "--no-base cannot be used with --measure retrieval, which requires the base "
             "checkpoint.",
         ),
-        Rule(
+        Conflict(
             ("measure", "data"),
             lambda given: bool(given.measure) and not given.data,
             "--measure applies to text.",
             "Pass files or folders: --data book.txt --data articles.jsonl.",
         ),
-        Rule(
+        Conflict(
             ("data", "search", "measure"),
             lambda given: not (given.data or given.search or given.measure),
             "No text given.",
@@ -698,7 +719,7 @@ class Train(Reading):
 
     data: tuple[str, ...] = setting(
         kinds.FILE,
-        DATA,
+        TEXT_HELP,
         "PATH",
         default=MISSING,
         is_repeated=True,
@@ -709,7 +730,7 @@ class Train(Reading):
         "Optimizer steps.",
         "N",
         default=MISSING,
-        heading=TRAINING,
+        heading=Heading.TRAINING,
         kw_only=False,
     )
     # By default as many as `steps` need, and at least 1.3 million.
@@ -721,7 +742,7 @@ class Train(Reading):
         "Held-out text.",
         "PATH",
         default=(),
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="5 % of --data",
         is_repeated=True,
     )
@@ -729,14 +750,14 @@ class Train(Reading):
         kinds.length(MIN_WINDOW),
         "Sequence length in positions.",
         "L",
-        heading=TRAINING,
+        heading=Heading.TRAINING,
         shown="all",
     )
     window: int | None = setting(
         kinds.length(MIN_WINDOW),
         "Tokens per window, placed at random.",
         "W",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="L",
     )
     # Together with the text in between.
@@ -744,7 +765,7 @@ class Train(Reading):
         kinds.FLAG,
         "Skip positions once in each window (PoSE).",
         default=False,
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     # By default the table; with fixed sinusoids ``all-but-positions``, and with rotary positions,
     # which have no rows, ``all``.
@@ -752,51 +773,59 @@ class Train(Reading):
         kinds.choice(*TRAINABLE),
         "new, positions, all-but-positions, all.",
         "P",
-        heading=TRAINING,
+        heading=Heading.TRAINING,
         shown="by table",
     )
     lora: int | None = setting(
-        kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=TRAINING
+        kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=Heading.TRAINING
     )
     save_adapter: bool = setting(
         kinds.FLAG,
         "Save a PEFT adapter instead of merged weights.",
         default=False,
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     lr: float | None = setting(
-        kinds.POSITIVE,
+        kinds.ABOVE_ZERO,
         "Peak learning rate.",
         "X",
-        heading=TRAINING,
+        heading=Heading.TRAINING,
         shown="set by --trainable",
     )
     weight_decay: float = setting(kinds.WEIGHT, "AdamW's weight decay.", default=0.0, in_cli=False)
     batch_size: int = setting(
-        kinds.integer(), "Sequences per step (all devices).", "B", default=8, heading=TRAINING
+        kinds.integer(),
+        "Sequences per step (all devices).",
+        "B",
+        default=8,
+        heading=Heading.TRAINING,
     )
     per_device_batch_size: int | None = setting(
         kinds.integer(), "Micro-batch size; by default as memory allows.", in_cli=False
     )
     eval_every: int | None = setting(
-        kinds.integer(), "Evaluate every K steps.", "K", heading=ADVANCED, shown="N/4"
+        kinds.integer(), "Evaluate every K steps.", "K", heading=Heading.ADVANCED, shown="N/4"
     )
     save_every: int | None = setting(
-        kinds.integer(), "Save every K steps.", "K", heading=ADVANCED, shown="N/10"
+        kinds.integer(), "Save every K steps.", "K", heading=Heading.ADVANCED, shown="N/10"
     )
     save: str = setting(
         kinds.choice("best", "last"),
         "best (by held-out loss) or last.",
         "WHAT",
         default="best",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     report_to: str = setting(
-        kinds.TEXT, "Log to tensorboard, wandb, ...", "NAME", default="none", heading=ADVANCED
+        kinds.ANY_TEXT,
+        "Log to tensorboard, wandb, ...",
+        "NAME",
+        default="none",
+        heading=Heading.ADVANCED,
     )
     # The teacher.
     base: str | None = setting(
-        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
+        kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
     )
     # Besides another objective. By default 4 in language models that were converted, 5 in
     # contrastive training, else 0. Where only the table of a language model is trained, it is the
@@ -805,7 +834,7 @@ class Train(Reading):
         kinds.WEIGHT,
         "Weight of distillation from the base.",
         "W",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="by model",
     )
     # ``passages``: find a document by one of its passages; ``pairs``: find the positive of an
@@ -814,45 +843,45 @@ class Train(Reading):
         kinds.choice("passages", "pairs"),
         "Train encoders to find texts: passages or pairs.",
         "BY",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
     )
     dtype: str | None = setting(
         kinds.choice(*PRECISIONS[1:]),
         "Output dtype: fp32, bf16 or fp16.",
         "T",
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         shown="as in MODEL",
     )
     fsdp: bool = setting(
         kinds.FLAG,
         "Shard the model across processes (torchrun).",
         default=False,
-        heading=ADVANCED,
+        heading=Heading.ADVANCED,
         depends_on_machine=True,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
-        Rule(
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        Conflict(
             ("data",),
             lambda given: given.data == (),
             "No training text.",
             "Pass some with --data, such as --data book.txt.",
         ),
         requires("window_skip", "window"),
-        Rule(
+        Conflict(
             ("window", "seq_len"),
             lambda given: bool(given.seq_len and given.window and given.window > given.seq_len),
             "--window must be at most --seq-len {seq_len}, got {window}.",
             "Lower --window, or remove it.",
         ),
         excludes("window_skip", "contrastive"),
-        Rule(
+        Conflict(
             ("batch_size", "contrastive"),
             lambda given: given.contrastive is not None and given.batch_size < 2,
             "--batch-size must be at least 2 to compare texts, got {batch_size}.",
             "Raise --batch-size.",
         ),
-        Rule(
+        Conflict(
             ("lora", "trainable"),
             lambda given: given.lora is not None and given.trainable == "all",
             "--lora trains adapters instead of all weights, so it cannot be used with "
@@ -860,7 +889,7 @@ class Train(Reading):
         ),
         requires("save_adapter", "lora"),
         excludes("save_adapter", "dtype"),
-        Rule(
+        Conflict(
             ("per_device_batch_size", "batch_size"),
             lambda given: given.batch_size % (given.per_device_batch_size or 1) != 0,
             "--batch-size must be a multiple of --per-device-batch-size "
@@ -901,7 +930,7 @@ class Compare(Evaluate):
     """How to compare methods on a model, or several models; without text, on Python's docs."""
 
     models: tuple[str, ...] = setting(
-        kinds.MODEL,
+        kinds.CHECKPOINT,
         "Model as in evaluate, or several, to compare side by side.",
         "MODEL",
         default=(),
@@ -919,43 +948,43 @@ class Compare(Evaluate):
         "Method, e.g. stretch:keep-first=5.",
         "NAME",
         default=(),
-        heading=MEASURES,
+        heading=Heading.MEASURES,
         shown="all",
         is_repeated=True,
     )
 
-    rules: ClassVar[Sequence[Rule]] = (
-        Rule(
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        Conflict(
             ("to", "length"),
             lambda given: isinstance(given.to, int) and max(given.length, default=0) > given.to,
             "--length {length[0]} is more than --to {to}.",
             "Use a larger --to.",
         ),
-        Rule(
+        Conflict(
             ("to", "models"),
             lambda given: given.to is not None and len(given.models) > 1,
             "--to is for one MODEL, got several.",
             "Remove it to compare them as they are.",
         ),
-        Rule(
+        Conflict(
             ("method", "models"),
             lambda given: given.method != () and len(given.models) > 1,
             "--method is for one MODEL, got several.",
             "Remove it to compare them as they are.",
         ),
-        Rule(
+        Conflict(
             ("to", "models", "length"),
             lambda given: given.to is None and len(given.models) < 2,
             "--to is missing.",
             "Pass a longer context length, such as --to 4x.",
         ),
-        Rule(
+        Conflict(
             ("to",),
             lambda given: isinstance(given.to, int) and given.to < MIN_WINDOW,
             f"--to must be at least {MIN_WINDOW} to compare methods, got {{to}}.",
             "Use a larger --to.",
         ),
-        Rule(
+        Conflict(
             ("data", "search", "models"),
             lambda given: len(given.models) > 1 and not (given.data or given.search),
             "compare needs text for several models, and --data is missing.",
@@ -969,11 +998,11 @@ class Run(Saving):
     """How a training run or a recipe is run, and where its output is saved."""
 
     output: Path | None = setting(
-        kinds.OUTPUT,
+        kinds.OUTPUT_PATH,
         "Output folder.",
         "DIR",
         flag="--output -o",
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         shown="<name>-trained",
         in_recipe=False,
     )
@@ -981,7 +1010,7 @@ class Run(Saving):
         kinds.FLAG,
         "Resume an interrupted training run.",
         default=False,
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         in_recipe=False,
     )
 
@@ -999,7 +1028,7 @@ class RunRecipe(Run):
         kw_only=False,
     )
     changes: tuple[str, ...] = setting(
-        kinds.TEXT,
+        kinds.ANY_TEXT,
         "Override a value of the recipe.",
         "KEY=VALUE",
         default=(),
@@ -1013,13 +1042,13 @@ class Figures(Settings):
     """The files that a measurement is drawn in."""
 
     report: Path | None = setting(
-        kinds.drawing(".html"), "Write an HTML report.", "FILE.html", heading=OUTPUT
+        kinds.drawing(".html"), "Write an HTML report.", "FILE.html", heading=Heading.OUTPUT
     )
     plot: Path | None = setting(
         kinds.drawing(".png", ".svg", ".pdf"),
         "Write a figure: .png, .svg or .pdf.",
         "FILE",
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
     )
 
 
@@ -1028,7 +1057,7 @@ class Inspect(Figures):
     """What to show of checkpoints."""
 
     models: tuple[str, ...] = setting(
-        kinds.MODEL,
+        kinds.CHECKPOINT,
         "Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids.",
         "MODEL",
         default=MISSING,
@@ -1038,7 +1067,7 @@ class Inspect(Figures):
     )
     # Ends of a slice, or ``all``.
     rows: tuple[int | None, int | None] | str | None = setting(
-        kinds.ROWS, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
+        kinds.ROW_RANGE, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
     )
     check: bool = setting(
         kinds.FLAG, "Print only the verdict; exit 3 if limits disagree.", default=False
@@ -1047,14 +1076,17 @@ class Inspect(Figures):
         kinds.choice("github"),
         "With --check: annotations of a GitHub workflow.",
         "github",
-        heading=OUTPUT,
+        heading=Heading.OUTPUT,
         shown=False,
     )
     part: str | None = setting(
-        kinds.TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
+        kinds.ANY_TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
     )
 
-    rules: ClassVar[Sequence[Rule]] = (requires("format", "check"), excludes("format", "rows"))
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        requires("format", "check"),
+        excludes("format", "rows"),
+    )
 
 
 @declared
@@ -1062,7 +1094,7 @@ class Verify(Settings):
     """What to verify a checkpoint against, and how."""
 
     resized: str = setting(
-        kinds.MODEL,
+        kinds.CHECKPOINT,
         "Resized or converted checkpoint: folder, weights or GGUF file, or Hub id.",
         "MODEL",
         default=MISSING,
@@ -1070,7 +1102,7 @@ class Verify(Settings):
         kw_only=False,
     )
     base: str | None = setting(
-        kinds.MODEL, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml", kw_only=False
+        kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml", kw_only=False
     )
     method: "MethodChoice | None" = setting(
         kinds.METHOD, "How it was resized.", "NAME", shown="from ctxextend.yaml"
@@ -1084,7 +1116,7 @@ class Verify(Settings):
 
 
 # The steps of a recipe by their names in it.
-STEPS: Mapping[str, type[Settings]] = {
+RECIPE_STEPS: Mapping[str, type[Settings]] = {
     "convert": Convert,
     "resize": Resize,
     "train": Train,

@@ -3,7 +3,6 @@ must not wrap, and descriptions of fields.
 """
 
 import ast
-import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -13,17 +12,10 @@ from typing import Any
 import griffe
 from mkdocs.structure.files import File
 
-from ctxextend import recipe
-
 # A block, the lines of output in it, and what separates columns.
 BLOCK = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 OUTPUT = re.compile(r'<span class="go">(.*)</span>')
 GAP = re.compile(r"\S {2,}\S")
-# A function that accepts the fields of settings classes by name, and what its docstring says of
-# them.
-ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
-SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
-DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
 # Flags in code, and short code with a hyphen: browsers break lines after hyphens.
 CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
 FLAG = re.compile(r"(?<=[ \n>])--[a-z-]+")
@@ -86,42 +78,8 @@ def comment(lines: Sequence[str], first: int, last: int) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
-def field_comments(kind: type) -> dict[str, str]:
-    """Return the comment on each field of a dataclass, inherited ones included."""
-    comments = dict[str, str]()
-    for part in reversed(kind.__mro__[:-1]):
-        source = inspect.getsource(part)
-        (definition,) = ast.parse(source).body
-        for node in definition.body:  # type: ignore[attr-defined]
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                comments[node.target.id] = comment(
-                    source.splitlines(), node.lineno, node.end_lineno or node.lineno
-                )
-    return comments
-
-
-def accepted_settings() -> dict[str, dict[str, str]]:
-    """Return the settings that each public function accepts by name, with their comments."""
-    found = dict[str, dict[str, str]]()
-    for path in Path(recipe.__file__).parent.rglob("*.py"):
-        for arguments, function in ACCEPTS.findall(path.read_text("utf-8")):
-            kinds = [
-                kind
-                for name in arguments.split(", ")
-                if isinstance(kind := getattr(recipe, name, None), type)
-            ]
-            for kind in reversed(kinds):  # fields of the first class prevail
-                found.setdefault(function, {}).update(field_comments(kind))
-    return found
-
-
-ACCEPTED = accepted_settings()
-
-
 class Descriptions(griffe.Extension):
-    """Describe fields of dataclasses by their comments, and settings by the fields that they are
-    passed on to.
-    """
+    """Describe fields of dataclasses by their comments."""
 
     def on_attribute_instance(self, *, node: Any, attr: Any, **_: Any) -> None:
         """Set the description of an annotated field."""
@@ -132,17 +90,3 @@ class Descriptions(griffe.Extension):
             text := comment(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno)
         ):
             attr.docstring = griffe.Docstring(text, parent=attr)
-
-    def on_function_instance(self, *, func: Any, **_: Any) -> None:
-        """List all settings in the stub of a function, which has them in its signature."""
-        names = [parameter.name for parameter in func.parameters]
-        if (
-            func.name in ACCEPTED
-            and func.docstring is not None
-            and not {"settings", "ref"} & {*names}
-        ):
-            text = func.docstring.value
-            described = {name for group in DESCRIBED.findall(text) for name in group.split(", ")}
-            names = [name for name in names if name not in described]
-            listed = "\n".join(f"    {name}: {ACCEPTED[func.name].get(name, '')}" for name in names)
-            func.docstring.value = SETTINGS.sub(lambda match: listed, text)

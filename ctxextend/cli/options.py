@@ -17,7 +17,7 @@ from ctxextend import kinds
 from ctxextend.cli.console import Console
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
-from ctxextend.settings import OUTPUT, Figures, Settings, flag_of, known_of, ordered_fields
+from ctxextend.settings import Figures, Heading, Settings, flag_of, known_of, ordered_fields
 
 
 class WrongFlags(typer.BadParameter):
@@ -114,7 +114,7 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
 
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=Heading.OUTPUT)
 ]
 Quiet = Annotated[
     bool,
@@ -122,7 +122,7 @@ Quiet = Annotated[
         "--quiet",
         "-q",
         help="Suppress all stderr output except errors.",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=Heading.OUTPUT,
     ),
 ]
 JSON = inspect.Parameter(

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.cli.console import Console
@@ -27,25 +26,22 @@ def execute(
         TrainingInterrupted: Training was interrupted.
         CtxextendError: As `run_recipe`.
     """
+    from ctxextend.cli.show_result import show_output
     from ctxextend.pipeline import run_recipe
+    from ctxextend.planned import ResizeResult
+    from ctxextend.training.train_result import TrainResult
 
     result = run_recipe(recipe, planned, run, console)
-    if result.resize is not None:
-        console.warning(*result.resize.warnings)
-    if result.training is not None:
-        show_training(console, result.training)
-    if result.output is not None:
-        console.data(str(result.output))
-    is_adapter = recipe.train is not None and recipe.train.save_adapter
-    if result.training is not None and result.evaluation is None and not is_adapter:
-        console.next_steps(*steps_after_training(result.training.output))
+    if isinstance(result.resize, ResizeResult):
+        show_output(console, result.resize)
+    elif isinstance(result.train, TrainResult):
+        show_training(console, result.train)
+        console.data(str(result.train.output))
+        is_adapter = recipe.train is not None and recipe.train.save_adapter
+        if result.evaluate is None and not is_adapter:
+            folder = shlex.quote(str(result.train.output))
+            console.next_steps(f"ctxextend evaluate {folder} --data TEXT")
     return result
-
-
-def steps_after_training(output: Path) -> tuple[str, ...]:
-    """Return commands to run on a trained checkpoint."""
-    folder = shlex.quote(str(output))
-    return (f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
 
 
 def show_training(console: Console, trained: "TrainResult") -> None:

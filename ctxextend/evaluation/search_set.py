@@ -8,7 +8,7 @@ from ctxextend.errors import DataError, one_line
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import JSON_LINES, json_lines, without_surrogates
 
-SUFFIXES = (".jsonl", ".tsv")
+TABLE_SUFFIXES = (".jsonl", ".tsv")
 LAYOUT = "A search set has corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR."
 # Columns of TREC's judgements, of which the second is unused.
 TREC_COLUMNS = 4
@@ -89,7 +89,7 @@ def _find_table(folder: Path, name: str) -> Path:
     Raises:
         DataError: There is none.
     """
-    for suffix in SUFFIXES:
+    for suffix in TABLE_SUFFIXES:
         file = folder / f"{name}{suffix}"
         if file.is_file():
             return file
@@ -103,12 +103,12 @@ def _find_judgements(folder: Path) -> Path:
         DataError: There are none, or several splits and none is called test.
     """
     splits = dict[str, Path]()
-    for suffix in SUFFIXES:
+    for suffix in TABLE_SUFFIXES:
         for file in sorted(folder.glob(f"qrels/*{suffix}")):
             splits[file.stem] = file
     if "test" in splits:
         return splits["test"]
-    for suffix in SUFFIXES:
+    for suffix in TABLE_SUFFIXES:
         file = folder / f"qrels{suffix}"
         if file.is_file():
             return file

@@ -17,7 +17,7 @@ from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.found_table import FoundTable, unstored_table
 from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_names import find_names
+from ctxextend.plan.table_names import match_names, refuse_without_table
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
@@ -135,10 +135,10 @@ def _find_tables(
         CheckpointError: A table is missing.
     """
     matrices = {name: value for name, value in state.items() if value.dim() == 2}
-    try:
-        named = find_names(architecture, matrices, f"This {type(model).__name__}")
-    except CheckpointError as error:
-        raise CheckpointError(error.message, WRAPPER_HINT) from error
+    where = f"This {type(model).__name__}"
+    named = match_names(architecture, matrices, where)
+    if not named:
+        refuse_without_table(architecture, where, hint=WRAPPER_HINT)
     return [_found_table(location, name, matrices) for location, name in named]
 
 

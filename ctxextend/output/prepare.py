@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -13,6 +13,7 @@ from ctxextend.checkpoints.json_edit import delete, edit
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError
+from ctxextend.notes import Note
 from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import (
@@ -24,7 +25,6 @@ from ctxextend.output.record import (
 )
 from ctxextend.plan.buffers import new_buffer
 from ctxextend.plan.choose import read_rows, resize_rows
-from ctxextend.plan.explain import Explanation
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
@@ -33,12 +33,12 @@ from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 
-def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = False) -> Output:
+def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
     """Return the output of a resize, to be written by `write_output`.
 
     Args:
         plan: What changes.
-        explanation: What the model card says about it.
+        notes: What the model card says about it.
         edit_only: Write only edited and created files, and no weights.
 
     Raises:
@@ -46,8 +46,8 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
         MethodError: `edit_only` is set, but the weights change too.
     """
     layouts = weight_layouts(plan)
-    if edit_only:
-        _check_edit_only(layouts)
+    if edit_only and layouts:
+        refuse_weights(list(layouts))
     default_folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
     recipe = partial(_encoded_recipe, plan)
     hashes = placeholders(plan)
@@ -55,7 +55,7 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
         hashes = hashes._replace(fingerprint=None)
     planned_recipe = partial(recipe, hashes=hashes)
     texts = edited_texts(plan, layouts)
-    texts[CARD_FILE] = resize_card(plan, explanation)
+    texts[CARD_FILE] = resize_card(plan, notes)
     contents = {**encode(texts), RECIPE_FILE: planned_recipe(default_folder)}
     return Output(
         source=_without_weights(plan.checkpoint, contents) if edit_only else plan.checkpoint,
@@ -68,15 +68,14 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
     )
 
 
-def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
-    if layouts:
-        raise must_write(list(layouts))
+def refuse_weights(files: Sequence[str]) -> NoReturn:
+    """Refuse weights files that an output of only edited files would lack.
 
-
-def must_write(files: Sequence[str]) -> MethodError:
-    """Return the error for weights files that an output of only edited files would lack."""
+    Raises:
+        MethodError: Always.
+    """
     message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
-    return MethodError(message, "Remove --edit-only.")
+    raise MethodError(message, "Remove --edit-only.")
 
 
 def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:

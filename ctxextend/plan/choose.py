@@ -121,4 +121,5 @@ def _choose(
 
 def _is_mostly_untrained(untrained: UntrainedRows, table: TablePlan) -> bool:
     """Whether training has changed less than half of the rows of a table."""
-    return 2 * untrained.count > table.max_len_before
+    count = len(untrained.random) + len(untrained.zero)
+    return 2 * count > table.max_len_before

@@ -8,6 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
+from ctxextend.notes import METHOD, NOTE, Note
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
@@ -220,6 +221,6 @@ def _limit_kept_rows(
     kept = limit_kept_first(settings.choice, learned).keep_first
     if kept < given:
         settings = replace(settings, keep_first=kept)
-        note = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-        model = model.with_note(note)
+        text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
+        model = model.with_note(Note(METHOD, NOTE, text))
     return model, settings

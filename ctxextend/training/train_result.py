@@ -105,7 +105,7 @@ class TrainingPlan(Result, shows=("source", "trainable", "steps")):
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
     notes: tuple[str, ...]
-    warnings: tuple[str, ...] = field(metadata=not_in_json)
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     dry_run: bool = True
 
     @property

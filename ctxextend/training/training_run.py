@@ -20,7 +20,7 @@ from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values
-from ctxextend.settings import STEPS
+from ctxextend.settings import RECIPE_STEPS
 
 RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
@@ -116,7 +116,7 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
     A run is only resumed with the same ones, except `CHANGEABLE`.
     """
     steps: dict[str, Any] = {"source": recipe.checkpoint}
-    for section in STEPS:
+    for section in RECIPE_STEPS:
         if section != "evaluate":
             steps[section] = getattr(recipe, section)
     settings = dict[str, Any]()

@@ -29,6 +29,7 @@ from ctxextend.errors import size_text
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
+from tests.helpers.notes import text_of, texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 MakePico = Callable[..., pico.Pico]
@@ -245,7 +246,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
     )
-    assert result.planned.explanation.warnings == (warning,)
+    assert texts(result, level="warning") == (warning,)
     files = set(pico.contents(result.output))
     assert files == {SINGLE, "README.md", "ctxextend.yaml"}
     for data in pico.contents(result.output).values():
@@ -599,7 +600,7 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     rows = NEW + 2 if model_type == "roberta" else NEW
     result = resize_and_check(source.folder, source.folder, saved, TABLES[model_type], rows)
 
-    notes = " ".join(result.planned.explanation.notes)
+    notes = text_of(result)
     needs_memory = f"needs {size_text(size)}" in notes
     assert needs_memory == (form == "legacy")
     written = {path.name for path in result.output.glob("*.safetensors")}
@@ -940,7 +941,7 @@ def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
     tensors = {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)}
     pico.add_tensors(source, tensors)
     plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
-    assert plan.warnings == (
+    assert texts(plan, level="warning") == (
         "net.pos_ids [1, 16] may depend on the length too, but is not changed.",
     )
 
@@ -1080,7 +1081,7 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     monkeypatch.chdir(tmp_path)
     plan = plan_resize(folder, to=NEW)
     note = f"config.json has no model_type; detected {model_type} from its tensors."
-    assert note in plan.explanation.notes
+    assert note in texts(plan)
     done = invoke("resize", folder, "--to", NEW, "--dry-run")
     edit = f"config.json: model_type unset -> {model_type} (selects the transformers class)"
     assert edit in unwrapped(done.stdout)
@@ -1092,7 +1093,7 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     assert loaded.config.model_type == model_type
     assert verify(output)
     again = plan_resize(output, to=NEW + 1)
-    for note in again.explanation.notes:
+    for note in texts(again):
         assert "model_type" not in note
     succeed("inspect", folder, "-q")
 

@@ -17,6 +17,7 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
+from tests.helpers.notes import text_of, texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 NEW = 40
@@ -56,7 +57,7 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
     torch.save(content, checkpoint)
     result = resize(checkpoint, to=OLD, output=folder / "out")
     warning = "already has 16 positions: the output is the same weights as safetensors"
-    assert warning in result.warnings[0]
+    assert warning in texts(result, level="warning")[0]
     config: dict[str, Any] = pico.config_of(folder / "out")
     return config
 
@@ -111,10 +112,10 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     untouched = pico.contents(out_dir)
     source = out_dir / "ckpt.pt" if by_file else out_dir
     plan = plan_resize(source, to=NEW)
-    assert "gelu_new" in plan.explanation.notes[0]
+    assert "gelu_new" in text_of(plan, "source")
     assert plan.output.default_folder == Path("out-shakespeare-40")
     assert plan.plan.model_type == "gpt2"
-    assert plan.warnings == ()
+    assert texts(plan, level="warning") == ()
     output = plan.execute().output
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}

@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import build_app, help_sections, summary
-from ctxextend.settings import ADVANCED, HEADINGS, SCHEMES
+from ctxextend.settings import SCHEMES, Heading
 from ctxextend.tables.method_names import rotary_method_names
 from ctxextend.tables.methods import METHODS
 from tests.helpers.terminal import on_terminal
@@ -78,7 +78,7 @@ def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
     last_example = text.rindex(EXAMPLE.findall(text)[-1])
     for group in groups:
         assert text.index(f"\n{group}:\n") > last_example
-    assert groups == [panel for panel in HEADINGS if panel in groups]
+    assert groups == [panel for panel in Heading if panel in groups]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -97,7 +97,7 @@ def test_help_fits_35_lines_and_names_help_all_if_that_lists_more(name: str) -> 
     every = help_of(name, flag="--help-all")
     *shown, last = text.splitlines()
     assert len(shown) < 36
-    if f"\n{ADVANCED}:\n" not in every:
+    if f"\n{Heading.ADVANCED}:\n" not in every:
         assert text == every
         return
     assert last == f"All options: ctxextend {name} --help-all"

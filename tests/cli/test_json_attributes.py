@@ -75,7 +75,7 @@ RESULTS: dict[str, Callable[[], Result]] = {
     f"evaluate gpt-32 {LOSSES}": lambda: ctxextend.evaluate("gpt-32", "book.txt", **SHORT),
     "evaluate root-32 --search search": lambda: ctxextend.evaluate("root-32", search="search"),
     f"compare gpt --to 32 --method copy --method linear {LOSSES}": lambda: ctxextend.compare(
-        "gpt", 32, "book.txt", methods=["copy", "linear"], **SHORT
+        "gpt", 32, "book.txt", method=["copy", "linear"], **SHORT
     ),
     "compare root-32 root --search search": lambda: ctxextend.compare_checkpoints(
         ["root-32", "root"], search="search"

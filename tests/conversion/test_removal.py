@@ -304,9 +304,9 @@ def test_convert_refuses_positions_that_are_not_rotary(
         (
             "gemma3_text",
             GEMMA | {"use_bidirectional_attention": True},
-            "use_bidirectional_attention is true, so it has no causal mask",
+            "with use_bidirectional_attention true has no causal mask",
         ),
-        ("llama", KEYS | {"is_causal": False}, "is_causal is false, so it has no causal mask"),
+        ("llama", KEYS | {"is_causal": False}, "a model with is_causal false has no causal mask"),
     ],
 )
 def test_convert_refuses_configs_that_remove_the_causal_mask(
@@ -319,5 +319,5 @@ def test_convert_refuses_configs_that_remove_the_causal_mask(
 
 def test_convert_refuses_encoders() -> None:
     folder = rotary_configs.save("modernbert")
-    with pytest.raises(UnsupportedModelError, match="modernbert models have no causal mask"):
+    with pytest.raises(UnsupportedModelError, match="model type modernbert has no causal mask"):
         convert(folder, "none")

@@ -22,10 +22,11 @@ from ctxextend import (
 )
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import moved_rows
-from ctxextend.conversion.without_windows import why_no_windows
+from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
+from tests.helpers.notes import text_of
 
 HALF = 6
 WINDOW = 2 * HALF
@@ -161,7 +162,7 @@ def test_convert_to_windows_gives_equal_outputs(
     assert read(output)["architectures"] == [f"{name}{twin}"]
     assert read(output)["attention_window"] == WINDOW
     lacks_pooler = (model_type, head) == ("electra", "Model")
-    assert lacks_pooler == any("Only pooler_output depends" in text for text in result.warnings)
+    assert lacks_pooler == ("Only pooler_output depends" in text_of(result, "tensors"))
     model = load_without_pooler(output) if lacks_pooler else load(output)
     assert_equal_outputs(source, model, HALF)
     # The tokens of all choices attend globally, and outputs of `ForPreTraining` have other names.
@@ -405,8 +406,8 @@ def test_convert_to_windows_names_tensors_that_the_source_lacks(
     result = convert(
         tmp_path / "source", "window", 48, attention_window=WINDOW, output=tmp_path / "out"
     )
-    assert any(f"no values for {missing}" in text for text in result.warnings), result.warnings
-    assert "Outputs depend on random values" in result.planned.explanation.effects
+    assert f"no values for {missing}" in text_of(result, "tensors")
+    assert "Outputs depend on random values" in text_of(result, "untrained")
 
 
 @pytest.mark.parametrize("eos", [[2, 3], None])
@@ -426,9 +427,31 @@ def test_convert_to_windows_states_no_separator_that_is_not_a_token(
 # ---- refusals
 
 
-def test_why_no_windows_is_empty_for_types_with_a_twin() -> None:
-    for model_type in CONFIGS:
-        assert (why_no_windows(model_type) is None) == (model_type != "gpt2")
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("mpnet", "attention depends on relative positions"),
+        ("mbart", "normalise"),
+        ("gpt2", "from left to right"),
+        ("opt", "from left to right"),
+        ("llama", "their positions are rotary"),
+        ("bloom", "their positions are ALiBi"),
+        ("t5", "their positions are relative"),
+        ("pegasus", "their positions are sinusoidal"),
+        ("xlnet", "relative positions"),
+        ("longformer", "already"),
+        ("distilbert", "no class of transformers"),
+    ],
+)
+def test_types_without_windows_are_refused_with_the_reason(model_type: str, reason: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
+        check_has_windows(model_type)
+    assert "ctxextend resize" in (caught.value.hint or "")
+
+
+def test_types_with_a_twin_have_windows_but_gpt2() -> None:
+    for model_type in CONFIGS.keys() - {"gpt2"}:
+        check_has_windows(model_type)
     assert CONFIGS.keys() == SOURCE_TYPES.keys()
 
 

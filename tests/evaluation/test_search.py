@@ -18,7 +18,7 @@ import ctxextend
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import TokensRead
+from ctxextend.evaluation.evaluation_result import Evaluation, TokensRead
 from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
@@ -343,7 +343,7 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
     assert search is not None
 
-    compared = ctxextend.compare(encoder, 32, methods=["linear", "copy"], search=SEARCH)
+    compared = ctxextend.compare(encoder, 32, method=["linear", "copy"], search=SEARCH)
 
     assert compared.metric == "ndcg@10"
     assert compared.base == search.scores["chunks"]["nDCG@10"]
@@ -426,6 +426,6 @@ def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: 
     with pytest.raises(DataError, match="judged is not a folder"):
         ctxextend.run(recipe)
     SEARCH.rename(tmp_path / "judged")
-    evaluation = ctxextend.run(recipe).evaluation
-    assert evaluation is not None
+    evaluation = ctxextend.run(recipe).evaluate
+    assert isinstance(evaluation, Evaluation)
     assert evaluation.search is not None

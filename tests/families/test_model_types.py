@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from ctxextend import CheckpointError, ResizeError, plan_resize, resize
 from ctxextend.json_output import to_json
 from tests.helpers import pico, tiny
+from tests.helpers.notes import text_of
 
 Save = Callable[..., pico.Pico]
 NEW = 40
@@ -89,7 +90,7 @@ def test_plan_resize_edits_all_keys_of_the_length(
     plan = plan_resize(source.folder, to=to)
     values = to_json(plan)
     assert values["config"] == edits
-    notes = "\n".join(plan.explanation.notes)
+    notes = text_of(plan, "source")
     has_note = "short inputs attend to different blocks" in notes
     assert has_note == (model_class == "MraModel")
 
@@ -199,9 +200,8 @@ def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path:
     values = to_json(plan)
     assert values["max_len_before"] is None
     assert values["max_len_after"] is None
-    assert (
-        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs"
-        in plan.explanation.effects
+    assert "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in text_of(
+        plan, "short-inputs"
     )
     output(source, tmp_path)
 

@@ -181,9 +181,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_scaling": {"type": "linear"}},
-            "factor of linear rotary positions must be a number of at le",
+            "factor of linear rotary positions must be a number from 1 to 1,",
         ),
-        ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "at least 1, got 0.5"),
+        ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "000,000, got 0.5"),
         (
             "llama-2",
             {"rope_scaling": {"type": "lineer", "factor": 4}},
@@ -265,7 +265,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (  # transformers uses it, and no default instead of it
             "phi-3-128k",
             {"original_max_position_embeddings": 0},
-            "must be a number of at least 1, got 0.",
+            "must be a number from 1 to 1,000,000,000,000, got 0.",
         ),
     ],
 )

@@ -11,6 +11,7 @@ import transformers
 
 from ctxextend import extend_model, inspect, plan_resize, resize, verify
 from tests.helpers import pico
+from tests.helpers.notes import texts, texts_in
 from tests.helpers.trainings import invoke
 
 # Context lengths: of the saved models, of longer ones and of shorter ones.
@@ -162,7 +163,7 @@ def part_of(kind: str) -> str | None:
 
 
 def planned_notes(folder: Path, to: int = NEW, **settings: Any) -> tuple[str, ...]:
-    return plan_resize(folder, to, **settings).explanation.notes
+    return texts(plan_resize(folder, to, **settings), "generation")
 
 
 # Shorter
@@ -301,7 +302,7 @@ def test_resize_says_where_generation_still_stops(
     before = (folder / file).read_bytes()
     dry_run = invoke("resize", folder, "--to", NEW, "--dry-run")
     done = invoke("resize", folder, "--to", NEW, "-o", tmp_path / "out", "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert expected in note
     assert "--fix-limits" in note
     assert note in dry_run.stderr
@@ -378,7 +379,7 @@ def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> Non
     pico.edit_json(folder / GENERATION, max_length=30)
     output = tmp_path / "out"
     done = invoke("convert", folder, "--scheme", "rotary", "--to", NEW, "-o", output, "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert "still stops at 30 tokens" in note
     assert "--fix-limits" not in note
     assert stated(output, GENERATION)["max_length"] == 30
@@ -407,20 +408,22 @@ def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
 
 
 @pytest.mark.parametrize(
-    ("limits", "remark"),
+    ("limits", "key", "remark"),
     [
         (
             {"max_length": 8},
+            "max_length",
             "generate() stops at 8 tokens, before the context length of 32",
         ),
         (
             {"max_new_tokens": 8, "max_length": 9},
+            "max_new_tokens",
             "generate() stops after 8 new tokens; the context length is 32",
         ),
     ],
 )
 def test_inspect_remarks_where_generation_stops(
-    limits: dict[str, int], remark: str, tmp_path: Path
+    limits: dict[str, int], key: str, remark: str, tmp_path: Path
 ) -> None:
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
@@ -443,7 +446,7 @@ def truncating(tmp_path: Path) -> Path:
 
 def test_truncation_of_a_tokenizer_is_no_generation_limit(truncating: Path) -> None:
     plan = plan_resize(truncating, 40)
-    for note in plan.explanation.notes:
+    for note in texts(plan):
         assert "generate()" not in note
     assert [edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"] == [40]
 

@@ -32,6 +32,7 @@ from tests.helpers.gguf_files import (
     types,
     write_gguf,
 )
+from tests.helpers.notes import texts
 from tests.helpers.pico import LEARNED_METHODS, resize_settings
 
 LONGER = 4 * LENGTH
@@ -459,7 +460,7 @@ def test_resize_says_why_no_method_scales_an_architecture(
         with pytest.raises(MethodError, match=reason):
             resize(base, LONGER, method, output=tmp_path / "out.gguf")
     result = resize(base, LONGER, output=tmp_path / "out.gguf")
-    assert f"No method scales {reason}." in result.planned.explanation.notes
+    assert f"No method scales {reason}." in texts(result, "method")
     assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
 
 
@@ -515,8 +516,8 @@ def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path)
     output = tmp_path / "out.gguf"
     result = resize(base, LONGER, output=output, runtime=runtime)
     assert result.serve == f"llama-server -m {output} -c {LONGER}"
-    assert result.planned.explanation.runtime_notes == (f"Context length {LONGER} in llama.cpp.",)
-    [statement] = result.planned.explanation.runtimes
+    assert f"Reads {LONGER} tokens in llama.cpp." in texts(result, "engine")
+    [statement] = result.planned.runtimes
     assert (statement.name, statement.outcome, statement.length) == ("llama.cpp", "serves", LONGER)
     assert statement.evidence.startswith("https://")
 

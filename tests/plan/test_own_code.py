@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.errors import UnsupportedModelError
 from tests.helpers import pico
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 OLD, NEW = 16, 40
@@ -144,7 +145,7 @@ def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) ->
         "(modeling_x.Model)"
     )
     plan = plan_resize(folder, to=NEW)
-    planned = [note for note in plan.explanation.notes if note.startswith(sentence)]
+    planned = [note for note in texts(plan, "own-code") if note.startswith(sentence)]
     assert planned
     inspected = [note for note in inspect(folder).notes if note.startswith(sentence)]
     assert inspected
@@ -157,7 +158,7 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
     config = {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
     folder = write("llama", config)
     plan = plan_resize(folder, to=NEW)
-    for note in plan.explanation.notes:
+    for note in texts(plan, level="note"):
         assert "auto_map" not in note
 
     pico.edit_json(folder / "config.json", model_type="mine")

@@ -28,6 +28,7 @@ from ctxextend import (
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
+from tests.helpers.notes import text_of, texts
 
 MakePico = Callable[..., pico.Pico]
 
@@ -259,8 +260,7 @@ def test_resize_recipe_records_the_methods_defaults(
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
     written = pico.contents(again.output)
     assert written == pico.contents(out)
-    for warning in again.warnings:
-        assert "No effect" not in warning
+    assert "No effect" not in text_of(again)
 
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
@@ -322,9 +322,9 @@ def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
     warning = f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
-    assert result.warnings[-1] == warning
+    assert texts(result)[-1] == warning
     waves = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves")
-    assert "so do 26 of the 40 rows" in waves.warnings[-1]
+    assert "so do 26 of the 40 rows" in texts(waves)[-1]
 
 
 def test_resize_warns_about_new_rows_that_overflow_the_dtype(
@@ -335,34 +335,34 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
     table = rows.half()[:, None].repeat(1, pico.WIDTH)
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out")
-    assert result.warnings[-1] == f"24 new rows of {WPE} overflow F16 to infinity."
+    assert texts(result)[-1] == f"24 new rows of {WPE} overflow F16 to infinity."
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"method": "linear"}, f"{MOVED}; beyond 16, "),
+        ({"method": "linear"}, f"{MOVED}."),
         (
             {"method": "linear", "keep_first": 3},
-            f"{MOVED} (the first 3 rows are kept); beyond 16, ",
+            f"{MOVED} (the first 3 rows are kept).",
         ),
         (
             {"method": "sinusoidal:scope=all"},
-            "Learned rows are replaced, so outputs for short inputs change too; ",
+            "Learned rows are replaced, so outputs for short inputs change too.",
         ),
         (
             {"method": "sinusoidal:scope=all", "keep_first": 3},
-            "inputs change too (the first 3 rows are kept); ",
+            "inputs change too (the first 3 rows are kept).",
         ),
         (
             {"method": "sinusoidal", "keep_first": 3},
-            "Inputs up to 16 tokens give identical outputs; beyond that, ",
+            "Inputs up to 16 tokens give identical outputs.",
         ),
         (
             {"to": 7},
             "Inputs up to 7 tokens give identical outputs; longer inputs are not supported.",
         ),
-        ({"to": OLD}, "The position table is unchanged."),
+        ({"to": OLD}, "The table already has 16 positions: the output is a copy."),
     ],
 )
 def test_consequences_are_true_for_every_option(
@@ -370,10 +370,9 @@ def test_consequences_are_true_for_every_option(
 ) -> None:
     source = make_pico("gpt2").folder
     plan = plan_resize(source, **{"to": NEW, **options})
-    effects = plan.explanation.effects
-    is_untrained = effects.startswith("Not yet trained at 40. ")
+    is_untrained = text_of(plan).startswith("Not yet trained at 40. ")
     assert is_untrained == ("to" not in options)
-    assert expected in effects
+    assert expected in text_of(plan)
 
 
 # ---- bad input: a clear error, an unchanged source, and no leftovers
@@ -551,7 +550,6 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
         f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
         "they are."
     )
-    assert note in result.planned.explanation.notes
     assert note in inspect(tmp_path / "xglm").notes
     assert result.plan.methods == {name: "formula"}
     before = pico.tensor_bytes(tmp_path / "xglm")

@@ -49,13 +49,11 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     done = invoke("resize", "llama", "--to", "4x")
     assert done.exit_code == 0
     assert done.stdout == "llama-64\n"
-    assert "rope_parameters: 16 -> 64 positions, yarn" in done.stderr
+    assert "rope_parameters, 16 -> 64 positions by yarn" in done.stderr
+    assert "Reads 64 tokens in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
     assert (
-        "Context length 64 in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
-    )
-    assert done.stderr.endswith(
-        "To keep outputs for short inputs, use --method switch (right in transformers, "
-        "transformers 4 and OpenVINO).\n"
+        "To keep them, use --method switch (right in transformers, transformers 4 and OpenVINO).\n"
+        in done.stderr
     )
     config = read("llama-64/config.json")
     before = read("llama/config.json")
@@ -307,7 +305,7 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
     pico.write_json(folder / "config.json", config | {"decoder": decoder})
     done = invoke("resize", "pair", "--to", "16", "--force")
     assert done.exit_code == 0
-    assert "beyond that, biases continue" in done.stderr
+    assert "Beyond 8, biases continue" in done.stderr
 
 
 @pytest.mark.parametrize(

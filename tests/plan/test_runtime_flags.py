@@ -16,6 +16,7 @@ from ctxextend.settings import CheckpointRef, Resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
+from tests.helpers.notes import texts_in
 from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
@@ -355,7 +356,7 @@ def test_resize_json_has_the_flags_in_the_plan() -> None:
     check(values, "resize")
     assert values["flags"] == LLAMA_CPP_YARN
     assert values["method"] == "yarn"
-    (unknown,) = values["warnings"]
+    (unknown,) = texts_in(values, "engine")
     assert unknown.startswith("No rule says what llama.cpp does with persimmon models")
 
 
@@ -387,6 +388,6 @@ def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
 
 def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:
     rotary_models.make("llama")
-    hint = "To keep outputs for short inputs, use --method switch"
+    hint = "To keep them, use --method switch"
     assert hint not in unwrapped(succeed(*resize_words("llama", "vllm", "4x")).stderr)
     assert f"{hint}." in unwrapped(succeed(*resize_words("llama", "transformers", "4x")).stderr)

@@ -4,7 +4,6 @@
 Hub, with small models of the same types.
 """
 
-import inspect as inspect_module
 import io
 import json
 import os
@@ -236,22 +235,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def settings_table() -> str:
-    """Return the settings that each function accepts besides the parameters it describes."""
-    body = list[tuple[str, str]]()
-    for name in FUNCTIONS:
-        function = getattr(ctxextend, name)
-        own = inspect_module.signature(function.__wrapped__).parameters
-        accepted = [key for key in inspect_module.signature(function).parameters if key not in own]
-        body.append((f"`{name}`", ", ".join(f"`{key}`" for key in accepted)))
-    return markdown(("function", "settings"), body)
-
-
-# Those with `recipe.accepts_settings`.
-FUNCTIONS = [name for name in ctxextend.__all__ if hasattr(getattr(ctxextend, name), "__wrapped__")]
-
 GENERATORS = {
-    "settings": settings_table,
     "families": families_table,
     "methods": methods_table,
     "rotary": rotary_methods_table,

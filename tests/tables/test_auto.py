@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from ctxextend import extend_model, plan_resize, resize
 from tests.helpers import pico
+from tests.helpers.notes import texts
 
 ROWS = 48
 NEW = 100
@@ -104,7 +105,7 @@ def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -
     plan = result.plan
     chosen = [text.partition(":")[0] for text in plan.methods.values()]
     assert chosen == methods
-    assert reason in result.choices[-1]
+    assert reason in texts(result, "method")[-1]
     assert plan_resize(source, NEW, "auto").plan.methods == plan.methods
 
 

@@ -1,0 +1,125 @@
+"""Settings: declared once, read once."""
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ctxextend
+from ctxextend import kinds
+from ctxextend.cli.app import build_app
+from ctxextend.errors import ResizeError
+from ctxextend.kinds import Kind, TableName
+from ctxextend.recipe import SETTINGS
+from ctxextend.settings import (
+    CheckpointRef,
+    Convert,
+    Resize,
+    Train,
+    flag_of,
+    known_of,
+    ordered_fields,
+)
+from ctxextend.tables import method_parser
+
+
+def test_a_setting_is_a_flag_a_keyword_and_a_recipe_key() -> None:
+    (command,) = build_app(["resize"]).registered_commands
+    assert command.callback is not None
+    flags = inspect.signature(command.callback).parameters
+    keywords = inspect.signature(ctxextend.resize).parameters
+    for item in ordered_fields(Resize):
+        known = known_of(item)
+        assert item.name in flags
+        assert (item.name in keywords) == known.in_python
+        assert (f"resize.{item.name}" in SETTINGS) == known.in_recipe
+        assert flag_of(item).startswith("--")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (kinds.NEW_LENGTH, "4k"),
+        (kinds.NEW_LENGTH, "1.5x"),
+        (kinds.METHOD, "bands:gain=1.2"),
+        (kinds.TABLE, "pos.weight:n_positions:2"),
+        (kinds.ROW_RANGE, "3:9"),
+        (kinds.ROW_RANGE, "5"),
+        (kinds.ROW_RANGE, "all"),
+        (kinds.OUTPUT_PATH, "out"),
+        (kinds.ENGINE, "vLLM"),
+        (kinds.ABOVE_ZERO, "1e-4"),
+        (kinds.length(8), "1,024"),
+        (kinds.DEVICE, "cuda:1"),
+    ],
+)
+def test_a_value_that_was_read_stays_as_it_is(kind: Kind, value: str) -> None:
+    read = kind.read(value)
+    assert kind.read(read) == read
+
+
+def test_all_invalid_values_are_reported_at_once() -> None:
+    with pytest.raises(ResizeError) as error:
+        Resize("long", method="magic", keep_first=-1, budget=5)
+    errors = [error.value, *error.value.others]
+    assert {found.setting for found in errors} == {"to", "method", "keep_first", "budget"}
+
+
+def test_settings_can_be_replaced() -> None:
+    settings = Resize(64, method="bands:keep-first=2")
+    assert settings.keep_first == 2
+    assert replace(settings, to=96).choice == settings.choice
+    assert replace(settings, keep_first=1).choice.keep_first == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("wpe", TableName("wpe", None, 0)),
+        ("wpe:n_positions", TableName("wpe", "n_positions", 0)),
+        ("wpe:text.n_positions:2", TableName("wpe", "text.n_positions", 2)),
+        ("wpe::2", TableName("wpe", None, 2)),
+    ],
+)
+def test_a_table_is_named_with_its_key_and_reserved_rows(text: str, table: TableName) -> None:
+    assert CheckpointRef("m", table=text).table == table
+    assert CheckpointRef("m", table=str(table)).table == table
+
+
+@pytest.mark.parametrize("text", ["", ":key", "wpe:key:two", "wpe:key:2:3"])
+def test_a_table_needs_its_form(text: str) -> None:
+    with pytest.raises(ResizeError, match="--table must be NAME:KEY:RESERVED"):
+        CheckpointRef("m", table=text)
+
+
+@pytest.mark.parametrize(
+    ("create", "flag"),
+    [
+        (lambda: Resize(64, edit_only=True, link=True), "--link"),
+        (lambda: Resize(64, steps=5), "--steps"),
+        (lambda: Convert("rotary"), "--scheme"),
+        (lambda: Convert("rotary", 64, attention_window=8), "--attention-window"),
+        (lambda: Convert("window", 64, attention_window=9), "--attention-window"),
+        (lambda: Train("a.txt", 1, window=64, seq_len=32), "--window"),
+        (lambda: Train("a.txt", 1, batch_size=8, per_device_batch_size=3), "--batch-size"),
+        (lambda: CheckpointRef("m", table="wpe", model_type="gpt2"), "--table"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(create: Any, flag: str) -> None:
+    with pytest.raises(ResizeError, match=f"^{flag} "):
+        create()
+
+
+def test_a_resize_parses_its_method_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = list[str]()
+    parse = method_parser.parse_method
+
+    def count(text: str) -> Any:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(method_parser, "parse_method", count)
+    ctxextend.resize("tiny-gpt2", 256, "bands:gain=1.2", output=tmp_path / "out")
+    assert parsed == ["bands:gain=1.2"]
