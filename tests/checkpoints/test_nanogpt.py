@@ -12,7 +12,7 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt, read_characters
+from ctxextend.checkpoints.nanogpt import from_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
@@ -139,14 +139,6 @@ def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) ->
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
-def test_resize_rejects_a_nanogpt_checkpoint_as_a_shard(tmp_path: Path) -> None:
-    torch.save(make(), tmp_path / "ckpt.pt")
-    index = {"weight_map": {"transformer.wpe.weight": "ckpt.pt"}}
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="nanoGPT.*no config or index belongs"):
-        resize(tmp_path, to=NEW, output="out")
-
-
 @pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
 def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
     change: str, tmp_path: Path
@@ -245,19 +237,6 @@ def test_from_nanogpt_rejects_unexpected_tensors(
         from_nanogpt(content, Path("ckpt.pt"))
 
 
-def test_is_nanogpt_rejects_other_contents() -> None:
-    no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
-    others: list[Any] = [
-        None,
-        [],
-        {"model": {}},
-        {"model": {}, "model_args": ["block_size"]},
-        no_tensors,
-    ]
-    for content in others:
-        assert not is_nanogpt(content)
-
-
 # ---- evaluated, compared and trained with a separate tokenizer
 
 
@@ -329,18 +308,6 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     deep = invoke("verify", longer, "--deep")
     assert "bit-identical to the base's on inputs of" in unwrapped(deep.stdout)
     succeed("evaluate", longer, *text, "--measure", "position")
-
-
-def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
-    out, meta = write_folder(tmp_path)
-    done = invoke("evaluate", out, "--data", "text.txt")
-    assert done.exit_code == 1
-    assert f"No tokenizer found in {out}." in done.stderr
-    assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
-    Path("other.txt").write_text("Zebra" * 99)
-    done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
-    assert done.exit_code == 1
-    assert done.stderr.splitlines()[-2] == "Error: The tokenizer has no token for 'Z'."
 
 
 class WritesFile:

@@ -16,12 +16,9 @@ from safetensors.torch import save_file
 from ctxextend.checkpoints.pytorch_file import (
     NAMES_OF_DTYPES,
     PytorchFile,
-    as_tensor_file,
     find_tensors,
-    find_wrapped_names,
 )
 from ctxextend.checkpoints.safetensors_file import open_safetensors
-from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
@@ -220,15 +217,6 @@ def test_find_tensors_returns_transformers_names(content: Any, names: list[str])
     assert list(tensors) == names
 
 
-def test_find_wrapped_names_has_the_present_names_of_old_parameters(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    content = {"module.net.LayerNorm.gamma": torch.ones(1)}
-    wrapped = find_wrapped_names(content, path)
-    assert wrapped == {"net.LayerNorm.weight": "module.net.LayerNorm.weight"}
-    file = as_tensor_file(path, find_tensors(content, path), None, ties=True, wrapped_names=wrapped)
-    assert Weights(files={"a": file}).wrappers == ["module."]
-
-
 # Created in the test, because torch warns about some of them.
 REJECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {}, "contains no named tensors"),
@@ -270,7 +258,6 @@ def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
     with pytest.raises(CheckpointError, match=message) as caught:
         open_pytorch_file(path)
     assert str(path) in caught.value.message
-    assert "torch.save(model.state_dict(), NAME)" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

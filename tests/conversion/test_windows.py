@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from ctxextend import (
-    RecipeError,
     ResizeError,
     UnsupportedModelError,
     convert,
@@ -27,7 +26,7 @@ from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
-from tests.helpers.notes import text_of, texts
+from tests.helpers.notes import text_of
 
 HALF = 6
 WINDOW = 2 * HALF
@@ -218,24 +217,6 @@ def test_verify_deep_finds_other_projections_of_global_attention(tmp_path: Path)
     assert not result
     failed = [check.name for check in result.checks if check.failed]
     assert failed == ["tensors", "outputs"]
-
-
-def test_convert_to_windows_says_which_tokens_attend_to_all_others(tmp_path: Path) -> None:
-    make_source(tmp_path / "encoder", "bert", "Model")
-    make_source(tmp_path / "classifier", "bert", "ForSequenceClassification")
-    make_source(tmp_path / "answers", "roberta", "ForQuestionAnswering")
-    make_source(tmp_path / "summaries", "bart", "ForConditionalGeneration")
-    notes = {}
-    for name in ("encoder", "classifier", "answers", "summaries"):
-        result = convert(
-            tmp_path / name, "window", 48, attention_window=8, output=tmp_path / f"{name}-8"
-        )
-        notes[name] = text_of(result, "attention-window")
-    none = "No token attends to all others"
-    assert none in notes["encoder"]
-    assert none in notes["summaries"]
-    assert "LongformerForSequenceClassification lets the first token attend" in notes["classifier"]
-    assert "lets the tokens of the question attend" in notes["answers"]
 
 
 def attended_globally(model: Any) -> int:
@@ -443,35 +424,6 @@ def test_convert_to_windows_states_no_separator_that_is_not_a_token(
         convert(tmp_path / "pairs", "window", NEW, attention_window=WINDOW)
 
 
-def test_convert_to_windows_of_the_old_length_does_not_say_that_nothing_changes(
-    tmp_path: Path,
-) -> None:
-    make_source(tmp_path / "source", "bert", "Model")
-    result = convert(
-        tmp_path / "source", "window", OLD, attention_window=WINDOW, output=tmp_path / "out"
-    )
-    assert not texts(result, level="warning")
-    assert not texts(result, "untrained")
-    with pytest.raises(ResizeError, match="--method creates new rows, but --to 16 needs none"):
-        convert(tmp_path / "source", "window", OLD, attention_window=WINDOW, method="copy")
-
-
-def test_convert_to_windows_without_a_stated_class_names_the_discriminator(tmp_path: Path) -> None:
-    make_source(tmp_path / "source", "electra", "ForPreTraining")
-    pico.edit_json(tmp_path / "source/config.json", architectures=None)
-    with pytest.raises(UnsupportedModelError, match="no discriminator"):
-        convert(tmp_path / "source", "window", NEW, attention_window=WINDOW)
-
-
-def test_a_recipe_with_a_window_above_the_length_is_refused_by_name(tmp_path: Path) -> None:
-    make_source(tmp_path / "source", "bert", "Model")
-    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
-    path = tmp_path / "out/ctxextend.yaml"
-    path.write_text(path.read_text().replace("attention_window: 12", "attention_window: 120"))
-    with pytest.raises(RecipeError, match="--attention-window 120 is above --to 40"):
-        run(path, output=tmp_path / "again")
-
-
 # ---- refusals
 
 
@@ -547,11 +499,7 @@ def test_convert_to_windows_refuses_configs_with_other_computations(
     ("model_type", "scheme", "settings", "message"),
     [
         ("bert", "window", {"attention_window": 7}, "must be even, got 7"),
-        ("bert", "window", {"attention_window": 2}, "at least 4, got 2"),
         ("bert", "window", {"attention_window": 50}, "50 is above --to 48"),
-        ("bert", "window", {}, "256 is above --to 48"),
-        ("bert", "window", {"method": "bnads"}, "bands"),
-        ("bert", "window", {"method": "yarn", "attention_window": 8}, "yarn"),
         (
             "bert",
             "window",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-from ctxextend import inspect, list_families, plan_resize, resize, verify
+from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from tests.helpers import pico, tiny
 from tests.helpers.notes import texts
@@ -16,7 +16,6 @@ from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 40
 WORDS = 10
-TABLE = "text_model.embeddings.position_embedding.weight"
 
 
 def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) -> Path:
@@ -125,21 +124,6 @@ def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) ->
     wrong = "shape [1, 40, 8] instead of [1, 16, 8] at a text padded by the"
     problem = f"{wrong} processor (text); {wrong} tokenizer"
     assert problem in checks["outputs"].evidence[1]
-
-
-def test_verify_deep_pads_token_ids_if_there_is_no_tokenizer(tmp_path: Path) -> None:
-    source = pico.make_siglip(tmp_path / "source")
-    resized = resize(source, to=NEW, output=tmp_path / "out")
-    verified = verify(resized.output, deep=True)
-    outputs = verified.checks[-1]
-    assert outputs.passed
-    assert outputs.evidence[0].endswith("16 tokens (text), a text padded to 16 tokens (text)")
-
-
-def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
-    for name in ("siglip", "siglip2", "siglip_text_model"):
-        (family,) = list_families([name])
-        assert "pools the last position, padding included" in family.notes
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:

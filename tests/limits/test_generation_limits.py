@@ -330,13 +330,6 @@ def test_resize_says_nothing_about_generation_that_does_not_stop(
     assert planned_notes(folder, fix_limits=True) == ()
 
 
-def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> None:
-    folder = pico.make(tmp_path / "bert", "bert", base=True).folder
-    pico.edit_json(folder / "config.json", max_length=8)
-    assert planned_notes(folder) == ()
-    assert remarks(folder) == []
-
-
 def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(
     tmp_path: Path,
 ) -> None:
@@ -435,39 +428,11 @@ def test_inspect_remarks_where_generation_stops(
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
 
-    done = invoke("inspect", folder, "--check", columns=200)
-    assert done.exit_code == 0
-    assert f"{GENERATION} {key}: {remark}." in done.stdout
-
     as_json = invoke("inspect", folder, "--json")
     (model,) = json.loads(as_json.stdout)["models"]
     assert [limit["remark"] for limit in model["limits"] if limit["remark"]] == [remark]
     for limit in model["limits"]:
         assert limit["agrees"]
-
-
-@pytest.mark.parametrize("limits", [{"max_length": 8}, {"max_new_tokens": 8, "max_length": 9}])
-def test_inspect_remarks_nothing_about_generation_by_an_encoder(
-    limits: dict[str, int], tmp_path: Path
-) -> None:
-    folder = make_led(tmp_path / "led")
-    pico.edit_json(folder / GENERATION, **limits)
-    assert remarks(folder) != []
-    assert remarks(folder, part="encoder") == []
-
-
-def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "gpt2", "gpt2").folder
-    pico.edit_json(source / GENERATION, max_length=12, min_length=10)
-
-    done = resize(source, 8, output=tmp_path / "lowered")
-    lowered = texts(done)
-    assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
-    assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
-
-    done = resize(source, 32, fix_limits=True, output=tmp_path / "raised")
-    raised = texts(done)
-    assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
 
 
 @pytest.fixture

@@ -180,15 +180,6 @@ def test_inspect_reports_and_fixes_length_keys_that_disagree(key: str, tmp_path:
     assert invoke("inspect", output, "--check").exit_code == 0
 
 
-def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
-    folder = make_llama(tmp_path / "llama", model_max_length=OLD, n_ctx=OLD // 2, max_model_len=OLD)
-    found = {limit.key: limit for limit in inspect(folder).limits}
-    assert found["model_max_length"].used_by == "vLLM, SGLang, llama.cpp"
-    assert found["max_model_len"].used_by == "none"
-    reason = f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
-    assert found["n_ctx"].reason == reason
-
-
 @pytest.mark.parametrize("to", [32, 128])
 def test_fix_limits_sets_length_keys_that_disagree(
     to: int, make_pico: MakePico, tmp_path: Path
@@ -228,12 +219,6 @@ def test_resize_warns_that_a_longer_length_may_be_trained(
     (warning,) = texts(plan_resize(folder, to), level="warning")
     condition = "if the model was trained at 256 tokens"
     assert f"config.json model_max_length {expected}: {condition}, {advice}" in warning
-
-
-def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:
-    folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
-    (limit,) = wrong_limits(folder)
-    assert f"resize {folder} --to 256 --method limits" in limit.remark
 
 
 @pytest.mark.parametrize("value", [10**30, 0, -1, True, "64", None, 64.5])
