@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from ctxextend import extend_model, plan_resize, resize
 from tests.helpers import pico
+from tests.helpers.notes import text_of
 
 ROWS = 48
 NEW = 100
