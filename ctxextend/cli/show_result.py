@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,20 +89,22 @@ def _show_warnings(
 
 def _steps(recipe: "Recipe") -> dict[str, dict[str, Any]]:
     """Return the settings of the steps after a resize, by name."""
+    from ctxextend.recipe import plain_values
+
     steps = dict[str, dict[str, Any]]()
     if recipe.train is not None:
-        steps["train"] = asdict(recipe.train)
+        steps["train"] = plain_values(recipe.train, defaults=True)
     if recipe.evaluate is not None:
-        steps["evaluate"] = asdict(recipe.evaluate)
+        steps["evaluate"] = plain_values(recipe.evaluate, defaults=True)
     return steps
 
 
 def _step_items(step: str, settings: Mapping[str, Any]) -> Items:
     """Yield the settings of a step that are given."""
     for name, value in settings.items():
-        if value is None or value is False or value == ():
+        if value is None or value is False or value == []:
             continue
-        items = value if isinstance(value, tuple) else (value,)
+        items = value if isinstance(value, list) else [value]
         yield step, f"{name}: {' '.join(map(str, items))}"
 
 

@@ -52,7 +52,7 @@ def test_compare_equals_evaluate_of_resized_checkpoint(
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
     methods = ["random", "stretch:keep-first=5"]
-    found = ctxextend.compare(source, TO, texts, methods=methods, tokens=512)
+    found = ctxextend.compare(source, TO, texts, method=methods, tokens=512)
     assert {row.method for row in found.rows} == set(methods)
     for row in found.rows:
         output = resized(source, row.method)
@@ -66,7 +66,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 12)
     tokens = 12 * TO
-    found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=tokens)
+    found = ctxextend.compare(source, TO, texts, method=["mean", "linear"], tokens=tokens)
     assert found.kind == "encoder"
     assert found.metric == RECIPROCAL_RANK
     first, second = found.rows
@@ -93,7 +93,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
 
 
 def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: Path) -> None:
-    found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
+    found = ctxextend.compare(source, TO, texts, method=FEW, tokens=512, measure=["context"])
     assert found.metric == LOSS
     assert found.max_len_before == 16
     assert found.max_len_after == TO
@@ -125,7 +125,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     methods = ["all", "stretch:keep-first=5"]
-    found = ctxextend.compare(source, 300, texts, methods=methods, **measured)
+    found = ctxextend.compare(source, 300, texts, method=methods, **measured)
     assert set(found.skipped) == {"hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
     compared = {row.method for row in found.rows}
@@ -133,7 +133,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     assert compared == {*applicable, "stretch:keep-first=5"}
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
-            ctxextend.compare(source, 300, texts, methods=["copy", name])
+            ctxextend.compare(source, 300, texts, method=["copy", name])
 
 
 def test_compare_names_the_method_of_auto_if_no_other_applies() -> None:
@@ -142,7 +142,7 @@ def test_compare_names_the_method_of_auto_if_no_other_applies() -> None:
     with pytest.raises(ResizeError, match="No method that is compared by default") as raised:
         ctxextend.compare("bloom", TO, texts, tokens=128)
     assert raised.value.hint == "To measure what auto does, use --method limits."
-    found = ctxextend.compare("bloom", TO, texts, methods=["limits"], tokens=128)
+    found = ctxextend.compare("bloom", TO, texts, method=["limits"], tokens=128)
     assert [row.method for row in found.rows] == ["limits"]
 
 
@@ -160,7 +160,7 @@ def test_compare_loads_one_model_and_reports_progress(
         calls.append((advance, total, label))
 
     monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
-    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, progress=record)
+    ctxextend.compare(source, TO, texts, method=FEW, tokens=512, progress=record)
     assert len(loads) == 1
     tokens = sum(call[0] for call in calls)
     assert {call[1] for call in calls} == {tokens}
@@ -171,11 +171,11 @@ def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 1)
     with pytest.raises(DataError, match="ranked by document retrieval"):
-        ctxextend.compare(source, TO, texts, methods=["copy"])
+        ctxextend.compare(source, TO, texts, method=["copy"])
 
 
 def test_compare_without_text_reads_the_documentation_of_python(source: Path) -> None:
-    found = ctxextend.compare(source, "3x", methods=["copy", "linear"], tokens=320)
+    found = ctxextend.compare(source, "3x", method=["copy", "linear"], tokens=320)
     assert found.tokens == 288
     assert "The text is Python's documentation. Pass your own with --data." in found.notes
     assert {row.method for row in found.rows} == {"copy", "linear"}

@@ -9,14 +9,13 @@ import pytest
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_settings import (
     CandidateRequest,
-    Compare,
-    EvaluateMethods,
+    evaluate_for,
     read_methods,
 )
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
-from ctxextend.settings import Resize
+from ctxextend.settings import Compare, Resize
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.helpers.evaluations import WITHOUT_BASE
@@ -63,8 +62,8 @@ def test_rank_puts_nan_last() -> None:
 )
 def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
     resize = Resize(64, method=method, **settings)
-    (request,) = read_methods([spec])
-    assert request == CandidateRequest(spec, can_be_skipped=False)
+    (request,) = read_methods(Compare(("m",), 64, method=spec).method)
+    assert request == CandidateRequest(spec, request.method, can_be_skipped=False)
     assert request.resize(64) == resize
 
 
@@ -79,7 +78,7 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
 def test_read_methods_expands_all_and_removes_duplicates(
     specs: list[str], named: list[str]
 ) -> None:
-    requests = read_methods(specs)
+    requests = read_methods(Compare(("m",), 64, method=specs).method)
     names = [request.name for request in requests]
     names_given = [request.name for request in requests if not request.can_be_skipped]
     without_duplicates = dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
@@ -98,22 +97,22 @@ def test_read_methods_expands_all_and_removes_duplicates(
 )
 def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
     with pytest.raises(ResizeError, match=message):
-        read_methods([spec])
+        Compare(("m",), 64, method=spec)
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("context",)))
-    assert found.evaluate_for("causal", 64).measure == ("context", "position")
-    assert found.evaluate_for("encoder", 64).measure == ("context", "retrieval")
+    compare = Compare(("m",), 64, measure="context")
+    assert evaluate_for(compare, "causal", 64).measure == ("context", "position")
+    assert evaluate_for(compare, "encoder", 64).measure == ("context", "retrieval")
 
 
 def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured() -> None:
-    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("effective",)))
+    compare = Compare(("m",), 64, measure="effective")
     for kind in ("causal", "masked", "encoder"):
-        settings = found.evaluate_for(kind, 64)
+        settings = evaluate_for(compare, kind, 64)
         assert settings.measure == ("effective",)
         assert choose_metric(kind, settings) == FOUND
-    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("effective", "context")))
-    settings = found.evaluate_for("causal", 64)
+    compare = Compare(("m",), 64, measure=("effective", "context"))
+    settings = evaluate_for(compare, "causal", 64)
     assert settings.measure == ("effective", "context", "position")
     assert choose_metric("causal", settings) == LOSS

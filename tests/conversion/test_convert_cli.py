@@ -328,7 +328,7 @@ def make_adapter(folder: Path, base: Path) -> None:
             "Use a smaller --to.",
         ),
         ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
-        ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "Invalid value for '--theta'", ""),
+        ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "--theta must be a number, got x.", ""),
         (
             "tiny-gpt2 --scheme alibi --to 512 --theta 500",
             2,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +13,13 @@ import transformers
 from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend.cli import options
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
-from ctxextend.settings import ALL_MEASURES, PRECISIONS, CheckpointRef
+from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
@@ -278,12 +277,6 @@ def test_evaluate_rejects_empty_text_before_loading_a_model(
     Path("empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         ctxextend.evaluate("tiny-gpt2", "empty.txt")
-
-
-def test_evaluate_flags_accept_the_values_of_recipes() -> None:
-    assert options.MEASURES == ALL_MEASURES
-    precision, *_ = get_args(options.Precision)
-    assert get_args(precision) == PRECISIONS
 
 
 def invoke_evaluate(model: Path, texts: Path, *flags: str) -> Result:

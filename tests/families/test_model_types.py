@@ -323,7 +323,7 @@ def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path
         UnsupportedModelError, match="contains a part of a known type: gpt2"
     ) as caught:
         plan_resize(source.folder, to=NEW)
-    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (
+    assert "--table transformer.wpe.weight:text_config.n_positions" in (
         caught.value.hint or ""
     )
     named = plan_resize(

@@ -250,7 +250,7 @@ def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
     rows = compared.rows
     assert [row.method for row in rows] == ["linear", "switch"]
     with pytest.raises(MethodError, match="already has linear settings"):
-        compare("llama", NEW, "book.txt", methods=["yarn"])
+        compare("llama", NEW, "book.txt", method=["yarn"])
 
 
 def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:

@@ -576,10 +576,10 @@ def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico)
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", model_type="customgpt")
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
-    table: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
-    assert inspect(folder, **table).model_type == "customgpt"
-    (command,) = fix_commands(folder, **table)
-    flags = ["--tensor", "transformer.wpe.weight", "--config-key", "n_positions"]
+    table = "transformer.wpe.weight:n_positions"
+    assert inspect(folder, table=table).model_type == "customgpt"
+    (command,) = fix_commands(folder, table=table)
+    flags = ["--table", table]
     output = ["--output", f"{folder}-16"]
     assert command == ["resize", str(folder), *flags, "--to", "16", "--fix-limits", *output]
 

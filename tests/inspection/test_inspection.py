@@ -387,7 +387,7 @@ def test_inspect_rows_includes_reserved_rows(
 
 @pytest.mark.parametrize(
     ("rows", "code", "message"),
-    [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")],
+    [("9:3", 2, "--rows must be A:B"), ("18", 1, "selects no row")],
 )
 def test_inspect_rows_rejects_empty_ranges(
     rows: str, code: int, message: str, make_pico: MakePico
@@ -497,7 +497,7 @@ def error_of(*arguments: object) -> str:
 def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="customgpt")
-    flags = f"--tensor {WPE} --config-key n_positions"
+    flags = f"--table {WPE}:n_positions"
     assert flags in unwrapped(error_of(source))
     assert run(source, *flags.split()).exit_code == 0
 
@@ -505,13 +505,12 @@ def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: Mak
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--rows=x", "is not a valid range. Use A:B"),
-        ("--rows=1:2:3", "is not a valid range. Use A:B"),
-        ("--rows=-1", "is not a valid range. Use A:B"),
-        ("--rows=", "is not a valid range. Use A:B"),
-        ("--rows=1-2", "is not a valid range. Use A:B"),
-        ("--reserved-rows 2", "--reserved-rows"),
-        (f"--tensor {WPE} --model-type gpt2", "--model-type"),
+        ("--rows=x", "--rows must be A:B for rows A to B-1, or all, got"),
+        ("--rows=1:2:3", "--rows must be A:B for rows A to B-1, or all, got"),
+        ("--rows=-1", "--rows must be A:B for rows A to B-1, or all, got"),
+        ("--rows=", "--rows must be A:B for rows A to B-1, or all, got"),
+        ("--rows=1-2", "--rows must be A:B for rows A to B-1, or all, got"),
+        (f"--table {WPE} --model-type gpt2", "--table cannot be used with --model-type."),
     ],
 )
 def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:

@@ -674,15 +674,9 @@ def test_comparison_panels_of_encoders_show_retrieval() -> None:
 @pytest.mark.parametrize(
     ("flag", "name", "code", "message"),
     [
-        ("--plot", "figure", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
-        ("--plot", "a.jpg", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
-        ("--plot", ".svg", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
-        (
-            "--report",
-            "page.txt",
-            2,
-            "page.txt has an unsupported report format. Use .html or .htm.",
-        ),
+        ("--plot", "a.jpg", 2, "must be a file name that ends in .png or .svg or .pdf, got a.jpg."),
+        ("--plot", ".svg", 2, "must be a file name that ends in .png or .svg or .pdf, got .svg."),
+        ("--report", "page.txt", 2, "must be a file name that ends in .html or .htm, got page.txt."),
         ("--plot", "folder.png", 1, "folder.png is a folder."),
         ("--plot", "none/figure.png", 1, "none does not exist. Create it first."),
         ("--report", "none/page.html", 1, "none does not exist. Create it first."),
