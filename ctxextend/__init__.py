@@ -3,7 +3,7 @@
     import ctxextend
 
     planned = ctxextend.plan_resize("gpt2", to=4096, method="linear")
-    print(planned.plan.tables, planned.explanation.effects)
+    print(planned.plan.tables, planned.notes)
     result = planned.execute("gpt2-4096")
 
 `resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this
@@ -44,7 +44,7 @@ _MODULES = {
     "inspection.table_report": ("TableReport",),
     "models.extend": ("extend_model",),
     "pipeline": ("RunResult", "run"),
-    "plan.explain": ("Explanation",),
+    "notes": ("Note",),
     "plan.plan": ("Plan",),
     "plan.table_plan": ("TablePlan",),
     "planned": ("Planned", "ResizeResult", "plan_resize"),

@@ -26,8 +26,8 @@ from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
+from ctxextend.notes import Note
 from ctxextend.pipeline import RunResult
-from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, ResizeResult
@@ -46,7 +46,6 @@ __all__ = [
     "CtxextendError",
     "DataError",
     "Evaluation",
-    "Explanation",
     "FamilyTable",
     "Finding",
     "Inspection",
@@ -54,6 +53,7 @@ __all__ = [
     "Limit",
     "Method",
     "MethodError",
+    "Note",
     "OutputError",
     "Plan",
     "Planned",

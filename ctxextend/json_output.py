@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ctxextend.notes import Note
+
 # For `dataclasses.field(metadata=...)`. {"json": NAME} renames a field in the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
 
@@ -23,6 +25,8 @@ def to_json(value: Any) -> Any:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _object_of(value)
+    if isinstance(value, Note):
+        return value._asdict()
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):

@@ -179,31 +179,31 @@ def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
     tokens = integer(minimum, maximum)
 
     def read(value: Any) -> int:
-        if not isinstance(value, str):
-            return int(tokens.read(value))
-        written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
-        if written is None:
-            raise ValueError(must)
-        digits = written[1].replace(",", "").replace("_", "")
-        return int(tokens.read(int(digits) * UNITS[written[2]]))
+        number = value
+        if isinstance(value, str):
+            written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
+            if written is None:
+                raise ValueError(must)
+            number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
+        return int(tokens.read(number))
 
     return Kind(must, int | str, read)
+
+
+NUMBER_OF_TOKENS = length(1, MAX_CONTEXT)
 
 
 def _read_new_length(value: Any) -> int | Factor:
     if isinstance(value, Factor):
         return value
     if isinstance(value, str):
-        written = WRITTEN_FACTOR.fullmatch(value.strip().lower())
-        if written is not None and Fraction(written[1]) > 0:
-            return Factor(Fraction(written[1]))
-    try:
-        return int(length(1, MAX_CONTEXT).read(value))
-    except ValueError as error:
-        if isinstance(value, str) and not WRITTEN_LENGTH.fullmatch(value.strip().lower()):
-            must = "a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x"
-            raise ValueError(must) from None
-        raise error
+        text = value.strip().lower()
+        factor = WRITTEN_FACTOR.fullmatch(text)
+        if factor is not None and Fraction(factor[1]) > 0:
+            return Factor(Fraction(factor[1]))
+        if not WRITTEN_LENGTH.fullmatch(text):
+            raise ValueError("a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x")
+    return int(NUMBER_OF_TOKENS.read(value))
 
 
 NEW_LENGTH = Kind("a length, such as 4096, 4k or 4x", int | str, _read_new_length)

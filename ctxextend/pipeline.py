@@ -1,8 +1,8 @@
 """Run the steps of a recipe: resize or convert, train, evaluate."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,15 @@ from ctxextend.evaluation.evaluate import evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
-from ctxextend.json_output import Result, not_in_json
+from ctxextend.json_output import Result
 from ctxextend.models.devices import available_cpus
+from ctxextend.notes import METHOD, NOTE, Note
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
-from ctxextend.settings import CheckpointRef, Run, Train
+from ctxextend.settings import CheckpointRef, Evaluate, Run, Train
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.text_data import check_paths, check_texts
 
@@ -35,23 +36,18 @@ class RunResult(Result, shows=("output",)):
     """The results of a recipe's steps."""
 
     output: Path | None = None  # output folder, if the recipe creates a checkpoint
-    # What a recipe that does not train wrote.
-    resize: ResizeResult | None = field(default=None, metadata=not_in_json)
-    training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
-    evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
-    # The resize or conversion of a recipe that trains, whose output is written after it.
-    planned: Planned | None = field(default=None, metadata=not_in_json)
-
-    def json_more(self) -> dict[str, Any]:
-        """Return the JSON values that are not fields: the resize or conversion of any recipe."""
-        return {"resize": self.resize or self.planned}
+    # The resize or conversion; of a recipe that trains, it is planned, and written after that.
+    resize: ResizeResult | Planned | None = None
+    train: "TrainResult | Train | None" = None  # of a dry run, the settings; so of `evaluate`
+    evaluate: Evaluation | Evaluate | None = None
+    dry_run: bool = False  # True if nothing was written
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all steps."""
+        """The warnings of the training and of the evaluation; `resize` has notes."""
         warnings = list[str]()
-        for step in (self.resize, self.training, self.evaluation):
-            if step is not None:
+        for step in (self.train, self.evaluate):
+            if isinstance(step, Result):
                 warnings += step.warnings
         return tuple(warnings)
 
@@ -139,13 +135,13 @@ def run_recipe(
         with events.progress("Writing") as step:
             resized = planned.execute(run.output, force=run.force, progress=step)
         result = RunResult(output=resized.output, resize=resized)
-    is_first = result.training is None or result.training.is_first
+    is_first = getattr(result.train, "is_first", True)
     if recipe.evaluate is None or not is_first:
         return result
     with events.progress("Reading", "tokens") as step:
         ref = _result_ref(recipe.checkpoint, result.output)
         evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
-    return replace(result, evaluation=evaluation)
+    return replace(result, evaluate=evaluation)
 
 
 def _check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
@@ -190,7 +186,7 @@ def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) ->
             notify=events.note,
             progress=step,
         )
-    return RunResult(output=trained.output, training=trained, planned=planned)
+    return RunResult(output=trained.output, resize=planned, train=trained)
 
 
 def _result_ref(ref: CheckpointRef, written: Path | None) -> CheckpointRef:
@@ -225,7 +221,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
         return prepare_convert(model, recipe.convert)
     if recipe.resize is not None:
         planned = prepare_resize(model, recipe.resize, recorded.methods)
-        return _with_notes(planned, _kept_settings(file, recorded, planned))
+        return replace(planned, notes=(*planned.notes, *_kept_settings(file, recorded, planned)))
     return None
 
 
@@ -236,7 +232,7 @@ def _text(method: MethodChoice | None) -> str:
     return method.text
 
 
-def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[str]:
+def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
     stated = file.stated
@@ -247,17 +243,11 @@ def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterat
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
     if not kept or stated.to in (resize.to, length):
         return
-    yield (
+    text = (
         f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
-
-
-def _with_notes(planned: Planned, notes: Iterable[str]) -> Planned:
-    """Return a planned output with more notes to show before it is written."""
-    explanation = planned.explanation
-    more = explanation._replace(notes=(*explanation.notes, *notes))
-    return replace(planned, explanation=more)
+    yield Note(METHOD, NOTE, text)
 
 
 def _check_sections(recipe: Recipe) -> None:

@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import MethodError
-from ctxextend.json_output import Result, not_in_json
+from ctxextend.errors import MethodError, OutputError, listed
+from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
+from ctxextend.limits.length_edits import Edit
+from ctxextend.notes import FILES, NOTE, TENSORS, WARNING, Note
 from ctxextend.output.gguf_output import prepare_gguf
-from ctxextend.output.output import Output
+from ctxextend.output.output import Output, OutputFiles
 from ctxextend.output.prepare import prepare_output
-from ctxextend.output.write import AnyOutput, check_writable, no_check, write_output
-from ctxextend.plan.explain import Explanation, explain
+from ctxextend.output.write import AnyOutput, no_check, output_path, write_output
 from ctxextend.plan.for_runtime import RuntimePlan
+from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.plan.plan_notes import plan_notes
+from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
-from ctxextend.settings import CheckpointRef, Convert, Resize, known_of
+from ctxextend.runtimes.rule_schema import RuntimeStatement
+from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.settings import CheckpointRef, Convert, Resize, Train, known_of
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
@@ -33,21 +40,238 @@ if TYPE_CHECKING:
 
 Reference = str | os.PathLike[str]
 
+# Properties in JSON: of all outputs, of those of a resize, and of a conversion.
+OF_OUTPUTS = ("source", "revision", "files", "bytes_to_write", "bytes_shareable", "edits")
+OF_RESIZES = (
+    "model_type",
+    "method",
+    "methods",
+    "keep_first",
+    "max_len_before",
+    "max_len_after",
+    "tables",
+    "config",
+    "dropped",
+    "rebuilt_buffers",
+)
+OF_CONVERSIONS = (
+    "scheme",
+    "theta",
+    "attention_window",
+    "method",
+    "model_type_before",
+    "model_type_after",
+    "model_class",
+    "max_len_before",
+    "max_len_after",
+    "added_parameters",
+    "tensors",
+    "dropped_tensors",
+)
+
+
+class PlannedValues(Result, shows=()):
+    """The values that a planned output and the result of writing it have in common."""
+
+    @property
+    def _planned(self) -> "Planned":
+        """The planned output."""
+        raise NotImplementedError
+
+    @property
+    def json_properties(self) -> tuple[str, ...]:
+        """The names of the values in JSON that are not fields."""
+        if self._planned.convert is None:
+            return OF_OUTPUTS + OF_RESIZES
+        return OF_OUTPUTS + OF_CONVERSIONS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plain values that ``--json`` prints, without schema version and command."""
+        values: dict[str, Any] = to_json(self)
+        return values
+
+    @property
+    def source(self) -> str:
+        """The reference of the checkpoint, as the user passed it."""
+        return self._planned.model.ref.source
+
+    @property
+    def revision(self) -> str | None:
+        """The Hub commit; None of other checkpoints."""
+        return self._planned.plan.checkpoint.source.revision
+
+    @property
+    def files(self) -> OutputFiles:
+        """The files of the output."""
+        return self._planned.output.files
+
+    @property
+    def bytes_to_write(self) -> int:
+        """The size of all files that are written."""
+        return self._planned.output.bytes_to_write
+
+    @property
+    def bytes_shareable(self) -> int:
+        """The part of these in unchanged blocks, which a disk with block sharing does not write."""
+        return self._planned.output.bytes_shareable
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Every changed value in a JSON file."""
+        return self._planned.plan.edits
+
+    @property
+    def method(self) -> str | None:
+        """The method of the new length; None of a conversion without attention windows."""
+        conversion = self._planned.conversion
+        has_windows = conversion is not None and conversion.twin.has_windows
+        if self._planned.convert is None or has_windows:
+            return self._planned.plan.method
+        return None
+
+    @property
+    def max_len_before(self) -> int | None:
+        """The context length before; None if that of tables differs."""
+        if self._planned.conversion is not None:
+            return self._planned.conversion.max_len_before
+        return _only([table.max_len_before for table in self._planned.plan.tables])
+
+    @property
+    def max_len_after(self) -> int | None:
+        """The context length of the output; None if that of tables differs."""
+        if self._planned.convert is not None:
+            return self._planned.plan.max_len_after
+        return _only([table.max_len_after for table in self._planned.plan.tables])
+
+    # Of a resize
+
+    @property
+    def model_type(self) -> str:
+        """The model type of the output."""
+        return self._planned.plan.model_type
+
+    @property
+    def methods(self) -> Mapping[str, str]:
+        """The method with all settings for each longer table, by table name."""
+        return self._planned.plan.methods
+
+    @property
+    def keep_first(self) -> int:
+        """How many of the first rows are kept."""
+        return self._planned.plan.settings.choice.keep_first
+
+    @property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """What changes in each table."""
+        return self._planned.plan.tables
+
+    @property
+    def config(self) -> dict[str, tuple[Any, Any]]:
+        """The old and the new value of each changed key of the config."""
+        config_file = self._planned.plan.checkpoint.config_file
+        changed = [edit for edit in self.edits if edit.file == config_file]
+        return {edit.key: (edit.before, edit.after) for edit in changed}
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Position buffers that are not written, because transformers creates them."""
+        return self._planned.plan.dropped
+
+    @property
+    def rebuilt_buffers(self) -> tuple[str, ...]:
+        """Position buffers that are rebuilt at the new length."""
+        return tuple(buffer.name for buffer in self._planned.plan.rebuilt_buffers)
+
+    # Of a conversion
+
+    @property
+    def scheme(self) -> str | None:
+        """The position scheme of a conversion, or ``window``; None of a resize."""
+        if self._planned.convert is None:
+            return None
+        return self._planned.convert.scheme
+
+    @property
+    def theta(self) -> float | None:
+        """The base of the rotary frequencies of a twin; None if it has no such setting."""
+        if self._planned.conversion is None:
+            return None
+        return self._planned.conversion.settings.theta
+
+    @property
+    def attention_window(self) -> int | None:
+        """The tokens that each one attends to; None without attention windows."""
+        if self._planned.conversion is None:
+            return None
+        return self._planned.conversion.settings.attention_window
+
+    @property
+    def model_type_before(self) -> str:
+        """The model type of the source."""
+        return self._planned.base.architecture.family.model_type
+
+    @property
+    def model_type_after(self) -> str:
+        """The model type of the output."""
+        return self.model_type
+
+    @property
+    def model_class(self) -> str | None:
+        """The class of the output in transformers; None if the config states none."""
+        if self._planned.conversion is not None:
+            return self._planned.conversion.model_class
+        return self._planned.plan.checkpoint.model_class
+
+    @property
+    def added_parameters(self) -> int:
+        """The number of parameters that the source has once and the output twice."""
+        if self._planned.conversion is None:
+            return 0
+        return self._planned.conversion.added_parameters
+
+    @property
+    def tensors(self) -> Mapping[str, int]:
+        """The number of tensors by how they are computed from those of the source."""
+        if self._planned.conversion is None:
+            return {"copied": len(self._planned.plan.checkpoint.weights.entries)}
+        from ctxextend.conversion.conversion import count_origins
+
+        return count_origins(self._planned.conversion)
+
+    @property
+    def dropped_tensors(self) -> tuple[str, ...]:
+        """The tensors that the class of a twin has no place for."""
+        if self._planned.conversion is None:
+            return ()
+        return tuple(self._planned.conversion.dropped)
+
+
+def _only(lengths: list[int]) -> int | None:
+    """Return the length of all tables; None if they differ."""
+    return lengths[0] if len(set(lengths)) == 1 else None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Planned(Result, shows=("plan",)):
-    """A planned output: what changes, what that means, and which files it has.
+class Planned(PlannedValues, shows=("plan",)):
+    """A planned output: what changes, what to know of it, and which files it has.
 
     Nothing is written before `execute`.
     """
 
     plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
-    explanation: Explanation = field(metadata=not_in_json)
     output: AnyOutput = field(metadata=not_in_json)
+    notes: tuple[Note, ...]  # what to know before the output is used
+    runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
     # The settings of a conversion; None of a resize.
     convert: Convert | None = field(default=None, metadata=not_in_json)
     # How tensors are computed by a conversion to another model type; else None.
     conversion: "Conversion | None" = field(default=None, metadata=not_in_json)
+    # The runtime that the output is for, and what it does with it.
+    for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
+
+    @property
+    def _planned(self) -> "Planned":
+        return self
 
     @property
     def model(self) -> OpenedModel:
@@ -55,34 +279,11 @@ class Planned(Result, shows=("plan",)):
         return self.plan.model
 
     @property
-    def source(self) -> OpenedModel:
+    def base(self) -> OpenedModel:
         """What is resized or converted."""
         if self.conversion is not None:
             return self.conversion.model
         return self.plan.model
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings to show before the output is written."""
-        return self.explanation.warnings
-
-    def json_more(self) -> dict[str, Any]:
-        """Return the JSON values: what changes, the files, and what that means."""
-        values: dict[str, Any] = {
-            "source": self.model.ref.source,
-            "revision": self.plan.checkpoint.source.revision,
-            "files": self.output.files,
-            "bytes_to_write": self.output.bytes_to_write,
-            "bytes_shareable": self.output.bytes_shareable,
-            "notes": self.explanation.notes,
-            "edits": self.plan.edits,
-            "runtimes": self.explanation.runtimes,
-        }
-        if self.conversion is not None:
-            return values | _conversion_values(self.conversion, self.plan)
-        if self.convert is not None:
-            return values | _removal_values(self.convert, self.plan)
-        return values | _resize_values(self.plan)
 
     def without_weights(self) -> "Planned":
         """Return an output of only edited and created files.
@@ -90,7 +291,7 @@ class Planned(Result, shows=("plan",)):
         Raises:
             MethodError: The weights change too.
         """
-        return prepare_plan(self.plan, edit_only=True)
+        return prepare_plan(self.plan, for_runtime=self.for_runtime, edit_only=True)
 
     def with_links(self) -> "Planned":
         """Return an output that links the weights files that stay as they are.
@@ -101,7 +302,27 @@ class Planned(Result, shows=("plan",)):
         if not isinstance(self.output, Output):
             message = "--link does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --link.")
-        return replace(self, output=self.output.with_links())
+        output = self.output.with_links()
+        linked = output.files.linked
+        notes = list(self.notes)
+        if not linked:
+            text = "Nothing is linked: every weights file changes, or is converted to safetensors."
+            notes.append(Note(FILES, NOTE, text))
+        hard = [name for name, kind in linked.items() if kind == "hard"]
+        symbolic = [name for name, kind in linked.items() if kind == "symbolic"]
+        if hard:
+            text = (
+                f"Hard-linked: {listed(hard)}. Editing such a file in place edits it here and in "
+                f"{self.plan.checkpoint.root}, and in any folder that has a link to it too."
+            )
+            notes.append(Note(FILES, NOTE, text))
+        if symbolic:
+            text = (
+                f"Linked to the Hub cache: {listed(symbolic)}. The output has no weights without "
+                "the cache, or on another computer: cp -RL makes a whole copy."
+            )
+            notes.append(Note(FILES, NOTE, text))
+        return replace(self, output=output, notes=tuple(notes))
 
     def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
         """Check that `execute` can write to an output folder, without writing anything.
@@ -110,7 +331,21 @@ class Planned(Result, shows=("plan",)):
             OutputError: It exists, cannot be written or replaced, or there is too little disk
                 space.
         """
-        check_writable(self.output, output, force=force)
+        self.output.check_path(output_path(output, self.output.default_folder), force=force)
+
+    def dry_run(self, output: Reference | None = None, *, force: bool = False) -> "ResizeResult":
+        """Return the result that `execute` would have; a note says if it would fail.
+
+        Args:
+            output, force: As in `execute`.
+        """
+        notes = self.notes
+        try:
+            self.check_output(output, force=force)
+        except OutputError as error:
+            notes = (*notes, Note(FILES, WARNING, f"This would fail: {error}"))
+        folder = output_path(output, self.output.default_folder)
+        return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
 
     def execute(
         self,
@@ -137,110 +372,57 @@ class Planned(Result, shows=("plan",)):
         """
         start = time.perf_counter()
         written = write_output(self.output, output, force=force, progress=progress, check=check)
-        explanation = self.explanation
+        written_notes = [Note(TENSORS, WARNING, text) for text in written.warnings]
         return ResizeResult(
             planned=self,
             output=written.folder,
-            warnings=(*explanation.warnings, *explanation.untrained, *written.warnings),
+            notes=(*self.notes, *written_notes),
             bytes_written=written.size,
             seconds=round(time.perf_counter() - start, 3),
-            choices=explanation.choices,
         )
 
 
-def _resize_values(plan: Plan) -> dict[str, Any]:
-    """Return the JSON values that only a resize has."""
-    config_file = plan.checkpoint.config_file
-    changed = [edit for edit in plan.edits if edit.file == config_file]
-    return {
-        "model_type": plan.model_type,
-        "method": plan.method,
-        "methods": plan.methods,
-        "keep_first": plan.settings.choice.keep_first,
-        "max_len_before": _only([table.max_len_before for table in plan.tables]),
-        "max_len_after": _only([table.max_len_after for table in plan.tables]),
-        "tables": plan.tables,
-        "config": {edit.key: (edit.before, edit.after) for edit in changed},
-        "dropped": plan.dropped,
-        "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
-    }
-
-
-def _only(lengths: list[int]) -> int | None:
-    """Return the length of all tables; None if they differ."""
-    return lengths[0] if len(set(lengths)) == 1 else None
-
-
-def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
-    """Return the JSON values that only a conversion has."""
-    from ctxextend.conversion.conversion import count_origins
-
-    return {
-        "scheme": conversion.settings.scheme,
-        "theta": conversion.settings.theta,
-        "attention_window": conversion.settings.attention_window,
-        "method": twin.method if conversion.twin.has_windows else None,
-        "model_type_before": conversion.type_before,
-        "model_type_after": conversion.twin.model_type,
-        "model_class": conversion.model_class,
-        "max_len_before": conversion.max_len_before,
-        "max_len_after": twin.max_len_after,
-        "added_parameters": conversion.added_parameters,
-        "tensors": count_origins(conversion),
-        "dropped_tensors": conversion.dropped,
-    }
-
-
-def _removal_values(settings: Convert, plan: Plan) -> dict[str, Any]:
-    """Return the JSON values that only a conversion has, of one that keeps all tensors."""
-    return {
-        "scheme": settings.scheme,
-        "theta": None,
-        "attention_window": None,
-        "method": None,
-        "model_type_before": plan.model_type,
-        "model_type_after": plan.model_type,
-        "model_class": plan.checkpoint.model_class,
-        "max_len_before": plan.max_len_before,
-        "max_len_after": plan.max_len_after,
-        "added_parameters": 0,
-        "tensors": {"copied": len(plan.checkpoint.weights.entries)},
-        "dropped_tensors": (),
-    }
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class ResizeResult(Result, shows=("output", "seconds")):
+class ResizeResult(PlannedValues, shows=("output", "seconds")):
     """The result of a resize or conversion; its JSON includes the values of the plan."""
 
     planned: Planned = field(metadata=not_in_json)
     output: Path  # output folder
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # the plan's first
+    notes: tuple[Note, ...]  # what to know of the output: those of the plan first
     bytes_written: int = 0  # total size of the output files
     seconds: float = 0.0  # wall-clock time
-    choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
-    # The runtime that the output is for, and what it does with it.
-    for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
-    # The results of further steps: a `TrainResult`, a `Tuning`.
-    training: Result | None = field(default=None, metadata=not_in_json)
-    tuning: Result | None = field(default=None, metadata=not_in_json)
+    # The results of further steps: a `TrainResult`, or the settings of a training that is only
+    # planned; a `Tuning`.
+    train: Result | Train | None = None
+    tuning: Result | None = None
+    # The flags with which a runtime serves the source itself, if they were requested.
+    flags: str | None = None
+
+    @property
+    def json_properties(self) -> tuple[str, ...]:
+        """The names of the values in JSON that are not fields."""
+        return (*super().json_properties, "runtimes", "serve")
+
+    @property
+    def _planned(self) -> Planned:
+        return self.planned
 
     @property
     def plan(self) -> Plan:
         """What changed."""
         return self.planned.plan
 
-    def json_more(self) -> dict[str, Any]:
-        """Return the JSON values of the planned output, and of further steps."""
-        steps = {
-            "train": self.training,
-            "tuning": self.tuning,
-        }
-        taken = {name: result for name, result in steps.items() if result is not None}
-        values = {"files": self.planned.output.files_in(self.output), "serve": self.serve}
-        return {**self.planned.json_more(), **values, **taken}
+    @property
+    def files(self) -> OutputFiles:
+        """The files of the output."""
+        return self.planned.output.files_in(self.output)
+
+    @property
+    def runtimes(self) -> tuple[RuntimeStatement, ...]:
+        """What each runtime does with the output."""
+        return self.planned.runtimes
 
     @property
     def serve(self) -> str | None:
@@ -248,21 +430,21 @@ class ResizeResult(Result, shows=("output", "seconds")):
 
         None if no runtime was requested; a GGUF file is always served by llama.cpp.
         """
-        if gguf_of(self.plan.checkpoint) is not None:
-            statements = self.planned.explanation.runtimes
-            if not statements:
+        plan = self.plan
+        if gguf_of(plan.checkpoint) is not None:
+            if not self.runtimes:
                 return None
-            return file_command(statements[0], str(self.output), self.plan.max_len_after)
-        if self.for_runtime is None:
+            return file_command(self.runtimes[0], str(self.output), plan.max_len_after)
+        requested = self.planned.for_runtime
+        if requested is None:
             return None
-        runtime = self.for_runtime.runtime
-        if runtime.command:
+        if requested.runtime.command:
             return serving_command(
-                runtime,
-                self.for_runtime.statement,
+                requested.runtime,
+                requested.statement,
                 str(self.output),
-                self.plan.max_len_after,
-                task=export_task(self.plan.checkpoint.model_class),
+                plan.max_len_after,
+                task=export_task(plan.checkpoint.model_class),
             )
         if self.load_code is None:
             return None
@@ -326,33 +508,38 @@ def prepare_resize(
     return prepare_plan(plan_model(model, settings, recorded), edit_only=edit_only)
 
 
-def prepare_plan(plan: Plan, *, edit_only: bool = False) -> Planned:
+def prepare_plan(
+    plan: Plan, *, for_runtime: RuntimePlan | None = None, edit_only: bool = False
+) -> Planned:
     """Prepare the output of a planned resize.
+
+    Args:
+        plan: The resize.
+        for_runtime: The runtime that it was planned for, and what that does with the output.
+        edit_only: Write only edited and created files, and no weights.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
-        MethodError: `edit_only` is set, but the weights change too.
+        MethodError: `edit_only` is set, but the weights change too, or the output is a GGUF file.
     """
-    explanation = explain(plan)
-    if gguf_of(plan.checkpoint) is not None:
-        return _prepare_gguf_plan(plan, explanation, edit_only=edit_only)
-    return Planned(
-        plan=plan,
-        explanation=explanation,
-        output=prepare_output(plan, explanation, edit_only=edit_only),
-    )
-
-
-def _prepare_gguf_plan(plan: Plan, explanation: Explanation, *, edit_only: bool) -> Planned:
-    """Prepare the output of a planned resize of a GGUF file.
-
-    Raises:
-        MethodError: `edit_only` is set: such a file states its metadata and its weights together.
-    """
-    if edit_only:
+    is_gguf = gguf_of(plan.checkpoint) is not None
+    facts = folder_facts(plan)
+    statements = gguf_statements(plan)
+    if facts is not None and not is_gguf:
+        statements = runtime_statements(facts)
+    notes = plan_notes(plan, statements, for_runtime)
+    if is_gguf and edit_only:
         message = "--edit-only does not apply to a GGUF file, which is written as a whole."
         raise MethodError(message, "Remove --edit-only.")
-    return Planned(plan=plan, explanation=explanation, output=prepare_gguf(plan))
+    output: AnyOutput
+    output = prepare_gguf(plan) if is_gguf else prepare_output(plan, notes, edit_only=edit_only)
+    return Planned(
+        plan=plan,
+        output=output,
+        notes=notes,
+        runtimes=statements,
+        for_runtime=for_runtime,
+    )
 
 
 def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
@@ -365,17 +552,22 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
         return _prepare_removal(model, settings)
     # Here, since the rules of conversions take longer to import than a small resize to plan.
     from ctxextend.conversion.convert import complete_settings, plan_twin, prepare_conversion
-    from ctxextend.conversion.describe import explain_conversion
+    from ctxextend.conversion.describe import conversion_notes, twin_facts
     from ctxextend.conversion.find import find_conversion
 
     conversion = find_conversion(model, settings)
     twin = plan_twin(conversion)
-    explanation = explain_conversion(conversion, twin)
+    statements = runtime_statements(twin_facts(conversion, twin))
+    if conversion.twin.has_windows and twin.is_changed:
+        facts = folder_facts(twin)
+        statements = runtime_statements(facts) if facts is not None else ()
+    notes = conversion_notes(conversion, twin, statements)
     convert = complete_settings(conversion, twin)
     return Planned(
         plan=twin,
-        explanation=explanation,
-        output=prepare_conversion(conversion, twin, convert, explanation),
+        output=prepare_conversion(conversion, twin, convert, notes),
+        notes=notes,
+        runtimes=statements,
         convert=convert,
         conversion=conversion,
     )
@@ -387,16 +579,21 @@ def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
-    from ctxextend.conversion.removal import complete_settings, explain_removal, prepare_removal
+    from ctxextend.conversion.removal import complete_settings, prepare_removal, removal_notes
     from ctxextend.plan.removal_plan import plan_removal
 
     plan = plan_removal(model, settings)
-    explanation = explain_removal(plan)
+    facts = folder_facts(plan)
+    statements: tuple[RuntimeStatement, ...] = ()
+    if facts is not None:
+        statements = runtime_statements(facts)
+    notes = removal_notes(plan, statements)
     convert = complete_settings(plan, settings)
     return Planned(
         plan=plan,
-        explanation=explanation,
-        output=prepare_removal(plan, convert, explanation),
+        output=prepare_removal(plan, convert, notes),
+        notes=notes,
+        runtimes=statements,
         convert=convert,
     )
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
-from ctxextend.output.prepare import must_write
+from ctxextend.notes import TRAINING, WARNING, Note, warning_texts
+from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
-from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
+from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import (
     Planned,
@@ -90,7 +91,7 @@ def resize_checkpoint(
     events = events or Silence()
     if settings.tune:
         check_beginnings(settings.tune)
-    planned, for_runtime = _open_and_plan(ref, settings)
+    planned = _open_and_plan(ref, settings)
     if settings.tune:
         from ctxextend.comparison.tuning_settings import check_tunable
         from ctxextend.training.training_source import check_libraries
@@ -106,17 +107,12 @@ def resize_checkpoint(
         # Fail before notes about an output that will not be written, and before measurements.
         check_can_write(recipe, planned, settings)
     announce(planned, events)
-    if for_runtime is not None:
-        events.note(*for_runtime.notes)
-        events.warning(*for_runtime.warnings)
     if settings.tune and not settings.dry_run:
-        result = _tune(recipe, planned, settings, events)
-    else:
-        result = _make(recipe, planned, settings, events)
-    return replace(result, for_runtime=for_runtime)
+        return _tune(recipe, planned, settings, events)
+    return _make(recipe, planned, settings, events)
 
 
-def _open_and_plan(ref: CheckpointRef, settings: Resize) -> tuple[Planned, RuntimePlan | None]:
+def _open_and_plan(ref: CheckpointRef, settings: Resize) -> Planned:
     """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
     writes_weights = not (settings.edit_only or settings.dry_run)
     reads_text = bool(settings.tune or settings.train)
@@ -126,21 +122,19 @@ def _open_and_plan(ref: CheckpointRef, settings: Resize) -> tuple[Planned, Runti
         return _plan_opened(ref, settings, only_headers=True)
     except RemoteWeightsError as error:
         if settings.edit_only:
-            raise must_write([error.file]) from error
+            refuse_weights([error.file])
         return _plan_opened(ref, settings, only_headers=False)
 
 
-def _plan_opened(
-    ref: CheckpointRef, settings: Resize, *, only_headers: bool
-) -> tuple[Planned, RuntimePlan | None]:
+def _plan_opened(ref: CheckpointRef, settings: Resize, *, only_headers: bool) -> Planned:
     """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
     model = open_model(ref, reads_gguf=True, only_headers=only_headers)
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_settings(settings)
     if settings.engine is None:
-        return prepare_resize(model, settings), None
+        return prepare_resize(model, settings)
     for_runtime = plan_for_runtime(model, settings, settings.engine)
-    return prepare_plan(for_runtime.plan), for_runtime
+    return prepare_plan(for_runtime.plan, for_runtime=for_runtime)
 
 
 def _check_gguf_settings(settings: Resize) -> None:
@@ -174,8 +168,6 @@ def convert_checkpoint(
     if not settings.dry_run:
         check_can_write(recipe, planned, settings)
     announce(planned, events)
-    if settings.train and not settings.dry_run:
-        events.note(*planned.explanation.details)
     return _make(recipe, planned, settings, events)
 
 
@@ -213,9 +205,8 @@ def check_can_write(recipe: Recipe, planned: Planned, saving: Saving) -> None:
 
 
 def announce(planned: Planned, events: Events) -> None:
-    """Report what to know before an output is written."""
-    events.note(*planned.explanation.notes)
-    events.warning(*planned.explanation.warnings)
+    """Report the warnings of an output before it is written."""
+    events.warning(*warning_texts(planned.notes))
 
 
 def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) -> ResizeResult:
@@ -250,21 +241,17 @@ def _make(recipe: Recipe, planned: Planned, settings: Writing, events: Events) -
     """Write a planned output, train it, or only say what would be written."""
     output = output_path(settings.output, planned.output.default_folder)
     if settings.dry_run:
-        return ResizeResult(
-            planned=planned,
-            output=output,
-            warnings=(*planned.explanation.warnings, *planned.explanation.untrained),
-            choices=planned.explanation.choices,
-            dry_run=True,
-        )
+        result = planned.dry_run(settings.output, force=settings.force)
+        return replace(result, train=recipe.train)
     if recipe.train is not None:
         from ctxextend.pipeline import run_recipe
+        from ctxextend.training.train_result import TrainResult
         from ctxextend.training.training_run import RunFolder
 
         resume = not settings.force and RunFolder.for_output(output).save is not None
         run = Run(output=settings.output, force=settings.force, resume=resume)
-        trained = run_recipe(recipe, planned, run, events).training
-        assert trained is not None
+        trained = run_recipe(recipe, planned, run, events).train
+        assert isinstance(trained, TrainResult)
         return _trained_result(planned, trained)
     check = no_check
     if settings.verify:
@@ -281,11 +268,13 @@ def _make(recipe: Recipe, planned: Planned, settings: Writing, events: Events) -
 def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
     """Return the result of a resize whose output was trained before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
+    known = warning_texts(planned.notes)
+    notes = [Note(TRAINING, WARNING, text) for text in trained.warnings if text not in known]
     return ResizeResult(
         planned=planned,
         output=trained.output,
-        warnings=trained.warnings,
+        notes=(*planned.notes, *notes),
         bytes_written=sum(path.stat().st_size for path in files),
         seconds=round(trained.seconds, 3),
-        training=trained,
+        train=trained,
     )

@@ -203,29 +203,23 @@ def _read(item: Field[Any], value: Any) -> Any:
         ResizeError: It is not one, or one of several is not; `others` has further errors.
     """
     known = known_of(item)
-    if not known.is_repeated:
-        return _read_one(item, value)
-    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes | os.PathLike)
+    is_one = not isinstance(value, Iterable) or isinstance(value, str | bytes | os.PathLike)
     values = list[Any]()
     errors = list[ResizeError]()
-    for one in value if is_several else (value,):
+    for one in value if known.is_repeated and not is_one else (value,):
         try:
-            values.append(_read_one(item, one))
+            values.append(known.kind.read(one))
         except ResizeError as error:
             errors += [error, *error.others]
+        except ValueError as error:
+            shown = one if isinstance(one, str) and one else repr(one)
+            message = f"{flag_of(item)} must be {error}, got {shown:.100}."
+            hint = did_you_mean(str(one), known.kind.names())
+            errors.append(ResizeError(message, hint or None, item.name))
     raise_first(errors)
-    return tuple(values)
-
-
-def _read_one(item: Field[Any], value: Any) -> Any:
-    kind = known_of(item).kind
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        shown = value if isinstance(value, str) and value else repr(value)
-        message = f"{flag_of(item)} must be {error}, got {shown:.100}."
-        hint = did_you_mean(str(value), kind.names()) if kind.names() else ""
-        raise ResizeError(message, hint or None, item.name) from None
+    if known.is_repeated:
+        return tuple(values)
+    return values[0]
 
 
 @declared

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, TypeVar
+from typing import Any, NoReturn, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
@@ -148,7 +148,7 @@ def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
         is_read = source.suffix.lower() not in TABULAR and len(beginning) < BEGINNING
         is_whole = is_read and source.stat().st_size < CHUNK_SIZE
         if is_whole and source in given and not any(text.strip() for text in beginning):
-            raise _no_text(source)
+            _refuse_blank(source)
 
 
 def _beginning(source: Path, text_field: str) -> Iterator[str]:
@@ -173,10 +173,9 @@ def _beginning(source: Path, text_field: str) -> Iterator[str]:
             yield stream.read(CHUNK_SIZE)
 
 
-def _no_text(source: TextSource) -> DataError:
-    """Return the error for a file or dataset that is blank."""
+def _refuse_blank(source: TextSource) -> NoReturn:
     hint = "Remove it, or set the text field with --text-field."
-    return DataError(f"{source} contains no text.", hint)
+    raise DataError(f"{source} contains no text.", hint)
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
@@ -189,7 +188,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):
-            raise _no_text(source)
+            _refuse_blank(source)
 
 
 def read_documents(

@@ -17,10 +17,13 @@ import ctxextend
 from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
+from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.plan.opened_model import open_reference
+from ctxextend.planned import Planned
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import Recipe, read_recipe, without_folders
 from ctxextend.settings import CheckpointRef, Evaluate, Resize, Train
+from ctxextend.training.train_result import TrainResult
 from tests.helpers import pico, trainings
 
 
@@ -320,14 +323,14 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     evaluate = Evaluate(("book.txt",), tokens=128, measure=("position",))
     recipe = Recipe(CheckpointRef(str(source)), Resize(24), train, evaluate, output="first")
     result = ctxextend.run(recipe)
-    assert result.training
-    assert result.evaluation
+    assert isinstance(result.train, TrainResult)
+    assert isinstance(result.evaluate, Evaluation)
     assert result.output == Path("first")
-    assert result.resize is None
-    assert result.training.steps == 2
-    assert result.evaluation.source == "./first"
-    assert result.evaluation.max_len == 24
-    (note,) = result.evaluation.notes
+    assert isinstance(result.resize, Planned)
+    assert result.train.steps == 2
+    assert result.evaluate.source == "./first"
+    assert result.evaluate.max_len == 24
+    (note,) = result.evaluate.notes
     assert note.startswith("The model was trained and its base was not: differences are those of ")
 
     done = invoke("first/ctxextend.yaml", "-o", "again")
@@ -355,12 +358,12 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     assert accepted.exit_code == 0
 
     # Of several processes, only the first one evaluates.
-    other = replace(result.training, is_first=False)
+    other = replace(result.train, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
     again = ctxextend.run(recipe, force=True)
     assert again.output == Path("first")
-    assert again.training == other
-    assert again.evaluation is None
+    assert again.train == other
+    assert again.evaluate is None
 
 
 def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
@@ -517,11 +520,11 @@ def test_run_says_nothing_about_settings_that_suit_the_length(changes: list[str]
     resize("tiny-gpt2", to=256, output="out")
     done = invoke("out/ctxextend.yaml", *set_flags(changes), "--dry-run")
     assert done.exit_code == 0
-    assert "is kept" not in done.stderr
+    assert "is kept, which" not in done.stderr
 
 
 def test_run_says_nothing_about_a_recorded_method_without_settings() -> None:
     resize("tiny-gpt2", to=256, method="copy", output="out")
     done = invoke("out/ctxextend.yaml", "--set", "resize.to=512", "--dry-run")
     assert done.exit_code == 0
-    assert "is kept" not in done.stderr
+    assert "is kept, which" not in done.stderr

@@ -14,7 +14,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, sync
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
@@ -159,29 +161,16 @@ def check_new_file(
     """
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
-        if _is_any(output, sources):
-            raise OutputError(f"The output {output} is the source.", "Choose another --output.")
-        _check_in_folders(output, output.parents)
-        _check_replaceable_file(output, force=force, is_replaceable=is_replaceable)
+        if output.is_dir():
+            message = f"The output {output} is a folder."
+            raise OutputError(message, f"Use --output {output / 'NAME.gguf'}.")
+        _check_location(output, sources)
+        if os.path.lexists(output):
+            _check_force(output, force=force)
+            if not is_replaceable(output):
+                message = f"{output} is not a GGUF file, so --force does not replace it."
+                raise OutputError(message, "Choose another --output.")
         check_disk_space(nearest_existing_parent(output), {output.name: size})
-
-
-def _check_replaceable_file(
-    output: Path, *, force: bool, is_replaceable: Callable[[Path], bool]
-) -> None:
-    """Raise OutputError for an existing file, with `force` if it is none that may be replaced."""
-    if not os.path.lexists(output):
-        return
-    if output.is_dir():
-        raise OutputError(
-            f"The output {output} is a folder.", f"Use --output {output / 'NAME.gguf'}."
-        )
-    if not force:
-        message = f"The output {output} exists."
-        raise OutputError(message, "Replace it with --force, or choose another --output.")
-    if not is_replaceable(output):
-        message = f"{output} is not a GGUF file, so --force does not replace it."
-        raise OutputError(message, "Choose another --output.")
 
 
 def check_output(
@@ -204,32 +193,25 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
     # A run also removes leftovers that have the names of its temporary folders.
     removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
     for source in map(Path.resolve, sources):
-        is_around = any(_is_any(path, (source, *source.parents)) for path in removable)
-        if is_around or _is_any(source, output.parents):
+        pairs = [*product(removable, (source, *source.parents)), *product([source], output.parents)]
+        if any(_is_same(path, other) for path, other in pairs):
             message = f"The output {output} and the source {source} overlap."
+            if source.is_file() and _is_same(output, source):
+                message = f"The output {output} is the source."
             raise OutputError(message, "Choose another --output.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
-    if _is_any(output, (home, Path(output.anchor), Path())):
+    if any(_is_same(output, other) for other in (home, Path(output.anchor), Path())):
         what = "the home, root or current folder, which is never replaced"
         message = f"The output {output} is {what}."
         raise OutputError(message, f"Use --output {output / 'NAME'}.")
-    _check_in_folders(output, (output, *output.parents))
-
-
-def _check_in_folders(output: Path, paths: Iterable[Path]) -> None:
-    """Raise OutputError if the first of some paths that exists is a file."""
-    existing = next(path for path in paths if path.exists())
+    existing = next(path for path in output.parents if path.exists())
     if not existing.is_dir():
         message = f"The output {output} cannot be created: {existing} is a file."
         raise OutputError(message, "Choose another --output.")
 
 
-def _is_any(path: Path, others: Iterable[Path]) -> bool:
-    return any(_is_same(path, other) for other in others)
-
-
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether two paths are one folder.
+    """Whether two paths are one folder or file.
 
     It may have several names: bind mounts, case-insensitive file systems.
     """
@@ -239,29 +221,33 @@ def _is_same(path: Path, other: Path) -> bool:
     return False
 
 
-def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError for a non-empty folder, with `force` if it is more than a checkpoint."""
-    if not output.exists() or not any(output.iterdir()):
-        return
+def _check_force(output: Path, *, force: bool) -> None:
+    """Raise OutputError for an output that exists, unless it is to be replaced."""
     if not force:
         message = f"The output {output} exists."
         raise OutputError(message, "Replace it with --force, or choose another --output.")
-    if not _is_checkpoint(output):
+
+
+def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
+    """Raise OutputError for a file or a non-empty folder, with `force` if it is no checkpoint."""
+    if output.is_file():
+        message = f"The output {output} is a file."
+        raise OutputError(message, "Choose another --output.")
+    if not output.exists() or not any(output.iterdir()):
+        return
+    _check_force(output, force=force)
+    has_mark = any((output / name).is_file() for name in CHECKPOINT_MARKS)
+    has_weights = any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS)
+    if not has_mark or not has_weights:
         message = f"{output} is not a checkpoint folder, so --force does not replace it."
         raise OutputError(message, "Choose another --output.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
         if not is_filled and name not in files and not is_known(PurePosixPath(name)):
-            found = f"{output} contains {name}, which is not a checkpoint file"
-            message = f"{found}, so --force does not replace it."
+            contains = f"{output} contains {name}, which is not a checkpoint file"
+            message = f"{contains}, so --force does not replace it."
             raise OutputError(message, f"Move {name} elsewhere, or choose another --output.")
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has files that only a checkpoint has, and weights."""
-    has_mark = any((folder / name).is_file() for name in CHECKPOINT_MARKS)
-    return has_mark and any(any(folder.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS)
 
 
 def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
@@ -323,17 +309,13 @@ def os_errors_as_output_error(
             with contextlib.suppress(OSError):
                 _, space = disk_space(nearest_existing_parent(output), files)
                 message += f" It {space}."
-        raise OutputError(message, hint or _advice(error)) from error
-
-
-def _advice(error: OSError) -> str:
-    """Say what to do if a file cannot be written."""
-    if error.errno in DISK_FULL:
-        return DISK_FULL_HINT
-    advice = "Try again, or choose another --output."
-    if error.errno in EXISTS:
-        return f"Another program created it in the meantime; nothing was replaced. {advice}"
-    return advice
+        if hint is None:
+            hint = "Try again, or choose another --output."
+            if error.errno in DISK_FULL:
+                hint = DISK_FULL_HINT
+            elif error.errno in EXISTS:
+                message += " Another program created it in the meantime; nothing was replaced."
+        raise OutputError(message, hint) from error
 
 
 @contextlib.contextmanager
@@ -444,19 +426,19 @@ def _defer_signals() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-
-    def raise_first() -> None:
+    handlers: dict[int, Any] = {}
+    try:
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):  # SIG_IGN and SIG_DFL stay in effect
+                handlers[number] = handler
+                signal.signal(number, lambda number, frame: received.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(raise_first)
-        for number in SIGNALS:
-            before = signal.getsignal(number)
-            if callable(before):  # SIG_IGN and SIG_DFL stay in effect
-                signal.signal(number, lambda number, frame: received.append(number))
-                stack.callback(signal.signal, number, before)
-        yield
 
 
 def _new_temporary_path(output: Path, kind: str) -> Path:

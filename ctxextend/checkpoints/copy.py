@@ -32,17 +32,6 @@ class Fingerprint(NamedTuple):
     inode: int = 0
     names: int = 0  # hard links
 
-    def is_of_other_content(self, after: "Fingerprint") -> bool:
-        """Whether a file changed since this fingerprint was taken.
-
-        A new or removed hard link changes the change time too, but not the content.
-        """
-        if (self.size, self.modified) != (after.size, after.modified):
-            return True
-        if max(self.names, after.names) > 1:
-            return self.inode != after.inode
-        return self.changed != after.changed
-
 
 def copy_range(
     source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite

@@ -3,11 +3,11 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.config_file import CONFIG, stated_class
@@ -17,23 +17,20 @@ from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     CACHED_MODEL,
+    FOLDER,
     OUTSIDE,
+    REGULAR,
     ConfigCheck,
     Source,
     cached_id,
     has_file,
-    not_a_file,
+    kind_of_path,
     points_outside,
 )
-from ctxextend.checkpoints.weights import (
-    NEXT_TO_CONFIG,
-    Weights,
-    open_bare_weights,
-    open_shards,
-    open_weights,
-)
+from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
 from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
+from ctxextend.notes import NOTE, SOURCE, Note
 
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
@@ -137,9 +134,16 @@ class Checkpoint:
         for name, before in self.fingerprints.items():
             if name in self.omitted or name in self.source.headers:
                 continue
-            if before.is_of_other_content(file_fingerprint(self.root / name)):
-                hint = "Run the command again once the file is complete."
-                raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
+            now = file_fingerprint(self.root / name)
+            is_same = (before.size, before.modified) == (now.size, now.modified)
+            # A new or removed hard link changes the change time too, but not the content.
+            if max(before.names, now.names) > 1:
+                is_same = is_same and before.inode == now.inode
+            else:
+                is_same = is_same and before.changed == now.changed
+            if not is_same:
+                message = f"{self.root / name} changed while it was read."
+                raise CheckpointError(message, "Run the command again once the file is complete.")
 
 
 def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
@@ -156,29 +160,28 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-# Checkpoints that differ from an opened one
-
-
 # What to say about a checkpoint
 
 
-def source_notes(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return notes for the user on how the source was resolved and its weights are read."""
+def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
+    """Return notes on how the source was resolved and its weights are read."""
     notes = list(checkpoint.source.notes)
     in_memory = [file.path for file in checkpoint.weights.files.values() if file.is_in_memory]
     if in_memory:
         size = sum(path.stat().st_size for path in in_memory)
         names = ", ".join(path.name for path in in_memory)
-        notes.append(
+        text = (
             f"{names} is from before torch 1.6 or in another byte order and cannot be "
             f"memory-mapped: reading it needs {size_text(size)} of memory."
         )
+        notes.append(Note(SOURCE, NOTE, text))
     wrappers = checkpoint.weights.wrappers
     if wrappers:
-        notes.append(
+        text = (
             f"Tensor names are read without {', '.join(wrappers)}, which a wrapper added: an "
             "output has plain names."
         )
+        notes.append(Note(SOURCE, NOTE, text))
     return tuple(notes)
 
 
@@ -218,8 +221,48 @@ def open_checkpoint(
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
     """
-    with reading(source.folder):
-        return _open_folder(source, variant, check)
+    root = source.folder
+    with reading(root):
+        listed = _list_files(source)
+        # Before any file is read.
+        fingerprints = {name: file_fingerprint(root / name) for name in listed}
+        model = _model_folder(source)
+        config = _read_config(source, model, listed, check)
+        path = _find_weights(source, root / model, variant)
+        if path is None:
+            check(config or {}, False)
+            _refuse_without_weights(source, root / model, listed, variant)
+        opened = _open_weights(source, model, path, config)
+        weights = opened.weights
+        read = {path.relative_to(root).as_posix()}
+        read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
+        for name in read - fingerprints.keys():
+            fingerprints[name] = file_fingerprint(root / name)
+        for name, header in source.headers.items():
+            fingerprints[name] = Fingerprint(size=header.size)
+        copied, omitted = _split_others(source, model, listed, read)
+        generated = opened.generated
+        files = without_wrappers(weights.files, str(root / model))
+        if files != weights.files:
+            weights = weights.renamed(files, model)
+            generated = {**generated, **weights.generated}
+        adapter_of = None
+        if path.name.startswith("adapter_model."):
+            adapter_config: Mapping[str, Any] = {}
+            if has_file(source, root / ADAPTER_CONFIG):
+                adapter_config = load_object(root / ADAPTER_CONFIG)
+            adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
+        return Checkpoint(
+            source=source._replace(notes=(*source.notes, *opened.notes)),
+            model=model,
+            config=opened.config,
+            weights=weights,
+            generated=generated,
+            copied=copied,
+            omitted=omitted,
+            fingerprints=fingerprints,
+            adapter_of=adapter_of,
+        )
 
 
 def open_config(source: Source) -> Mapping[str, Any]:
@@ -229,51 +272,11 @@ def open_config(source: Source) -> Mapping[str, Any]:
         CheckpointError: It is missing, malformed or unreadable.
     """
     with reading(source.folder):
-        _reject_foreign(source)
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
         config = _read_config(source, _model_folder(source), listed, lambda *_: None)
         if not config:
-            raise _no_config(source, listed)
+            _refuse_without_config(source, listed)
         return config
-
-
-def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
-    root = source.folder
-    _reject_foreign(source)
-    listed = _list_files(source)
-    # Before any file is read.
-    fingerprints = {name: file_fingerprint(root / name) for name in listed}
-    model = _model_folder(source)
-    config = _read_config(source, model, listed, check)
-    path = _find_weights(source, root / model, variant)
-    if path is None:
-        check(config or {}, False)
-        raise _no_weights(source, root / model, listed, variant)
-    opened = _open_weights(source, model, path, config)
-    weights = opened.weights
-    read = {path.relative_to(root).as_posix()}
-    read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
-    for name in read - fingerprints.keys():
-        fingerprints[name] = file_fingerprint(root / name)
-    for name, header in source.headers.items():
-        fingerprints[name] = Fingerprint(size=header.size)
-    copied, omitted = _split_others(source, model, listed, read)
-    generated = opened.generated
-    files = without_wrappers(weights.files, str(root / model))
-    if files != weights.files:
-        weights = weights.renamed(files, model)
-        generated = {**generated, **weights.generated}
-    return Checkpoint(
-        source=source._replace(notes=(*source.notes, *opened.notes)),
-        model=model,
-        config=opened.config,
-        weights=weights,
-        generated=generated,
-        copied=copied,
-        omitted=omitted,
-        fingerprints=fingerprints,
-        adapter_of=_base_of_adapter(source, path),
-    )
 
 
 class _OpenedWeights(NamedTuple):
@@ -282,7 +285,7 @@ class _OpenedWeights(NamedTuple):
     weights: Weights
     config: Mapping[str, Any]
     generated: Mapping[str, str]  # text files that an output needs but the source lacks
-    notes: tuple[str, ...]  # how they were read
+    notes: tuple[Note, ...]  # how they were read
 
 
 def _open_weights(
@@ -302,58 +305,48 @@ def _open_weights(
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
     """
-    ties = _ties_tensors(config or {})
+    # A model ties tensors unless its config, or one in it, says that it does not.
+    values = config or {}
+    nested = [value for value in values.values() if isinstance(value, Mapping)]
+    ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
     if fnmatch(path.name, "*.index*.json"):
         shards = open_shards(path, source, model, ties=ties)
-        return _OpenedWeights(shards, config or {}, generated=dict(shards.generated), notes=())
+        return _OpenedWeights(shards, values, generated=dict(shards.generated), notes=())
     name = (model / filenames.output_name(path.name)).as_posix()
     if path.name in source.headers:
         from ctxextend.checkpoints.remote_weights import open_remote
 
         remote = open_remote(path, source.headers[path.name])
-        return _OpenedWeights(Weights(files={name: remote}), config or {}, generated={}, notes=())
-    if config is not None:
-        file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
-        return _OpenedWeights(Weights(files={name: file}), config, generated={}, notes=())
-    file, config = open_weights(path, ties=ties)
+        return _OpenedWeights(Weights(files={name: remote}), values, generated={}, notes=())
+    file, own_config = open_weights(path, ties=ties, is_alone=config is None)
     weights = Weights(files={name: file})
-    if config is None:
-        return _OpenedWeights(weights, config={}, generated={}, notes=())
-    from ctxextend.checkpoints.nanogpt import NOTE
+    if own_config is None:
+        return _OpenedWeights(weights, values, generated={}, notes=())
+    from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
 
-    generated = {CONFIG: json.dumps(config, indent=2) + "\n"}
-    return _OpenedWeights(weights, config, generated, notes=(NOTE,))
-
-
-def _reject_foreign(source: Source) -> None:
-    """Raise CheckpointError if the file that was passed is one of another program."""
-    if source.file is None:
-        return
-    found = find_foreign((source.file,))
-    if found is not None:
-        _, row = found
-        raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
+    generated = {CONFIG: json.dumps(own_config, indent=2) + "\n"}
+    return _OpenedWeights(weights, own_config, generated, notes=(ASSUMED_ACTIVATION,))
 
 
-def _no_config(source: Source, listed: Sequence[str]) -> CheckpointError:
-    """Return the error for a folder without a config."""
+def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
+    """Raise CheckpointError for a folder without a config."""
     folder = source.folder
-    message = f"{folder} has no config.json"
     if folder.name.startswith(CACHED_MODEL):
         message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-        return CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
+        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
+    message = f"{folder} has no config.json"
     subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
     if subfolders:
         hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
-        return CheckpointError(f"{message}.", hint)
+        raise CheckpointError(f"{message}.", hint)
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
-    return _with_foreign(message, hint, (*listed, *source.not_downloaded))
+    _refuse_incomplete(message, hint, (*listed, *source.not_downloaded))
 
 
-def _no_weights(
+def _refuse_without_weights(
     source: Source, folder: Path, listed: Sequence[str], variant: str | None
-) -> CheckpointError:
-    """Return the error for a folder without weights that can be read.
+) -> NoReturn:
+    """Raise CheckpointError for a folder without weights that can be read.
 
     Args:
         source: The checkpoint's folder and its origin.
@@ -378,35 +371,54 @@ def _no_weights(
     if readable:
         message += f", only {', '.join(readable)}"
     if variant is not None and filenames.first_weights(folder, None):
-        return CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
+        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
     if variants:
         flags = " or ".join(f"--variant {name}" for name in variants)
-        return CheckpointError(f"{message}.", f"Choose one: {flags}.")
+        raise CheckpointError(f"{message}.", f"Choose one: {flags}.")
     if readable:
         hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
-        return CheckpointError(f"{message}.", hint)
+        raise CheckpointError(f"{message}.", hint)
     hint = (
         "Download the missing file. If --edit-only wrote the folder, run the command that it "
         "printed."
     )
-    return _with_foreign(message, hint, names)
+    _refuse_incomplete(message, hint, names)
 
 
-def _with_foreign(message: str, hint: str, names: Sequence[str]) -> CheckpointError:
-    """Return the error for a folder, with a file of another program if it has one."""
-    found = find_foreign(names)
-    if found is None:
-        return CheckpointError(f"{message}.", hint)
-    name, row = found
-    return CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
+def _refuse_incomplete(message: str, hint: str, names: Sequence[str]) -> NoReturn:
+    """Raise CheckpointError, with a file of another program if the folder has one."""
+    foreign = find_foreign(names)
+    if foreign is None:
+        raise CheckpointError(f"{message}.", hint)
+    name, row = foreign
+    raise CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
 
 
 def _list_files(source: Source) -> list[str]:
-    """Return the names of the files that belong to a checkpoint."""
-    # A single weights file without a config may be in any folder, so other files there are ignored.
-    if source.file is not None and _is_single_file(source):
-        return [source.file]
-    return list(_files_below(source.folder))
+    """Return the names of the files that belong to a checkpoint.
+
+    They are every file below the root, and every ignored or linked folder, sorted per folder.
+
+    Raises:
+        CheckpointError: The file that was passed is one of another program.
+    """
+    if source.file is not None:
+        foreign = find_foreign((source.file,))
+        if foreign is not None:
+            _, row = foreign
+            raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
+        # Without a config, it may be in any folder, so other files there are ignored.
+        if _is_single_file(source):
+            return [source.file]
+    names = list[str]()
+    folders = [source.folder]
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if path.is_symlink() or path.name in filenames.IGNORED_NAMES or not path.is_dir():
+                names.append(path.relative_to(source.folder).as_posix())
+            else:
+                folders.append(path)
+    return names
 
 
 def _is_single_file(source: Source) -> bool:
@@ -430,48 +442,30 @@ def _read_config(
         return {}  # the adapter's base model is elsewhere
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
-    raise _no_config(source, listed)
+    _refuse_without_config(source, listed)
 
 
 def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
     """Return the path of the weights file, or of its index; None if there is none."""
-    name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
-    if name is None and source.headers:
-        name = filenames.with_variant(filenames.SINGLE_FILE, variant)
+    name = source.file
+    if name is not None:
+        # An index that lists the file as a shard.
+        for path in sorted(folder.glob("*.index*.json")):
+            if has_file(source, path):
+                weight_map = load_object(path).get("weight_map")
+                if isinstance(weight_map, dict) and source.file in weight_map.values():
+                    name = path.name
+                    break
+    else:
+        name = filenames.first_weights(folder, variant)
+        if name is None and source.headers:
+            name = filenames.with_variant(filenames.SINGLE_FILE, variant)
     if name is None:
         return None
     is_remote = folder == source.folder and name in source.headers
     if not is_remote and not has_file(source, folder / name):
         return None
     return folder / name
-
-
-def _find_index(folder: Path, source: Source) -> str | None:
-    """Return the name of the index that lists the passed file as a shard; None if there is none."""
-    if source.file is None:
-        return None
-    for path in sorted(folder.glob("*.index*.json")):
-        if not has_file(source, path):
-            continue
-        weight_map = load_object(path).get("weight_map")
-        if isinstance(weight_map, dict) and source.file in weight_map.values():
-            return path.name
-    return None
-
-
-def _ties_tensors(config: Mapping[str, Any]) -> bool:
-    """Whether a model ties tensors, unless its config or one in it says that it does not."""
-    nested = [value for value in config.values() if isinstance(value, Mapping)]
-    return not any(value.get("tie_word_embeddings") is False for value in (config, *nested))
-
-
-def _base_of_adapter(source: Source, weights: Path) -> str | None:
-    """Return the base model of a PEFT adapter; None if the weights are not those of an adapter."""
-    if not weights.name.startswith("adapter_model."):
-        return None
-    path = source.folder / ADAPTER_CONFIG
-    config = load_object(path) if has_file(source, path) else {}
-    return str(config.get("base_model_name_or_path") or "its base model")
 
 
 def _model_folder(source: Source) -> PurePosixPath:
@@ -543,21 +537,11 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
         if part in filenames.IGNORED_NAMES:
             return f"{filenames.IGNORED_NAMES[part]}, not part of the checkpoint"
     if is_local:
-        kind = not_a_file(local)
-        if kind is not None:
-            return LINKED if local.is_dir() else kind
-    stale = _reason_stale(path, model)
-    if stale is not None:
-        return stale
-    if is_local and points_outside(source.folder, local):
-        return OUTSIDE
-    if _is_other_weights(source, path):
-        return "other weights, not rewritten"
-    return None
-
-
-def _reason_stale(path: PurePosixPath, model: PurePosixPath) -> str | None:
-    """Return why a file depends on the old table; None if it does not."""
+        kind = kind_of_path(local)
+        if kind == FOLDER:
+            return LINKED
+        if kind != REGULAR:
+            return kind
     paths = [path]
     if model in path.parents:
         paths.append(path.relative_to(model))
@@ -565,22 +549,10 @@ def _reason_stale(path: PurePosixPath, model: PurePosixPath) -> str | None:
         pattern = filenames.first_match(relative, STALE)
         if pattern is not None:
             return STALE[pattern]
+    if is_local and points_outside(source.folder, local):
+        return OUTSIDE
+    # Next to a weights file that was passed, other ones may be of any model.
+    is_alike = source.file is not None and path.suffix == PurePosixPath(source.file).suffix
+    if is_alike and len(path.parts) == 1 and not filenames.is_known(path):
+        return "other weights, not rewritten"
     return None
-
-
-def _is_other_weights(source: Source, path: PurePosixPath) -> bool:
-    """Whether a file has the suffix of the weights file that was passed, but is not known."""
-    if source.file is None or len(path.parts) > 1:
-        return False
-    return path.suffix == PurePosixPath(source.file).suffix and not filenames.is_known(path)
-
-
-def _files_below(root: Path) -> Iterator[str]:
-    """Yield every file below the root, and every ignored or linked folder, sorted per folder."""
-    folders = [root]
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path.name in filenames.IGNORED_NAMES or not path.is_dir():
-                yield path.relative_to(root).as_posix()
-            else:
-                folders.append(path)

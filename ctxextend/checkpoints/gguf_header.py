@@ -15,7 +15,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.safetensors_file import TensorEntry
@@ -165,16 +165,14 @@ class _Cursor:
     def _read_up_to(self, end: int) -> int:
         """Read bytes up to an offset; return how many are read."""
         if end > self.size:
-            raise malformed(
-                self.path, f"it is truncated: the header goes beyond {self.size:,} bytes"
-            )
+            refuse(self.path, f"it is truncated: the header goes beyond {self.size:,} bytes")
         if end > MAX_METADATA_BYTES:
             limit = f"{MAX_METADATA_BYTES:,} bytes"
-            raise malformed(self.path, f"its header is longer than {limit}")
+            refuse(self.path, f"its header is longer than {limit}")
         while end > len(self._read):
             piece = self._file.read(max(READ_BYTES, end - len(self._read)))
             if not piece:
-                raise malformed(self.path, "it became shorter while it was read")
+                refuse(self.path, "it became shorter while it was read")
             self._read += piece
         return len(self._read)
 
@@ -193,10 +191,10 @@ class _Cursor:
         available = self.size - self.position
         if count * smallest > available:
             reason = f"the number of {what} is {count:,}, too many for {available:,} bytes"
-            raise malformed(self.path, f"it is truncated: {reason}")
+            refuse(self.path, f"it is truncated: {reason}")
         if count > maximum:
             reason = f"the number of {what} is {count:,}, more than {maximum:,}"
-            raise malformed(self.path, reason)
+            refuse(self.path, reason)
 
     def number(self, layout: str) -> Any:
         """Read a number, or a truth value."""
@@ -207,14 +205,12 @@ class _Cursor:
         """Read a text, which follows its length."""
         length = self.number(TEXT_LENGTH.format)
         if length > maximum:
-            raise malformed(
-                self.path, f"a name or text has {length:,} bytes, more than {maximum:,}"
-            )
+            refuse(self.path, f"a name or text has {length:,} bytes, more than {maximum:,}")
         start = self.skip(length)
         try:
             return self._read[start : self.position].decode()
         except UnicodeDecodeError:
-            raise malformed(self.path, f"the text at byte {start:,} is not UTF-8") from None
+            refuse(self.path, f"the text at byte {start:,} is not UTF-8")
 
     def skip_texts(self, count: int) -> None:
         """Move over texts: most of the time of reading a header is spent here."""
@@ -233,21 +229,25 @@ class _Cursor:
         self.position = position
 
 
-def malformed(path: Path, reason: str) -> CheckpointError:
-    """Return the error for a file that is not a valid GGUF file; the reason is a clause."""
+def refuse(path: Path, reason: str) -> NoReturn:
+    """Refuse a file that is not a valid GGUF file; the reason is a clause.
+
+    Raises:
+        CheckpointError: Always.
+    """
     message = f"{path} is not a valid GGUF file: {reason}."
-    return CheckpointError(message, "Download or convert it again.")
+    raise CheckpointError(message, "Download or convert it again.") from None
 
 
 def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
     """Read the version, the number of tensors and the number of pairs."""
     path = cursor.path
     if cursor.size < len(MAGIC):
-        raise malformed(path, f"it has {cursor.size} bytes")
+        refuse(path, f"it has {cursor.size} bytes")
     start = cursor.skip(len(MAGIC))
     magic = cursor.content[start:]
     if magic != MAGIC:
-        raise malformed(path, f"it starts with {magic!r}, not {MAGIC!r}")
+        refuse(path, f"it starts with {magic!r}, not {MAGIC!r}")
     version = cursor.number("<I")
     _check_version(path, version)
     tensor_count = cursor.number("<Q")
@@ -280,7 +280,7 @@ def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
         start = cursor.position
         key = cursor.text(MAX_KEY_BYTES)
         if key in pairs:
-            raise malformed(cursor.path, f"the key {key!r:.100} is stated twice")
+            refuse(cursor.path, f"the key {key!r:.100} is stated twice")
         value_type = cursor.number("<I")
         value = _read_value(cursor, key, value_type)
         pairs[key] = Pair(
@@ -296,7 +296,7 @@ def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
     if value_type in SCALAR_FORMATS:
         return cursor.number(SCALAR_FORMATS[value_type])
     if value_type != ARRAY:
-        raise malformed(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
+        refuse(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
     item_type = cursor.number("<I")
     count = cursor.number("<Q")
     if item_type == STRING:
@@ -305,9 +305,9 @@ def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
         cursor.skip(count * struct.calcsize(SCALAR_FORMATS[item_type]))
     elif item_type == ARRAY:
         reason = f"{key!r:.100} is an array of arrays, which llama.cpp does not read either"
-        raise malformed(cursor.path, reason)
+        refuse(cursor.path, reason)
     else:
-        raise malformed(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
+        refuse(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
     return None
 
 
@@ -319,7 +319,7 @@ def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
     is_valid = pair.value_type == UINT32 and 0 < pair.value <= MAX_ALIGNMENT
     if not is_valid or pair.value & (pair.value - 1):
         reason = f"{ALIGNMENT_KEY} is {pair.value!r:.100}, not a power of 2 as UINT32"
-        raise malformed(path, reason)
+        refuse(path, reason)
     return int(pair.value)
 
 
@@ -331,16 +331,20 @@ def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
     for _ in range(count):
         name = cursor.text(MAX_KEY_BYTES)
         if name in tensors:
-            raise malformed(cursor.path, f"the tensor {name!r:.100} is described twice")
+            refuse(cursor.path, f"the tensor {name!r:.100} is described twice")
         dimensions = cursor.number("<I")
         if dimensions > MAX_DIMENSIONS:
             reason = f"the tensor {name!r:.100} has {dimensions} dimensions"
-            raise malformed(cursor.path, reason)
+            refuse(cursor.path, reason)
         lengths = [cursor.number("<Q") for _ in range(dimensions)]
         type_number = cursor.number("<I")
         start = cursor.number("<Q")
         if type_number not in sizes:
-            raise _unknown_type(cursor.path, name, type_number)
+            message = (
+                f"{cursor.path}: {name!r:.100} has the type {type_number}, which the package gguf "
+                "does not know."
+            )
+            raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
         kind = sizes[type_number]
         size = _size(cursor, name, lengths, kind)
         entry = TensorEntry(
@@ -379,23 +383,17 @@ def tensor_types() -> dict[int, TensorType]:
     return types
 
 
-def _unknown_type(path: Path, name: str, number: int) -> CheckpointError:
-    """Return the error for a type of tensors that the package does not know."""
-    message = f"{path}: {name!r:.100} has the type {number}, which the package gguf does not know."
-    return CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
-
-
 def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> int:
     """Return the size of a tensor in bytes; its rows consist of whole blocks."""
     columns = lengths[0] if lengths else 1
     if columns % kind.values:
         reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {kind.values}"
-        raise malformed(cursor.path, f"{reason}, as {kind.name} needs")
+        refuse(cursor.path, f"{reason}, as {kind.name} needs")
     count = 1
     for length in lengths:
         count *= length
         if count >= 1 << 63:
-            raise malformed(cursor.path, f"{name!r:.100} has too many values")
+            refuse(cursor.path, f"{name!r:.100} has too many values")
     return count // kind.values * kind.size
 
 
@@ -409,10 +407,10 @@ def _check_ranges(path: Path, header: GgufHeader) -> None:
         if entry.end > available:
             needed = header.data_start + entry.end
             reason = f"it is truncated: {entry.name!r:.100} ends at byte {needed:,} of {size:,}"
-            raise malformed(path, reason)
+            refuse(path, reason)
         if entry.start % header.alignment:
             reason = f"{entry.name!r:.100} does not start at a multiple of {header.alignment} bytes"
-            raise malformed(path, reason)
+            refuse(path, reason)
         if entry.start < position:
-            raise malformed(path, f"{entry.name!r:.100} overlaps the previous tensor")
+            refuse(path, f"{entry.name!r:.100} overlaps the previous tensor")
         position = entry.end

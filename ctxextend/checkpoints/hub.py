@@ -2,13 +2,14 @@
 
 import glob
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import header_size
-from ctxextend.errors import CtxextendError, SourceError
+from ctxextend.errors import CtxextendError, SourceError, did_you_mean
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have
 RANGE_NOT_SATISFIABLE = 416  # status of a server for a range that it does not send
@@ -76,6 +77,7 @@ def download(
     file: str,
     choose: Callable[[list[str]], list[str]],
     check: Callable[[Path], None],
+    similar: Sequence[str] = (),
 ) -> tuple[Path, list[str]]:
     """Download files of a Hub model into huggingface_hub's cache.
 
@@ -85,6 +87,7 @@ def download(
         file: The config, which is downloaded first.
         choose: Selects the files to download, given the names of all files.
         check: Is called with the path of the config, and may raise.
+        similar: What a user may have meant instead of the id.
 
     Returns:
         The folder in the cache, and the names of all files of the repository; none if the Hub
@@ -93,40 +96,29 @@ def download(
     Raises:
         SourceError: The model does not exist, is empty, or cannot be downloaded.
     """
-    try:
-        return _download(repo, revision, file, choose, check)
-    except CtxextendError:
-        raise
-    # Those of huggingface_hub and HTTP, and any error from a malformed response.
-    except Exception as error:
-        raise _download_error(error, repo, revision) from error
-
-
-def _download(
-    repo: str,
-    revision: str | None,
-    file: str,
-    choose: Callable[[list[str]], list[str]],
-    check: Callable[[Path], None],
-) -> tuple[Path, list[str]]:
-    """Download files as `download` does, which describes the errors of huggingface_hub."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        files = _list_files(repo, revision)
-    except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
-        raise
-    except Exception:
-        cached = _cached_folder(repo, revision, file)
-        if cached is None:
+        try:
+            files = _list_files(repo, revision)
+        except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
             raise
-        return cached, []
-    if file in files:
-        folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
-        check(Path(folder) / file)
-    chosen = [glob.escape(name) for name in choose(files)]
-    folder = snapshot_download(repo, revision=revision, allow_patterns=chosen)
+        except Exception:
+            cached = _cached_folder(repo, revision, file)
+            if cached is None:
+                raise
+            return cached, []
+        if file in files:
+            folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
+            check(Path(folder) / file)
+        chosen = [glob.escape(name) for name in choose(files)]
+        folder = snapshot_download(repo, revision=revision, allow_patterns=chosen)
+    except CtxextendError:
+        raise
+    # Those of huggingface_hub and HTTP, and any error from a malformed response.
+    except Exception as error:
+        _refuse(error, repo, revision, similar)
     return Path(folder), files
 
 
@@ -155,7 +147,7 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
     url = hf_hub_url(repo, name, revision=revision)
     try:
         start, size = _read_start_patiently(url, FIRST_BYTES)
-        length = 8 + header_size(path, start, size)
+        length = 8 + header_size(path, start[:8], size)
         if len(start) < length:
             start, size = _read_start_patiently(url, length)
     except CtxextendError:
@@ -163,10 +155,10 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
     except _NoStartError:
         return None
     except Exception as error:  # as in `download`
-        raise _download_error(error, repo, revision) from error
+        _refuse(error, repo, revision)
     if len(start) < length:
         return None
-    return RemoteHeader(start=start, size=size)
+    return RemoteHeader(text=start[8:length], size=size)
 
 
 def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
@@ -244,21 +236,26 @@ def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
     return None
 
 
-def _download_error(error: Exception, repo: str, revision: str | None) -> SourceError:
-    """Return the error to raise for an exception of huggingface_hub."""
+def _refuse(
+    error: Exception, repo: str, revision: str | None, similar: Sequence[str] = ()
+) -> NoReturn:
+    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` for its kinds.
+
+    Raises:
+        SourceError: Always.
+    """
     kinds, reason = _error_kinds(error)
     if isinstance(error, OSError) and error.errno is not None:
         kinds.add("errno")
-    message, hint = _message_and_hint(kinds)
-    return SourceError(message.format(id=repo, revision=revision, reason=reason), hint)
-
-
-def _message_and_hint(kinds: set[str]) -> tuple[str, str]:
-    """Return the first of `MESSAGES` for one of an error's kinds."""
-    for names, message_and_hint in MESSAGES.items():
+    message, hint = OTHER_MESSAGE
+    for names, texts in MESSAGES.items():
         if kinds.intersection(names):
-            return message_and_hint
-    return OTHER_MESSAGE
+            message, hint = texts
+            break
+    meant = did_you_mean(repo, similar)
+    if meant:
+        hint = f"{meant} {hint}"
+    raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error
 
 
 def _error_kinds(error: Exception) -> tuple[set[str], str]:

@@ -5,6 +5,7 @@ Key order, formatting and all other bytes are kept.
 
 import json
 import stat
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -69,60 +70,44 @@ def parse_json(text: str, location: str) -> Any:
         CheckpointError: The text is not valid, has duplicate keys, or is nested too deeply.
     """
     try:
-        value = json.loads(text, object_pairs_hook=unique_keys, parse_int=_parse_int)
-        _check_depth(value)
-    except _RefusedValueError as error:
-        raise CheckpointError(f"{location} has a {error}.", f"Correct {location}.") from None
-    except (RecursionError, ValueError) as error:
+        value = json.loads(text, object_pairs_hook=unique_keys)
+        level = [value]
+        for _ in range(MAX_JSON_DEPTH + 1):
+            below = list[Any]()
+            for node in level:
+                if isinstance(node, dict):
+                    below += node.values()
+                elif isinstance(node, list):
+                    below += node
+            level = below
+        if level:
+            raise RecursionError
+    except (json.JSONDecodeError, DuplicateKeyError) as error:
         reason = str(error)
-        if isinstance(error, RecursionError):
-            reason = "it is nested too deeply"
-        message = f"{location} is not valid JSON: {reason}."
-        raise CheckpointError(message, "Download the file again.") from None
-    return value
-
-
-class _RefusedValueError(ValueError):
-    """A value that JSON allows and readers do not agree about; the message names it."""
-
-
-def _parse_int(digits: str) -> int:
-    """Return an integer of a JSON text.
-
-    Raises:
-        _RefusedValueError: It has more digits than Python reads.
-    """
-    try:
-        return int(digits)
+    except RecursionError:
+        reason = "it is nested too deeply"
     except ValueError:
-        raise _RefusedValueError(f"number of {len(digits):,} digits") from None
+        reason = f"a number has more than {sys.get_int_max_str_digits():,} digits"
+    else:
+        return value
+    message = f"{location} is not valid JSON: {reason}."
+    raise CheckpointError(message, "Correct it, or download it again.")
 
 
-def _check_depth(value: Any) -> None:
-    """Raise RecursionError if objects and lists are nested too deeply."""
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
-        below = list[Any]()
-        for node in level:
-            if isinstance(node, dict):
-                below += node.values()
-            elif isinstance(node, list):
-                below += node
-        level = below
-    if level:
-        raise RecursionError
+class DuplicateKeyError(ValueError):
+    """An object has a key twice, which JSON allows and readers do not agree about."""
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object's members, as `object_pairs_hook` of `json.loads`.
 
     Raises:
-        ValueError: A key is given twice.
+        DuplicateKeyError: A key is given twice.
     """
     members = dict(pairs)
     if len(members) < len(pairs):
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise _RefusedValueError(f"duplicate key {key!r:.200}")
+        raise DuplicateKeyError(f"duplicate key {key!r:.200}")
     return members
 
 
@@ -146,27 +131,24 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
         CheckpointError: The text does not have the objects.
     """
     for (*above, key), value in changes.items():
-        text = _set(text, above, key, json.dumps(value, ensure_ascii=False))
+        new = json.dumps(value, ensure_ascii=False)
+        start, members = _members(text, above)
+        if key in members:
+            member = members[key]
+            text = text[: member.value] + new + text[member.end :]
+        elif not members:
+            inside = start + 1
+            text = f"{text[:inside]}{json.dumps(key)}: {new}{text[inside:]}"
+        else:
+            first, *_ = members.values()
+            *_, last = members.values()
+            colon = text[last.key_end : last.value]
+            # A line break and its indentation; on a single line, a space if one follows each colon.
+            space = text[start + 1 : first.start]
+            if not space and colon.endswith(" "):
+                space = " "
+            text = f"{text[: last.end]},{space}{json.dumps(key)}{colon}{new}{text[last.end :]}"
     return text
-
-
-def _set(text: str, path: Sequence[str], key: str, value: str) -> str:
-    """Set a member of the object at `path` to a value, which is JSON text."""
-    start, members = _members(text, path)
-    if key in members:
-        member = members[key]
-        return text[: member.value] + value + text[member.end :]
-    if not members:
-        inside = start + 1
-        return f"{text[:inside]}{json.dumps(key)}: {value}{text[inside:]}"
-    first, *_ = members.values()
-    *_, last = members.values()
-    colon = text[last.key_end : last.value]
-    # A line break and its indentation; on a single line, a space if one follows each colon.
-    space = text[start + 1 : first.start]
-    if not space and colon.endswith(" "):
-        space = " "
-    return f"{text[: last.end]},{space}{json.dumps(key)}{colon}{value}{text[last.end :]}"
 
 
 def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:

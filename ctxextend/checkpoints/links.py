@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 from ctxextend.checkpoints.atomic_output import nearest_existing_parent
 from ctxextend.checkpoints.source import is_cache_blob
@@ -48,7 +48,7 @@ def check_links(links: Mapping[str, Link], output: Path) -> None:
     device = place.stat().st_dev
     for name, link in links.items():
         if link.kind == "hard" and link.target.stat().st_dev != device:
-            raise _across_file_systems(name, link, place)
+            _refuse_across_file_systems(name, link, place)
 
 
 def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
@@ -63,29 +63,25 @@ def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
         OutputError: The file system cannot link a file.
     """
     for name, link in links.items():
-        _make_link(name, link, folder, output)
+        path = folder / name
+        try:
+            if link.kind == "symbolic":
+                path.symlink_to(link.target)
+            else:
+                path.hardlink_to(link.target)
+        except OSError as error:
+            place = nearest_existing_parent(output)
+            if error.errno == errno.EXDEV:
+                _refuse_across_file_systems(name, link, place)
+            verb = "linked" if link.kind == "symbolic" else "hard-linked"
+            places = f"from {link.target.parent} into {place}"
+            message = f"{name} cannot be {verb} {places}: {error.strerror}."
+            hint = LINK_HINT
+            if error.errno == errno.EMLINK:
+                hint = TOO_MANY
+            raise OutputError(message, hint) from error
 
 
-def _make_link(name: str, link: Link, folder: Path, output: Path) -> None:
-    """Create one link; see `make_links`."""
-    path = folder / name
-    try:
-        if link.kind == "symbolic":
-            path.symlink_to(link.target)
-        else:
-            path.hardlink_to(link.target)
-    except OSError as error:
-        place = nearest_existing_parent(output)
-        if error.errno == errno.EXDEV:
-            raise _across_file_systems(name, link, place) from error
-        verb = "linked" if link.kind == "symbolic" else "hard-linked"
-        places = f"from {link.target.parent} into {place}"
-        message = f"{name} cannot be {verb} {places}: {error.strerror}."
-        hint = TOO_MANY if error.errno == errno.EMLINK else LINK_HINT
-        raise OutputError(message, hint) from error
-
-
-def _across_file_systems(name: str, link: Link, place: Path) -> OutputError:
-    """Return the error for a hard link to another file system."""
+def _refuse_across_file_systems(name: str, link: Link, place: Path) -> NoReturn:
     where = f"{link.target.parent} and {place} are on different file systems"
-    return OutputError(f"{name} cannot be hard-linked: {where}.", LINK_HINT)
+    raise OutputError(f"{name} cannot be hard-linked: {where}.", LINK_HINT)

@@ -18,12 +18,15 @@ import torch
 from ctxextend.checkpoints.copy import open_source
 from ctxextend.checkpoints.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError, one_line
+from ctxextend.notes import NOTE, SOURCE, Note
 
 # nanoGPT uses exact GELU since https://github.com/karpathy/nanoGPT/pull/274; it used the tanh
 # approximation before.
-NOTE = (
+ASSUMED_ACTIVATION = Note(
+    SOURCE,
+    NOTE,
     "nanoGPT files do not state the activation; exact GELU is assumed. If nanoGPT trained the "
-    'model before 14 June 2023, set "activation_function": "gelu_new" in config.json.'
+    'model before 14 June 2023, set "activation_function": "gelu_new" in config.json.',
 )
 HINT = (
     "Use a checkpoint of the original nanoGPT, or convert this one with the program that wrote it."
@@ -112,8 +115,8 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     """Return the equivalent GPT-2 config and tensors of transformers.
 
     Names, shapes and order are those of GPT2LMHeadModel: linear weights are (in, out) views,
-    missing biases are zeros, and the LM head is included only if it is not tied. `NOTE` states the
-    assumed activation.
+    missing biases are zeros, and the LM head is included only if it is not tied.
+    `ASSUMED_ACTIVATION` states the assumed activation.
 
     Raises:
         CheckpointError: Arguments or tensors are not those of nanoGPT, or contradict each other.

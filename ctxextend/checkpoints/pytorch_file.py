@@ -30,6 +30,7 @@ from ctxextend.checkpoints.safetensors_file import (
 from ctxextend.checkpoints.wrappers import plain_names
 from ctxextend.errors import CheckpointError
 
+SURROGATE = re.compile("[\ud800-\udfff]")  # which no file name or header can contain
 DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")  # the record that states their byte order
 SAVE_TENSORS = (
@@ -156,7 +157,15 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files can raise any exception
-        raise _load_error(path, error) from error
+        message = f"{path} is not a valid PyTorch file with only tensors"
+        advice = "Download or save it again."
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if match is not None:
+            kind = f"{match[1].rstrip('.')}, which is not a tensor type"
+            message = f"{path} references {kind}; no code was executed"
+            advice = SAVE_TENSORS
+        hint = f"Do not load it elsewhere unless you trust its source. {advice}"
+        raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
 
 
 def _load(path: Path) -> tuple[Any, range | None]:
@@ -213,19 +222,6 @@ def _torch_load(path: Path, map_location: Callable[[Any, str], Any], *, mmap: bo
         return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
 
 
-def _load_error(path: Path, error: Exception) -> CheckpointError:
-    """Return the error to raise for an exception of torch, with what to do instead."""
-    message = f"{path} is not a valid PyTorch file with only tensors"
-    advice = "Download or save it again."
-    match = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if match is not None:
-        kind = f"{match[1].rstrip('.')}, which is not a tensor type"
-        message = f"{path} references {kind}; no code was executed"
-        advice = SAVE_TENSORS
-    hint = f"Do not load it elsewhere unless you trust its source. {advice}"
-    return CheckpointError(f"{message} ({type(error).__name__}).", hint)
-
-
 def _data_offsets(path: Path) -> set[int] | None:
     """Return the offsets of all tensor data in a zip file; None for another byte order.
 
@@ -236,19 +232,14 @@ def _data_offsets(path: Path) -> set[int] | None:
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             name = record.filename
-            _check_uncompressed(path, record)
+            if record.compress_type != zipfile.ZIP_STORED:  # torch would read its bytes as values
+                message = f"{path}: its record {name!r} is compressed."
+                raise CheckpointError(message, SAVE_TENSORS)
             if BYTE_ORDER.fullmatch(name) and archive.read(record) != sys.byteorder.encode():
                 return None
             if DATA.fullmatch(name) and record.file_size:
                 offsets.add(record.header_offset + _header_size(path, record.header_offset))
     return offsets
-
-
-def _check_uncompressed(path: Path, record: zipfile.ZipInfo) -> None:
-    """Raise CheckpointError if a record is compressed: torch would read its bytes as values."""
-    if record.compress_type != zipfile.ZIP_STORED:
-        message = f"{path}: its record {record.filename!r} is compressed."
-        raise CheckpointError(message, SAVE_TENSORS)
 
 
 def _header_size(path: Path, offset: int) -> int:
@@ -297,9 +288,7 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
         message = f"{path} contains no named tensors, only an object of type {kind}."
         raise CheckpointError(message, SAVE_TENSORS)
     for key, value in state.items():
-        problem = _problem(key, value)
-        if problem is not None:
-            raise CheckpointError(f"{path}: {key!r:.200} is {problem}.", SAVE_TENSORS)
+        _check_stored(path, key, value)
     plain = plain_names(state, str(path))
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
@@ -350,22 +339,29 @@ def _is_tensor(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _problem(key: Any, value: Any) -> str | None:
-    """Return why safetensors cannot store a value under a key; None if it can."""
-    if not isinstance(key, str) or key == METADATA:
-        return "not a valid tensor name"
-    if not _is_tensor(value):
-        return f"of type {type(value).__name__}, not a tensor"
-    if value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
-        return f"not a dense tensor ({value.layout}, {value.dtype}, on {value.device})"
-    if value.is_conj() or value.is_neg():
-        return "a conjugate or negative view, which safetensors cannot store"
-    if str(value.dtype).removeprefix("torch.") not in NAMES_OF_DTYPES:
-        return f"of dtype {value.dtype}, which safetensors cannot store"
-    stored = value.untyped_storage().nbytes()
-    if value.numel() * value.element_size() > stored + MAX_EXPANSION:
-        return f"expanded from {stored:,} bytes to shape {tuple(value.shape)}"
-    return None
+def _check_stored(path: Path, key: Any, value: Any) -> None:
+    """Check that safetensors can store a value under a key.
+
+    Raises:
+        CheckpointError: It cannot.
+    """
+    what = ""
+    if not isinstance(key, str) or key == METADATA or SURROGATE.search(key):
+        what = "not a valid tensor name"
+    elif not _is_tensor(value):
+        what = f"of type {type(value).__name__}, not a tensor"
+    elif value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
+        what = f"not a dense tensor ({value.layout}, {value.dtype}, on {value.device})"
+    elif value.is_conj() or value.is_neg():
+        what = "a conjugate or negative view, which safetensors cannot store"
+    elif str(value.dtype).removeprefix("torch.") not in NAMES_OF_DTYPES:
+        what = f"of dtype {value.dtype}, which safetensors cannot store"
+    else:
+        stored = value.untyped_storage().nbytes()
+        if value.numel() * value.element_size() > stored + MAX_EXPANSION:
+            what = f"expanded from {stored:,} bytes to shape {tuple(value.shape)}"
+    if what:
+        raise CheckpointError(f"{path}: {key!r:.200} is {what}.", SAVE_TENSORS)
 
 
 def as_tensor_file(
@@ -384,9 +380,6 @@ def as_tensor_file(
         mapped: The memory addresses of the mapped file; None if its tensors were read.
         ties: Whether the model ties tensors on loading, so that all names but one are dropped.
         wrapped_names: Names with wrappers, by name; see `find_wrapped_names`.
-
-    Raises:
-        CheckpointError: Safetensors cannot store them.
     """
     kept = dict(tensors)
     if ties:
@@ -396,11 +389,7 @@ def as_tensor_file(
     for name, tensor in kept.items():
         dtype = NAMES_OF_DTYPES[str(tensor.dtype).removeprefix("torch.")]
         described[name] = (dtype, tuple(tensor.shape))
-    try:
-        header, entries = describe_tensors(described)
-    except ValueError as error:
-        message = f"{path} cannot be written as safetensors: {error}."
-        raise CheckpointError(message, SAVE_TENSORS) from None
+    header, entries = describe_tensors(described)
     return PytorchFile(
         path=path,
         header=header,

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class RemoteHeader(NamedTuple):
-    """The start of a safetensors file on the Hub."""
+    """The header of a safetensors file on the Hub."""
 
-    start: bytes  # the length of the header, and at least the header
+    text: bytes  # without its length
     size: int  # of the whole file in bytes

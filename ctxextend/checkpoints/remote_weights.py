@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from ctxextend.checkpoints.remote_header import RemoteHeader
-from ctxextend.checkpoints.safetensors_file import TensorFile, parse_start
+from ctxextend.checkpoints.safetensors_file import TensorFile, parse_header
 from ctxextend.errors import RemoteWeightsError
 
 
@@ -33,5 +33,6 @@ def open_remote(path: Path, remote: RemoteHeader) -> RemoteFile:
     Raises:
         CheckpointError: The header is malformed.
     """
-    header, entries, data_start = parse_start(path, remote.start, remote.size)
+    header, entries = parse_header(path, remote.text, remote.size)
+    data_start = 8 + len(remote.text)
     return RemoteFile(path=path, header=header, entries=entries, data_start=data_start)

@@ -129,7 +129,12 @@ def plan_layout(
         name = entry.name
         size = sizes[name]
         offset = None if name in shapes else file.offset(name)
-        _add_range(ranges, TensorRange(name, size, offset, is_new=name in shapes))
+        last = ranges[-1] if ranges else None
+        if last and last.offset is not None and last.offset + last.size == offset:
+            # It continues the last range in the old file.
+            ranges[-1] = last._replace(size=last.size + size)
+        else:
+            ranges.append(TensorRange(name, size, offset, is_new=name in shapes))
         if offset is not None:
             shifts[(offset - position) % DISK_BLOCK] += size
         described[name] = {
@@ -143,17 +148,6 @@ def plan_layout(
     if shifts:
         [(shift, _)] = shifts.most_common(1)
     return Layout(_header(file, described, shift), tuple(ranges))
-
-
-def _add_range(ranges: list[TensorRange], new: TensorRange) -> None:
-    """Append a range of bytes, or extend the last one if it continues it in the old file."""
-    previous = ranges[-1] if ranges else None
-    if previous is None or previous.offset is None:
-        ranges.append(new)
-    elif previous.offset + previous.size == new.offset:
-        ranges[-1] = previous._replace(size=previous.size + new.size)
-    else:
-        ranges.append(new)
 
 
 def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,7 @@ class TensorFile:
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
     is_remote: ClassVar = False  # whether only its header was downloaded
-    # Names in the file, before what was removed from them, by name; see `removed_wrappers`.
+    # Names in the file, before what was removed from them, by name; see `Weights.wrappers`.
     stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
@@ -136,11 +136,11 @@ def open_safetensors(path: Path) -> TensorFile:
             fill it without gaps and overlaps.
     """
     with reading(path), path.open("rb") as file:
-        first = file.read(8)
         size = os.fstat(file.fileno()).st_size
-        start = first + file.read(header_size(path, first, size))
-    header, entries, data_start = parse_start(path, start, size)
-    return TensorFile(path=path, header=header, entries=entries, data_start=data_start)
+        length = header_size(path, file.read(8), size)
+        text = file.read(length)
+    header, entries = parse_header(path, text, size)
+    return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
 
 
 def header_size(path: Path, first: bytes, size: int) -> int:
@@ -154,69 +154,91 @@ def header_size(path: Path, first: bytes, size: int) -> int:
     Raises:
         CheckpointError: The file is smaller, or the header is larger than the format allows.
     """
-    length = int.from_bytes(first[:8], "little")
-    try:
-        _check_length(length, size)
-    except ValueError as error:
-        raise _invalid_file(path, error) from None
+    length = int.from_bytes(first, "little")
+    if 8 + length > size:
+        sizes = f"it should have {length:,} bytes, the file has {size:,}"
+        _refuse(path, f"the header is truncated: {sizes}")
+    if length > MAX_HEADER_BYTES:
+        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
+        _refuse(path, f"the header of {length:,} bytes exceeds {limit}")
     return length
 
 
-def parse_start(
-    path: Path, start: bytes, size: int
-) -> tuple[dict[str, Any], dict[str, TensorEntry], int]:
-    """Parse the start of a file, and check it.
+def parse_header(
+    path: Path, text: bytes, size: int
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Parse the header of a file, and check it.
 
     Args:
         path: The file, for errors.
-        start: Its first bytes, with the whole header.
-        size: Its size in bytes.
+        text: The header, without its length.
+        size: The size of the file in bytes.
 
     Returns:
-        The header, its entries by name, and the offset of the first tensor byte.
+        The header, and its entries by name.
 
     Raises:
         CheckpointError: The header is malformed, or its tensors do not fill the file without gaps
             and overlaps.
     """
-    length = header_size(path, start, size)
     try:
-        header, entries = parse_header(start[8 : 8 + length])
-        _check_ranges(entries, available=size - 8 - length)
-    except ValueError as error:
-        raise _invalid_file(path, error) from None
-    return header, entries, 8 + length
+        header = json.loads(text.decode(), object_pairs_hook=unique_keys)
+        # Fails for NaN and lone surrogates.
+        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"the header is not valid JSON: {error!s:.200}")
+    if not isinstance(header, dict):
+        _refuse(path, "the header is not a JSON object")
+    metadata = header.get(METADATA)
+    if metadata is not None:
+        is_object = isinstance(metadata, dict)
+        if not is_object or not all(isinstance(value, str) for value in metadata.values()):
+            _refuse(path, "__metadata__ does not map strings to strings")
+    entries = dict[str, TensorEntry]()
+    for name, described in header.items():
+        if name != METADATA:
+            entries[name] = _entry(path, name, described)
 
-
-def _invalid_file(path: Path, reason: ValueError) -> CheckpointError:
-    """Return the error for a malformed file."""
-    message = f"{path} is not a valid safetensors file: {reason}."
-    return CheckpointError(message, "Download or save it again.")
-
-
-def _check_length(length: int, size: int) -> None:
-    """Raise ValueError if a file of a size in bytes cannot have a header of that length."""
-    if 8 + length > size:
-        sizes = f"it should have {length:,} bytes, the file has {size:,}"
-        raise ValueError(f"the header is truncated: {sizes}")
-    if length > MAX_HEADER_BYTES:
-        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-        raise ValueError(f"the header of {length:,} bytes exceeds {limit}")
-
-
-def _check_ranges(entries: Mapping[str, TensorEntry], available: int) -> None:
-    """Raise ValueError unless tensors fill the available bytes without gaps and overlaps."""
     position = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
         if entry.start < position:
-            problem = f"overlaps the previous tensor, at byte {entry.start:,}"
-            raise ValueError(f"{entry.name!r:.200} {problem}")
+            where = f"overlaps the previous tensor, at byte {entry.start:,}"
+            _refuse(path, f"{entry.name!r:.200} {where}")
         if entry.start > position:
-            raise ValueError(f"{entry.name!r:.200} starts after a gap, at byte {entry.start:,}")
+            _refuse(path, f"{entry.name!r:.200} starts after a gap, at byte {entry.start:,}")
         position = entry.end
+    available = size - 8 - len(text)
     if position != available:
         sizes = f"the header lists {position:,} bytes of tensors, the file has {available:,}"
-        raise ValueError(f"it is truncated or too long: {sizes}")
+        _refuse(path, f"it is truncated or too long: {sizes}")
+    return header, entries
+
+
+def _entry(path: Path, name: str, described: Any) -> TensorEntry:
+    """Return the entry of a tensor that a header describes."""
+    match described:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
+            numbers = (*shape, start, end)
+        case _:
+            _refuse(path, f"the header entry of {name!r:.200} is invalid")
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        _refuse(path, f"the header entry of {name!r:.200} is invalid")
+    if dtype not in BITS:
+        _refuse(path, f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
+    bits = BITS[dtype]
+    for length in shape:
+        bits *= length
+        if bits >= 2**64:  # safetensors counts in 64 bits
+            break
+    if bits != (end - start) * 8:
+        stated = f"dtype {dtype} and shape {shape!s:.200}"
+        _refuse(path, f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
+    return TensorEntry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    message = f"{path} is not a valid safetensors file: {reason}."
+    raise CheckpointError(message, "Download or save it again.") from None
 
 
 def describe_tensors(
@@ -226,86 +248,17 @@ def describe_tensors(
 
     Args:
         new: The dtypes and shapes of its tensors, by name.
-
-    Raises:
-        ValueError: A name, dtype or shape is not possible.
     """
-    described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(new)}
+    header: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(new)}
+    entries = dict[str, TensorEntry]()
     start = 0
     # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
     for name, (dtype, shape) in sorted(new.items(), key=lambda item: -BITS[item[1][0]]):
         end = start + math.prod(shape) * BITS[dtype] // 8
-        described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        entries[name] = TensorEntry(name=name, dtype=dtype, shape=shape, start=start, end=end)
         start = end
-    return parse_header(json.dumps(described).encode())
-
-
-def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header, and check each entry.
-
-    Returns:
-        The header, and its entries by name.
-
-    Raises:
-        ValueError: It is malformed; the message says why, as part of a sentence.
-    """
-    try:
-        header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        # Fails for NaN and lone surrogates.
-        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the header is not valid JSON: {error!s:.200}") from None
-    if not isinstance(header, dict):
-        raise ValueError("the header is not a JSON object")
-    _check_metadata(header.get(METADATA))
-    entries = {
-        name: _entry(name, described) for name, described in header.items() if name != METADATA
-    }
-    return header, entries
-
-
-def _check_metadata(metadata: Any) -> None:
-    """Raise ValueError unless the metadata of a header, if any, are texts."""
-    if metadata is None:
-        return
-    if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
-        return
-    raise ValueError("__metadata__ does not map strings to strings")
-
-
-def _entry(name: str, described: Any) -> TensorEntry:
-    """Return the entry of a tensor that a header describes."""
-    match described:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
-            if not all(_is_count(number) for number in (*shape, start, end)):
-                raise ValueError(f"the header entry of {name!r:.200} is invalid")
-        case _:
-            raise ValueError(f"the header entry of {name!r:.200} is invalid")
-    if dtype not in BITS:
-        raise ValueError(f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
-    bits = BITS[dtype]
-    for length in shape:
-        bits *= length
-        if bits >= 2**64:  # safetensors counts in 64 bits
-            break
-    if bits != (end - start) * 8:
-        stated = f"dtype {dtype} and shape {shape!s:.200}"
-        raise ValueError(f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
-    return TensorEntry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
-
-
-def _is_count(number: Any) -> bool:
-    return type(number) is int and 0 <= number < 2**63
-
-
-def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a float tensor, in its shape and with its `numpy_dtype`.
-
-    Raises:
-        CheckpointError: It cannot be read, or has another dtype.
-    """
-    values = file.read_bytes(name).view(float_dtype(file, name))
-    return values.reshape(file.entries[name].shape)
+    return header, {name: entries[name] for name in new}
 
 
 def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:

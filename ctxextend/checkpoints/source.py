@@ -25,6 +25,7 @@ from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
+from ctxextend.notes import Note
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_lookup"}  # by name
@@ -60,7 +61,7 @@ class Source(NamedTuple):
     name: str  # for default outputs: the last part of the reference
     hub_id: str | None = None  # owner/name, if known
     revision: str | None = None  # commit hash on the Hub, if known
-    notes: tuple[str, ...] = ()  # how the reference was resolved
+    notes: tuple[Note, ...] = ()  # how the reference was resolved
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
@@ -101,7 +102,14 @@ def resolve_source(
     """
     text = os.fspath(reference)
     path = os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for unknown users, and turns "" into "."
-    mode = _mode(text, path)
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - Path accepts fewer paths
+    except PermissionError as error:  # the path exists, so it is not a Hub id
+        message = f"{text} cannot be read: {error.strerror}."
+        raise SourceError(message, "Check its permissions.") from error
+    except (OSError, ValueError):
+        mode = 0
+
     if stat.S_ISREG(mode):
         kind = "file"
         _reject_flags(text, kind, revision=revision, subfolder=subfolder, variant=variant)
@@ -112,32 +120,35 @@ def resolve_source(
     elif text in BUNDLED:
         _reject_flags(text, "checkpoint", revision=revision)
         source = bundled_source(text)
-    elif "://" in text:
-        hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
-        raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
-    elif Path(text).name.startswith(CACHED_MODEL) and not os.path.lexists(path):
-        message = f"{text} is named as a folder of the Hub cache, and does not exist here."
-        raise SourceError(message, f"Pass the Hub id: {cached_id(Path(text).name)}")
-    elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
-        raise SourceError(f"The file {text} does not exist.", "Check the path.")
-    elif os.path.lexists(path) or not is_hub_id(text):
-        hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
-        hints = filter(None, (did_you_mean(text, _folders_next_to(text)), hint))
-        raise SourceError(f"{text} is not an existing folder or regular file.", " ".join(hints))
     else:
-        try:
-            choose = _config_files if only_config else partial(_needed_files, variant=variant)
-            with_headers = None
-            if only_headers and subfolder is None:
-                with_headers = _hub_source_of_headers(text, revision, variant, check)
-            source = with_headers or _hub_source(text, revision, subfolder, choose, check)
-        except SourceError as error:
-            similar = did_you_mean(text, [*_folders_next_to(text), *BUNDLED])
-            hints = filter(None, (similar, error.hint))
-            raise SourceError(error.message, " ".join(hints)) from error
+        _check_may_be_hub_id(text, path)
+        choose = _config_files if only_config else partial(_needed_files, variant=variant)
+        with_headers = None
+        if only_headers and subfolder is None:
+            with_headers = _hub_source_of_headers(text, revision, variant, check)
+        source = with_headers or _hub_source(text, revision, subfolder, choose, check)
     if subfolder is None:
         return source
     return _in_subfolder(source, subfolder)
+
+
+def _check_may_be_hub_id(text: str, path: str) -> None:
+    """Raise SourceError for a reference that is no existing path, and cannot be a Hub id."""
+    if "://" in text:
+        hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
+        raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
+    exists = os.path.lexists(path)
+    name = Path(text).name
+    if name.startswith(CACHED_MODEL) and not exists:
+        message = f"{text} is named as a folder of the Hub cache, and does not exist here."
+        raise SourceError(message, f"Pass the Hub id: {cached_id(name)}")
+    if text.lower().endswith(WEIGHTS_ENDINGS) and not exists:
+        raise SourceError(f"The file {text} does not exist.", "Check the path.")
+    if exists or not is_hub_id(text):
+        hint = did_you_mean(text, _folders_next_to(text))
+        if not hint:
+            hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
+        raise SourceError(f"{text} is not an existing folder or regular file.", hint)
 
 
 def cached_id(name: str) -> str:
@@ -155,18 +166,6 @@ def _folders_next_to(text: str) -> list[str]:
     except (OSError, ValueError):  # it cannot be read
         return []
     return sorted(folders)
-
-
-def _mode(text: str, path: str) -> int:
-    """Return the mode of a path; 0 if it does not exist."""
-    try:
-        return os.stat(path).st_mode  # noqa: PTH116 - Path accepts fewer paths
-    except PermissionError as error:  # the path exists, so it is not a Hub id
-        raise SourceError(
-            f"{text} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
-    except (OSError, ValueError):
-        return 0
 
 
 def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
@@ -257,7 +256,12 @@ def _hub_source(
         return [f"{below}{name}" for name in choose_files(names)]
 
     folder, files = download(
-        hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path))
+        hub_id,
+        revision,
+        f"{below}config.json",
+        choose,
+        lambda path: check(load_object(path)),
+        similar=[*_folders_next_to(hub_id), *BUNDLED],
     )
     snapshot = _cache_snapshot(folder)
     return Source(
@@ -341,8 +345,11 @@ def _is_skipped(path: PurePosixPath) -> bool:
     return is_ignored or first_match(path, STALE) is not None
 
 
+REGULAR = "a regular file"
+FOLDER = "a folder"
+BROKEN = "a broken symlink"  # or a circular one
+IRREGULAR = "not a regular file"  # such as a pipe or a device
 OUTSIDE = "a symlink that points outside the folder"
-IRREGULAR = "not a regular file"
 
 
 def has_file(source: Source, path: Path) -> bool:
@@ -357,8 +364,8 @@ def has_file(source: Source, path: Path) -> bool:
         return False
     except ValueError:  # names with NUL or surrogates
         return False
-    kind = not_a_file(path)
-    if kind is not None:
+    kind = kind_of_path(path)
+    if kind != REGULAR:
         raise CheckpointError(
             f"{path} is {kind}.", "Replace it with the file itself, or download it again."
         )
@@ -370,16 +377,16 @@ def has_file(source: Source, path: Path) -> bool:
     return True
 
 
-def not_a_file(path: Path) -> str | None:
-    """Return the kind of a path that is not a regular file; None for a regular file."""
+def kind_of_path(path: Path) -> str:
+    """Return what an existing path is: `REGULAR`, `FOLDER`, `BROKEN` or `IRREGULAR`."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return "a broken symlink"  # or a circular one
+        return BROKEN
     if stat.S_ISREG(mode):
-        return None
+        return REGULAR
     if stat.S_ISDIR(mode):
-        return "a folder"
+        return FOLDER
     return IRREGULAR
 
 

@@ -18,18 +18,15 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.safetensors_file import (
     TensorEntry,
     TensorFile,
+    float_dtype,
     open_safetensors,
-    read_floats,
 )
 from ctxextend.checkpoints.source import Source, has_file
-from ctxextend.checkpoints.wrappers import removed_wrappers
+from ctxextend.checkpoints.wrappers import COMPILED, MODULE
 from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 HALF_DTYPES = ("BF16", "F16")
-# Why a file must not be a nanoGPT checkpoint, which contains its config.
-NEXT_TO_CONFIG = "a config.json is next to it"
-LISTED_AS_SHARD = "an index lists it as a shard"
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,14 @@ class Weights:
         return {name: file.entries[name] for name, file in self.file_of.items()}
 
     def read_floats(self, name: str) -> NDArray[Any]:
-        """Read a float tensor, in its shape and in the dtype of the file.
+        """Read a float tensor, in its shape and with the `numpy_dtype` of the file.
 
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        return read_floats(self.file_of[name], name)
+        file = self.file_of[name]
+        values = file.read_bytes(name).view(float_dtype(file, name))
+        return values.reshape(file.entries[name].shape)
 
     @property
     def first_file(self) -> TensorFile:
@@ -72,11 +71,17 @@ class Weights:
 
     @property
     def wrappers(self) -> list[str]:
-        """What was removed from tensor names, such as ``_orig_mod.``.
+        """What was removed from tensor names, such as ``_orig_mod.``, in order.
 
         transformers loads none of these.
         """
-        return removed_wrappers(self.files.values())
+        removed = dict[str, None]()
+        for file in self.files.values():
+            for name, stored in file.stored_names.items():
+                for prefix in (f"{COMPILED}.", MODULE):
+                    if stored.count(prefix) > name.count(prefix):
+                        removed[prefix] = None
+        return list(removed)
 
     @property
     def is_half(self) -> bool:
@@ -149,19 +154,15 @@ def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[by
         offset = 0
         stored_size = file.entries[name].size
         content = io.BytesIO(file.read_bytes(name).data)
-    for start, size in _samples(offset, stored_size):
-        content.seek(start)
+    starts = [0]
+    size = stored_size
+    if stored_size > 3 * SAMPLE:
+        last = stored_size - SAMPLE
+        starts = [0, last // 2, last]
+        size = SAMPLE
+    for start in starts:
+        content.seek(offset + start)
         yield content.read(size)
-
-
-def _samples(start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and size of each sample of a tensor, in bytes."""
-    if size <= 3 * SAMPLE:
-        yield start, size
-        return
-    last = size - SAMPLE
-    for offset in (0, last // 2, last):
-        yield start + offset, SAMPLE
 
 
 class OpenedFile(NamedTuple):
@@ -171,63 +172,39 @@ class OpenedFile(NamedTuple):
     nanogpt_config: dict[str, Any] | None  # None: the file is not a nanoGPT checkpoint
 
 
-def open_weights(path: Path, *, ties: bool) -> OpenedFile:
-    """Open a weights file, which may be a nanoGPT checkpoint.
+def open_weights(path: Path, *, ties: bool, is_alone: bool) -> OpenedFile:
+    """Open a weights file.
 
     Args:
         path: The file.
         ties: Whether the model ties tensors, so that only one of them is an output's.
+        is_alone: Whether no config and no index belongs to it, so that it may be a nanoGPT
+            checkpoint, which contains its config.
 
     Raises:
-        CheckpointError: The file is malformed, or contains no model.
+        CheckpointError: The file is malformed, contains no model, or a second config.
     """
-    _check_not_pointer(path)
+    with open_source(path) as opened, reading(path):
+        start = opened.read(8)
+    if start == b"version ":
+        message = f"{path} is a Git LFS pointer, not the file itself."
+        raise CheckpointError(message, "Run `git lfs pull` in its folder.")
     if path.suffix == ".safetensors":
         return OpenedFile(file=open_safetensors(path), nanogpt_config=None)
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import as_tensor_file, open_state, unpickle
 
     content, mapped = unpickle(path)
-    if is_nanogpt(content):
-        config, tensors = from_nanogpt(content, path)
-        file = as_tensor_file(path, tensors, mapped, ties=ties)
-        return OpenedFile(file=file, nanogpt_config=config)
-    file = open_state(path, content, mapped, ties=ties)
-    return OpenedFile(file=file, nanogpt_config=None)
-
-
-def open_bare_weights(path: Path, *, ties: bool, why_bare: str) -> TensorFile:
-    """Open a file of weights only: it must not be a nanoGPT checkpoint, which contains its config.
-
-    Args:
-        path: The file.
-        ties: As in `open_weights`.
-        why_bare: Why it must not contain its config, as a clause.
-
-    Raises:
-        CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint.
-    """
-    _check_not_pointer(path)
-    if path.suffix == ".safetensors":
-        return open_safetensors(path)
-    from ctxextend.checkpoints.nanogpt import is_nanogpt
-    from ctxextend.checkpoints.pytorch_file import open_state, unpickle
-
-    content, mapped = unpickle(path)
-    if is_nanogpt(content):
-        kind = "a nanoGPT checkpoint, which contains its config"
-        message = f"{path} is {kind}, but {why_bare}."
+    if not is_nanogpt(content):
+        file = open_state(path, content, mapped, ties=ties)
+        return OpenedFile(file=file, nanogpt_config=None)
+    if not is_alone:
+        contains = "which contains its config and all tensors"
+        message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
-    return open_state(path, content, mapped, ties=ties)
-
-
-def _check_not_pointer(path: Path) -> None:
-    """Raise CheckpointError if a file is a pointer of Git LFS."""
-    with open_source(path) as file, reading(path):
-        start = file.read(8)
-    if start == b"version ":
-        hint = "Run `git lfs pull` in its folder."
-        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
+    config, tensors = from_nanogpt(content, path)
+    file = as_tensor_file(path, tensors, mapped, ties=ties)
+    return OpenedFile(file=file, nanogpt_config=config)
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
@@ -287,7 +264,7 @@ def _open_each(
 
             shards[name] = open_remote(shard, source.headers[name])
         else:
-            shards[name] = open_bare_weights(shard, ties=ties, why_bare=LISTED_AS_SHARD)
+            shards[name] = open_weights(shard, ties=ties, is_alone=False).file
     return shards
 
 

@@ -57,14 +57,3 @@ def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, T
     if all(stored == name for stored, name in plain.items()):
         return dict(files)
     return {path: file.with_names(plain) for path, file in files.items()}
-
-
-def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
-    """Return what was removed from names in weights files, such as ``_orig_mod.``, in order."""
-    found = dict[str, None]()
-    for file in files:
-        for name, stored in file.stored_names.items():
-            for prefix in (f"{COMPILED}.", MODULE):
-                if stored.count(prefix) > name.count(prefix):
-                    found[prefix] = None
-    return list(found)

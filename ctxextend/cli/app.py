@@ -30,7 +30,6 @@ from ctxextend.cli.console import (
 from ctxextend.cli.interruption import WRITTEN, describe_stop
 from ctxextend.cli.options import WrongFlags
 from ctxextend.cli.tables import Page
-from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
     CtxextendError,
     MethodError,
@@ -103,30 +102,45 @@ def _coloured(text: str, **style: Any) -> str:
     return typer.style(text, **style) if in_colour() else text
 
 
-class Command(TyperCommand):
-    """A command with plain help, which reads its values without pydantic."""
+class WithHelpAll:
+    """A command or the app: plain help, --help-all, and values that the settings read."""
 
     format_help = write_help
-    _help_all_option: Any = None
+    _help_all: Any = None
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with --help and --help-all."""
-        return [*super().get_params(ctx), _help_all_of(self, ctx, hidden=False)]
+    def get_params(self: Any, ctx: Any) -> list[Any]:
+        """Return the parameters, with --help and --help-all, which is the same for the app."""
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        if self._help_all is None:  # one option, since parameters are compared by identity
+            self._help_all = help_all(self.get_help_option(ctx), hidden=hasattr(self, "commands"))
+        return [*parameters, self._help_all]
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the values of arguments and options."""
-        read_plain_values(self.get_params(ctx))
-        return super().parse_args(ctx, args)
-
-
-def _help_all_of(command: "Command | App", context: Any, *, hidden: bool) -> Any:
-    """Return --help-all of a command: one option, since parameters are compared by identity."""
-    if command._help_all_option is None:
-        command._help_all_option = _help_all(command.get_help_option(context), hidden=hidden)
-    return command._help_all_option
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
+        """Leave values as they are, for the settings to read."""
+        for parameter in self.get_params(ctx):
+            parameter.get_runtime_param = PlainText
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        return rest
 
 
-def _help_all(help_option: Any, *, hidden: bool) -> Any:
+class PlainText:
+    """Leaves the values of a parameter as they are: ``typer._coercion.RuntimeParam``.
+
+    Typer reads every value, also a default, with pydantic, whose import takes as long as numpy's.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter; a repeated one has a list of values."""
+        if value is None and (param.multiple or param.nargs == -1):
+            return ()
+        return value
+
+
+class Command(WithHelpAll, TyperCommand):
+    """A command."""
+
+
+def help_all(help_option: Any, *, hidden: bool) -> Any:
     """Return the option that prints the help with all options, like --help otherwise."""
     option = copy(help_option)
     option.hidden = hidden
@@ -183,20 +197,8 @@ class Terminated(SystemExit):
     code: int
 
 
-class App(TyperGroup):
+class App(WithHelpAll, TyperGroup):
     """Prints known errors as a message and a hint; a bug keeps its traceback."""
-
-    format_help = write_help
-    _help_all_option: Any = None
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with --help and --help-all, which is the same here."""
-        return [*super().get_params(ctx), _help_all_of(self, ctx, hidden=True)]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the values of options before the command."""
-        read_plain_values(self.get_params(ctx))
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command, and print known errors.

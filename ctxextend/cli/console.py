@@ -86,15 +86,26 @@ class Console:
         elif not (self.as_json or self.silent):
             _print("\n".join(styled(line, colour=in_colour()) for line in lines))
 
-    def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
-        """Print a result as the command's JSON object if --json is set."""
-        if self.as_json and not self.silent:
-            frame = {
-                "schema_version": SCHEMA_VERSION,
-                "command": command,
-                "warnings": list(warnings),
-            }
-            _print_json(frame | to_json(value))
+    def result(self, command: str, value: Any, warnings: Sequence[str] | None = ()) -> None:
+        """Print a result as the command's JSON object if --json is set.
+
+        Args:
+            command: The command.
+            value: Its result.
+            warnings: Its warnings; None if the result has notes.
+        """
+        if not self.as_json or self.silent:
+            return
+        frame: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "command": command}
+        if warnings is not None:
+            frame["warnings"] = list(warnings)
+        _print_json(frame | to_json(value))
+
+    def report(self, lines: Iterable[Pieces]) -> None:
+        """Print styled lines to stderr, in colour if it is a terminal that supports it."""
+        if not (self.quiet or self.silent):
+            colour = in_colour(sys.stderr)
+            _print_lines(*(styled(line, colour=colour) for line in lines))
 
     def note(self, *lines: str) -> None:
         """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
@@ -246,12 +257,14 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print_error(*texts: str) -> None:
-    """Print texts to stderr, one line each: a command in it can be copied from a terminal.
+    """Print texts to stderr, one line each: a command in it can be copied from a terminal."""
+    _print_lines(*map(printable, texts))
 
-    A run does not fail because stderr is closed or full.
-    """
+
+def _print_lines(*lines: str) -> None:
+    """Print lines to stderr as they are; a run does not fail because it is closed or full."""
     try:
-        print("\n".join(map(printable, texts)), file=sys.stderr, flush=True)
+        print("\n".join(lines), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = null_stream()
 
@@ -261,11 +274,11 @@ def null_stream() -> TextIO:
     return Path(os.devnull).open("w")
 
 
-def in_colour() -> bool:
-    """Whether stdout is a terminal with colours enabled; see https://no-color.org."""
+def in_colour(stream: TextIO | None = None) -> bool:
+    """Whether a stream, by default stdout, is a terminal with colours: see https://no-color.org."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return sys.stdout.isatty()
+    return (stream or sys.stdout).isatty()
 
 
 def ignore_ctrl_c() -> None:

@@ -21,4 +21,4 @@ def convert(ref: CheckpointRef, settings: Convert, console: Console) -> None:
     from ctxextend.resizing import convert_checkpoint
 
     result = convert_checkpoint(ref, settings, console)
-    finish("convert", console, result, settings)
+    finish("convert", console, result)

@@ -20,4 +20,4 @@ def resize(ref: CheckpointRef, settings: Resize, console: Console) -> None:
     from ctxextend.resizing import resize_checkpoint
 
     result = resize_checkpoint(ref, settings, console)
-    finish("resize", console, result, settings)
+    finish("resize", console, result)

@@ -1,6 +1,7 @@
 """Results as text and HTML: `print(result)` and notebooks show what the command prints."""
 
 import html
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import singledispatch
 
@@ -8,8 +9,8 @@ from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.run_steps import show_training
-from ctxextend.cli.show_result import show_plan, show_result
+from ctxextend.cli.show_result import show_output, show_plan
+from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
@@ -19,7 +20,6 @@ from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
 from ctxextend.pipeline import RunResult
 from ctxextend.planned import Planned, ResizeResult
-from ctxextend.recipe import Recipe
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.verification.conclusion import Verification
 
@@ -65,6 +65,10 @@ class Transcript(Console):
     def next_steps(self, *commands: str) -> None:
         """Add nothing: these are commands for a terminal."""
 
+    def report(self, lines: Iterable[Pieces]) -> None:
+        """Add styled lines."""
+        self.page.lines.extend(lines)
+
 
 @singledispatch
 def show(result: Result, console: Transcript) -> None:
@@ -98,17 +102,12 @@ def _(result: Verification, console: Transcript) -> None:
 
 @show.register
 def _(result: Planned, console: Transcript) -> None:
-    console.warning(*result.explanation.warnings)
-    show_plan(console, Recipe(result.model.ref), result, None, force=False)
+    show_plan(console, result.source, result.dry_run())
 
 
 @show.register
 def _(result: ResizeResult, console: Transcript) -> None:
-    console.warning(*result.warnings)
-    if isinstance(result.training, TrainResult):
-        show(result.training, console)
-    else:
-        show_result(console, result)
+    show_output(console, result)
 
 
 @show.register
@@ -126,12 +125,12 @@ def _(result: TrainingPlan, console: Transcript) -> None:
 
 @show.register
 def _(result: RunResult, console: Transcript) -> None:
-    for step in (result.resize, result.training):
-        if step is not None:
+    for step in (result.resize, result.train):
+        if isinstance(step, Result):
             show(step, console)
-    if result.evaluation is not None:
+    if isinstance(result.evaluate, Evaluation):
         console.page.line()
-        show(result.evaluation, console)
+        show(result.evaluate, console)
 
 
 def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
-from ctxextend.json_output import to_json
 from ctxextend.settings import RunRecipe
 
 
@@ -25,7 +24,8 @@ def run(settings: RunRecipe, console: Console) -> None:
     from ctxextend.cli.evaluate import add_evaluation
     from ctxextend.cli.run_steps import execute
     from ctxextend.cli.show_result import show_plan
-    from ctxextend.pipeline import plan_run, with_recorded_threads
+    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.pipeline import RunResult, plan_run, with_recorded_threads
     from ctxextend.recipe import read_recipe
     from ctxextend.resizing import announce, check_can_write
 
@@ -39,18 +39,34 @@ def run(settings: RunRecipe, console: Console) -> None:
             check_can_write(recipe, planned, settings)
         announce(planned, console)
     if settings.dry_run:
-        values, warnings = show_plan(
-            console, recipe, planned, settings.output, force=settings.force
+        resized = None
+        output = settings.output
+        if planned is not None:
+            resized = planned.dry_run(output, force=settings.force)
+            output = resized.output
+        planned_run = RunResult(
+            output=output,
+            resize=resized,
+            train=recipe.train,
+            evaluate=recipe.evaluate,
+            dry_run=True,
         )
-        console.result("run", values, warnings)
+        show_plan(
+            console,
+            recipe.checkpoint.source,
+            resized,
+            output=output,
+            train=recipe.train,
+            evaluate=recipe.evaluate,
+        )
+        console.result("run", planned_run)
         return
     result = execute(console, recipe, planned, settings)
-    evaluation = result.evaluation
-    values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    if evaluation is None:
-        console.result("run", values)
+    evaluation = result.evaluate
+    if not isinstance(evaluation, Evaluation):
+        console.result("run", result, result.warnings)
         return
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     console = replace(console, is_path_only=result.output is not None)
-    console.measurement("run", evaluation, page.lines, files=[], value=values)
+    console.measurement("run", evaluation, page.lines, files=[], value=result.to_json())

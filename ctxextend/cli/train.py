@@ -37,7 +37,7 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
         console.result("train", plan, plan.warnings)
         return
     result = execute(console, recipe, None, saving)
-    console.result("train", result.training, result.warnings)
+    console.result("train", result.train, result.warnings)
 
 
 def add_training_plan(page: Page, plan: "TrainingPlan") -> None:

@@ -57,7 +57,7 @@ class InMemoryResizer:
         tables = dict[str, TableRows]()
         for table in plan.stored:
             rows = self.learned[table.name][: table.rows_before]
-            tables[table.name] = resize_rows(table, rows, plan.choice_of(table))
+            tables[table.name] = resize_rows(table, rows)
         return tables
 
     def parameters(self, tables: Mapping[str, TableRows]) -> dict[str, Any]:

@@ -199,14 +199,13 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
     source = without_format(conversion.model.checkpoint)
     path = source.weights.first_file.path
     name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
-    try:
-        header, entries = describe_tensors(conversion.dtypes_and_shapes)
-    except ValueError:
-        length = conversion.settings.positions
-        raise ResizeError(f"--to {length:,} is too large.", "Use a smaller --to.") from None
+    header, entries = describe_tensors(conversion.dtypes_and_shapes)
     file = ComputedFile(
         path=path, header=header, entries=entries, data_start=0, compute=conversion.tensor
     )
+    if file.tensor_bytes >= 2**63:
+        length = conversion.settings.positions
+        raise ResizeError(f"--to {length:,} is too large.", "Use a smaller --to.")
     generated = {source.config_file: json.dumps(conversion.config, indent=2) + "\n"}
     return replace(
         source,

@@ -8,22 +8,19 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import printable
 from ctxextend.output.card import (
-    CARD_FILE,
     RECIPE_POINTER,
-    UNDECODED,
     known_base_model,
     model_card,
     read_card,
 )
 from ctxextend.output.output import Output
-from ctxextend.output.prepare import compute_tables, edited_texts, encode
+from ctxextend.output.prepare import compute_tables, edited_texts
 from ctxextend.output.record import (
-    Hashes,
+    output_record,
     pinned_ref,
-    placeholders,
-    recipe_text,
+    recipe_bytes,
+    recorded_settings,
     resize_facts,
-    uses_ml_dtypes,
 )
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
@@ -36,7 +33,7 @@ class Converted(NamedTuple):
 
     source: Checkpoint
     settings: Convert  # with the length as a number
-    facts: Mapping[str, Any]  # of the recipe; see `output.record.recipe_text`
+    facts: Mapping[str, Any]  # of the recipe; see `output.record.output_record`
     records_rows: bool  # whether the recipe records the rows of the resized table too
     heading: str  # of the card's section
     sentences: Sequence[str]  # of the card's section
@@ -55,43 +52,24 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
     source = converted.source
     name = f"{source.source.name}-{converted.settings.scheme}-{plan.max_len_after}"
     layouts = weight_layouts(plan)
-    recipe = partial(_encoded_recipe, plan, converted)
-    planned_recipe = partial(recipe, hashes=placeholders(plan))
-    card = _card(plan, converted, title=printable(name))
-    texts = encode(edited_texts(plan, layouts) | {CARD_FILE: card})
-    texts[RECIPE_FILE] = planned_recipe(Path(name))
+    facts = converted.facts
+    if converted.records_rows:
+        facts = {**resize_facts(plan, recorded_settings(plan)), **facts}
+    ref = pinned_ref(plan.model.ref, plan.checkpoint)
+    record = output_record(plan, Recipe(ref, convert=converted.settings), facts)
+    text = f"{' '.join(converted.sentences)}{RECIPE_POINTER}"
+    card = model_card(
+        read_card(plan.checkpoint),
+        known_base_model(source),
+        title=printable(name),
+        section=f"## {converted.heading}\n\n{text}\n",
+    )
+    texts = edited_texts(plan, layouts, card)
+    texts[RECIPE_FILE] = recipe_bytes(record, Path(name))
     return Output(
         source=plan.checkpoint,
         default_folder=Path(name),
         layouts=layouts,
         texts=texts,
-        planned_recipe=planned_recipe,
-        compute=partial(compute_tables, plan, source, recipe),
-    )
-
-
-def _encoded_recipe(plan: Plan, converted: Converted, folder: Path, hashes: Hashes) -> bytes:
-    """Return the recipe of a conversion; see `output.record.recipe_text`."""
-    facts = converted.facts
-    if converted.records_rows:
-        facts = {**resize_facts(plan, hashes.tables), **facts}
-    text = recipe_text(
-        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=converted.settings),
-        plan.checkpoint,
-        facts,
-        hashes.fingerprint,
-        folder,
-        uses_ml_dtypes=uses_ml_dtypes(plan),
-    )
-    return text.encode("utf-8", UNDECODED)
-
-
-def _card(plan: Plan, converted: Converted, *, title: str) -> str:
-    """Return the model card of an output."""
-    text = f"{' '.join(converted.sentences)}{RECIPE_POINTER}"
-    return model_card(
-        read_card(plan.checkpoint),
-        known_base_model(converted.source),
-        title=title,
-        section=f"## {converted.heading}\n\n{text}\n",
+        compute=partial(compute_tables, plan, source, record),
     )

@@ -6,16 +6,12 @@ from dataclasses import replace
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
-from ctxextend.conversion.describe import (
-    conversion_warnings,
-    scheme_text,
-    summarise,
-    window_notes,
-)
+from ctxextend.conversion.describe import scheme_text, summarise
 from ctxextend.errors import printable
 from ctxextend.limits.length_edits import raises_generation_limit
+from ctxextend.notes import Note
+from ctxextend.output.card import card_sentences
 from ctxextend.output.output import Output
-from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.settings import Convert, Resize
@@ -88,7 +84,7 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
 
 
 def prepare_conversion(
-    conversion: Conversion, twin_plan: Plan, settings: Convert, explanation: Explanation
+    conversion: Conversion, twin_plan: Plan, settings: Convert, notes: Sequence[Note]
 ) -> Output:
     """Return the output of a conversion, to be written by `write_output`.
 
@@ -96,7 +92,7 @@ def prepare_conversion(
         conversion: How the twin's tensors are computed.
         twin_plan: The plan of the twin.
         settings: Those of `complete_settings`.
-        explanation: What the model card says about it.
+        notes: What the model card says about it.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
@@ -113,35 +109,28 @@ def prepare_conversion(
         facts=facts,
         records_rows=conversion.twin.has_windows,
         heading=f"Converted to {scheme_text(conversion)}, {after} tokens",
-        sentences=_card_sentences(conversion, twin_plan, explanation),
+        sentences=_card_sentences(conversion, twin_plan, notes),
     )
     return prepare_conversion_output(twin_plan, converted)
 
 
 def _card_sentences(
-    conversion: Conversion, twin_plan: Plan, explanation: Explanation
+    conversion: Conversion, twin_plan: Plan, notes: Sequence[Note]
 ) -> Sequence[str]:
     """Return what the model card of a twin says about it."""
     source = twin_plan.checkpoint.source
     source_name = printable(source.hub_id or source.name)
     rearranged = ", ".join(f"{count} {how}" for how, count in count_origins(conversion).items())
     change = "with its learned positions converted"
+    computed = "Every tensor is"
     if conversion.twin.has_windows:
         change = "with its attention converted to windows"
+        computed = "Every tensor is, before the position table is extended,"
+    elif conversion.angles_name is not None:
+        computed = f"Every tensor but {conversion.angles_name}, a table of angles, is"
     return (
         f"{source_name} {change} by ctxextend {__version__}: {summarise(conversion)}, from "
         f"{conversion.max_len_before} to {twin_plan.max_len_after} tokens.",
-        f"{_computed_tensors(conversion)} computed from the source's: {rearranged}.",
-        explanation.effects,
-        *window_notes(conversion),
-        *conversion_warnings(conversion, twin_plan),
+        f"{computed} computed from the source's: {rearranged}.",
+        *card_sentences(notes),
     )
-
-
-def _computed_tensors(conversion: Conversion) -> str:
-    """Return the tensors that are computed from the source's: all but a table of angles."""
-    if conversion.twin.has_windows:
-        return "Every tensor is, before the position table is extended,"
-    if conversion.angles_name is None:
-        return "Every tensor is"
-    return f"Every tensor but {conversion.angles_name}, a table of angles, is"

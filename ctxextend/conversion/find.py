@@ -21,7 +21,7 @@ from ctxextend.conversion.twins import (
     TwinHead,
     match_pattern,
 )
-from ctxextend.conversion.without_windows import why_no_windows
+from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
@@ -50,9 +50,7 @@ def check_type(model_type: str, scheme: str) -> None:
         UnsupportedModelError: They have none.
     """
     if scheme == ATTENTION_WINDOWS:
-        reason = why_no_windows(model_type)
-        if reason is not None:
-            raise UnsupportedModelError(reason.message, reason.hint)
+        check_has_windows(model_type)
     elif model_type not in SOURCE_TYPES:
         message = f"{model_type} models cannot be converted to other positions."
         raise UnsupportedModelError(message, _pass_type(scheme))
@@ -77,13 +75,20 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     _check_complete(model, settings.scheme)
     source_type = SOURCE_TYPES[model_type]
     twin = _find_twin(model, source_type, settings)
-    _check_theta(twin, settings)
     _check_config(model, source_type, twin)
-    max_len = _old_length(model)
-    _check_method(settings, max_len)
+    table = model.tables[0]
+    check_width(table.location, table.hidden_size, table.name)
+    max_len = context_length(table)
+    length = _new_length(settings, max_len)
+    if settings.method is not None and length <= max_len:
+        message = (
+            f"--method creates new rows, but --to {length} needs none: the source has {max_len} "
+            "positions."
+        )
+        raise MethodError(message, "Remove --method.")
     complete_settings = replace(
         settings,
-        to=_new_length(settings, max_len),
+        to=length,
         theta=_theta(twin, settings),
         attention_window=_attention_window(twin, settings),
     )
@@ -134,16 +139,6 @@ def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -
         f"{SCHEME_NAMES[settings.scheme]} positions."
     )
     raise UnsupportedModelError(message, f"Use --scheme {source_type.twins[0].scheme}.")
-
-
-def _check_theta(twin: Twin, settings: Convert) -> None:
-    """Raise MethodError if a theta is requested of a twin whose angles are fixed."""
-    if settings.theta is not None and twin.has_angles:
-        message = (
-            f"--theta cannot be used with {twin.model_type}, whose angles transformers "
-            "computes with 10,000."
-        )
-        raise MethodError(message, "Remove --theta.")
 
 
 def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
@@ -203,17 +198,6 @@ def _is_token(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _check_method(settings: Convert, max_len: int) -> None:
-    """Raise MethodError if a method is requested, but no rows are needed."""
-    length = _new_length(settings, max_len)
-    if settings.method is not None and length <= max_len:
-        message = (
-            f"--method creates new rows, but --to {length} needs none: the source has {max_len} "
-            "positions."
-        )
-        raise MethodError(message, "Remove --method.")
-
-
 def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
     """Raise UnsupportedModelError if a tensor is quantised, since its twin may be a sum."""
     for origin in origins.values():
@@ -234,22 +218,17 @@ def _check_attention_heads(model: OpenedModel, config: Mapping[str, Any], twin: 
     divisor = 2 if twin.scheme == "rotary" else 1
     if is_valid and width % (heads * divisor) == 0:
         return
-    even = ", and an even one for rotary positions" if divisor == 2 else ""
+    integer = "an integer"
+    if divisor == 2:
+        integer = "an even integer for rotary positions"
     message = (
         f"{model.checkpoint.config_file}: {heads} heads do not fit a width of {width}: the size "
-        f"of a head must be an integer{even}."
+        f"of a head must be {integer}."
     )
     raise UnsupportedModelError(message)
 
 
 # ---- settings
-
-
-def _old_length(model: OpenedModel) -> int:
-    """Return the usable positions of the source."""
-    table = model.tables[0]
-    check_width(table.location, table.hidden_size, table.name)
-    return context_length(table)
 
 
 def _new_length(settings: Convert, max_len: int) -> int:
@@ -263,7 +242,16 @@ def _theta(twin: Twin, settings: Convert) -> float | None:
     """Return the base of the rotary frequencies; None if the twin does not read one.
 
     Recipes state the default too, in case it changes.
+
+    Raises:
+        MethodError: One is requested of a twin whose angles are fixed.
     """
+    if settings.theta is not None and twin.has_angles:
+        message = (
+            f"--theta cannot be used with {twin.model_type}, whose angles transformers "
+            "computes with 10,000."
+        )
+        raise MethodError(message, "Remove --theta.")
     if twin.scheme != "rotary" or twin.has_angles:
         return None
     return settings.theta or DEFAULT_THETA

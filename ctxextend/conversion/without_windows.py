@@ -1,9 +1,7 @@
-"""Why a model type has no twin with attention windows."""
-
-from typing import NamedTuple
+"""Which model types have a twin with attention windows, and why others have none."""
 
 from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
-from ctxextend.errors import joined
+from ctxextend.errors import UnsupportedModelError, joined
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
@@ -34,37 +32,30 @@ REASONS = {
 }
 
 
-class NoWindows(NamedTuple):
-    """Why a type has no twin with attention windows, and what works instead."""
+def check_has_windows(model_type: str) -> None:
+    """Check that a type has a twin with attention windows.
 
-    message: str
-    hint: str
-
-
-def why_no_windows(model_type: str) -> NoWindows | None:
-    """Return why a type has no twin with attention windows; None if it has one."""
+    Raises:
+        UnsupportedModelError: It has none.
+    """
     types = types_with_twin(ATTENTION_WINDOWS)
     if model_type in types:
-        return None
-    reason = REASONS.get(model_type) or _reason_by_scheme(model_type)
+        return
+    reason = REASONS.get(model_type, NO_CLASS)
+    family = FAMILIES.get(model_type)
+    if model_type in POSITION_SCHEMES:
+        reason = f"they use {POSITION_SCHEMES[model_type].uses}"
+    elif model_type not in REASONS and family is not None:
+        schemes = {_scheme_of(table) for table in family.tables}
+        if schemes and TABLE_OF_ROWS not in schemes:
+            positions = joined(sorted(schemes))
+            reason = f"their positions are {positions}, and those of longformer models learned"
     hint = f"Pass a model of type {', '.join(types)}, or use ctxextend resize."
     if model_type in SOURCE_TYPES:
         scheme = SOURCE_TYPES[model_type].twins[0].scheme
         hint = f"Use ctxextend resize, or --scheme {scheme}."
     message = f"{model_type} models cannot be converted to attention windows: {reason}."
-    return NoWindows(message=message, hint=hint)
-
-
-def _reason_by_scheme(model_type: str) -> str:
-    """Return the reason of a type that is not listed: its position scheme, if that is another."""
-    if model_type in POSITION_SCHEMES:
-        return f"they use {POSITION_SCHEMES[model_type].uses}"
-    family = FAMILIES.get(model_type)
-    tables = family.tables if family else ()
-    schemes = {_scheme_of(table) for table in tables}
-    if not schemes or TABLE_OF_ROWS in schemes:
-        return NO_CLASS
-    return f"their positions are {joined(sorted(schemes))}, and those of longformer models learned"
+    raise UnsupportedModelError(message, hint)
 
 
 def _scheme_of(table: Positions) -> str:

@@ -100,7 +100,7 @@ class ModelFiles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on how it is read."""
-        return source_notes(self.checkpoint)
+        return tuple(note.text for note in source_notes(self.checkpoint))
 
     def find_scheme(self) -> str:
         """Return its position scheme, as `CheckpointFacts` states it."""

@@ -278,8 +278,7 @@ class TaskPlanner:
             yield
         except DataError as error:
             if self.settings.measure:
-                hint = "Remove it from --measure, or provide what it needs."
-                raise DataError(error.message, hint) from None
+                raise
             self.notes.append(error.message)
 
 

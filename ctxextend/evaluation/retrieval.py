@@ -286,10 +286,11 @@ def plan_retrieval(
         DataError: It has no base, its context is too long, or there are too few documents.
     """
     if base is None:
-        raise DataError(
+        message = (
             f"{SKIPPED}it needs a base, because queries are cut from text beyond its context "
             "length."
         )
+        raise DataError(message, "Pass it with --base.")
     special = base.model.tokenizer.num_special
     base_len = base.model.max_len
     size = length - special
@@ -297,17 +298,19 @@ def plan_retrieval(
     last = size - query_tokens
     if last < base_len:
         needed = base_len + query_tokens + special
-        raise DataError(
+        message = (
             f"{SKIPPED}queries from beyond {base_len:,} tokens need a length of at least "
             f"{needed:,}."
         )
+        raise DataError(message, f"Pass --length {needed} or more.")
     chosen = tuple(document[:size] for document in documents if len(document) >= size)
     if len(chosen) < 2:
         count = f"{len(chosen)} of {len(documents):,} documents"
-        raise DataError(
+        message = (
             f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that "
             "long."
         )
+        raise DataError(message, "Pass longer documents with --data.")
     starts = query_starts(base_len, length, last)
     queries = list[Ids]()
     relevant = list[dict[int, int]]()

@@ -9,7 +9,7 @@ import numpy as np
 from ctxextend import held_out
 from ctxextend.evaluation.eval_model import ModelOrFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.evaluation.windows import too_short_error
+from ctxextend.evaluation.windows import refuse_short_text
 from ctxextend.held_out import HeldOut, Ids, TrainedText
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
@@ -93,7 +93,7 @@ def read_start(
             break
     separators = 0 if separator is None else len(read)
     if tokens + separators < size:
-        raise too_short_error(tokens, size, hint=hint)
+        refuse_short_text(tokens, size, hint=hint)
     start = np.concatenate([np.empty(0, np.int64), *read])
     return start, unseen._replace(documents=chain(read, unseen.documents))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def cut_windows(
     inside = inside[:count]
     joined = _cut(join_documents(read, separator), size)[:count]
     if not joined:
-        raise too_short_error(tokens, size, short_hint)
+        refuse_short_text(tokens, size, short_hint)
     across = 2 * len(inside) < len(joined)
     windows = joined if across else inside
     if len(windows) == count:
@@ -97,10 +98,13 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
 
 
-def too_short_error(tokens: int, size: int, hint: str = "") -> DataError:
-    """Return the error for a text of so many tokens, fewer than a window of `size`.
+def refuse_short_text(tokens: int, size: int, hint: str = "") -> NoReturn:
+    """Refuse a text of so many tokens, fewer than a window of `size`.
 
     `hint` is what to do, by default to pass more text or to use shorter windows.
+
+    Raises:
+        DataError: Always.
     """
     if not hint:
         hint = "Pass more text with --data"
@@ -108,7 +112,7 @@ def too_short_error(tokens: int, size: int, hint: str = "") -> DataError:
         if shorter >= MIN_WINDOW:
             hint += f", or use shorter windows with --length {shorter}"
         hint += "."
-    return DataError(f"The text has {tokens:,} tokens; one window needs {size:,}.", hint)
+    raise DataError(f"The text has {tokens:,} tokens; one window needs {size:,}.", hint)
 
 
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:

@@ -43,8 +43,8 @@ REMOVING_KEYS: Sequence[ConfigCondition] = (
 )
 
 
-def why_not_causal(architecture: Architecture, location: TableLocation) -> str:
-    """Return why a model has no causal mask, as a clause; empty if it has one.
+def mask_remover(architecture: Architecture, location: TableLocation) -> str | None:
+    """Return the model type or the setting without a causal mask; None if the model has one.
 
     Args:
         architecture: The whole model.
@@ -52,10 +52,9 @@ def why_not_causal(architecture: Architecture, location: TableLocation) -> str:
     """
     for model_type in (location.family.model_type, architecture.family.model_type):
         if model_type in WITHOUT_CAUSAL_MASK:
-            return f"{model_type} models have no causal mask"
+            return f"model type {model_type}"
     for condition in REMOVING_KEYS:
         stated: Any = location.stated(condition.key)
         if stated is not None and condition.holds(stated):
-            value = str(stated).lower()
-            return f"{condition.key} is {value}, so it has no causal mask"
-    return ""
+            return f"a model with {condition.key} {str(stated).lower()}"
+    return None

@@ -6,7 +6,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/src/llama-model.cpp.
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -158,9 +158,9 @@ class _Reader:
             CheckpointError: It is missing, or anything else.
         """
         value = self.stated(key)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_LENGTH_STATED:
-            return value
-        raise self.error(key, "a positive integer of 32 bits")
+        if type(value) is not int or not 0 < value < MAX_LENGTH_STATED:
+            self.refuse(key, "a positive integer of 32 bits")
+        return value
 
     def number(self, key: str, default: float) -> float:
         """Return a number of at least 0, in the fewest digits that are the same in 32 bits.
@@ -173,7 +173,7 @@ class _Reader:
             return default
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value < math.inf:
-            raise self.error(key, "a number")
+            self.refuse(key, "a number")
         return shortest(value)
 
     def attention(self) -> float:
@@ -185,9 +185,9 @@ class _Reader:
             CheckpointError: It is malformed.
         """
         factor = self.number(ATTENTION, 1.0)
-        if factor > 0:
-            return factor
-        raise self.error(ATTENTION, "a number above 0")
+        if factor <= 0:
+            self.refuse(ATTENTION, "a number above 0")
+        return factor
 
     def dimensions(self) -> int:
         """Return the number of rotated values per head."""
@@ -198,14 +198,18 @@ class _Reader:
         heads = self.length(HEAD_COUNT)
         return self.length("embedding_length") // heads
 
-    def error(self, key: str, expected: str) -> CheckpointError:
-        """Return the error for a key that is missing or malformed."""
+    def refuse(self, key: str, expected: str) -> NoReturn:
+        """Refuse a key that is missing or malformed.
+
+        Raises:
+            CheckpointError: Always.
+        """
         full_key = f"{self.name}.{key}"
         value = self.stated(key)
         message = f"{self._file}: {full_key} must be {expected}, got {value!r:.100}."
         if value is None:
             message = f"{self._file}: {full_key} is missing."
-        return CheckpointError(message, "Convert the model again.")
+        raise CheckpointError(message, "Convert the model again.")
 
 
 def shortest(value: float) -> float:
@@ -217,7 +221,7 @@ def _settings(reader: _Reader, row: GgufArchitecture) -> dict[str, Any]:
     """Return the rotary settings as ``rope_parameters``."""
     settings = _scaling(reader) | {THETA: reader.number(FREQ_BASE, DEFAULT_BASE)}
     if not settings[THETA] > 0:
-        raise reader.error(FREQ_BASE, "a number above 0")
+        reader.refuse(FREQ_BASE, "a number above 0")
     if reader.stated(FREQ_BASE_LOCAL) is None:
         return settings
     local = {TYPE: "default", THETA: reader.number(FREQ_BASE_LOCAL, DEFAULT_BASE)}
@@ -236,14 +240,14 @@ def _scaling(reader: _Reader) -> dict[str, Any]:
         kind = LINEAR_METHOD
     factor = reader.number(SCALING_FACTOR, reader.number(OLD_FACTOR, 0.0))
     if kind not in (NO_SCALING, LINEAR_METHOD, YARN_METHOD, LONG_LISTS):
-        raise reader.error(SCALING_TYPE, "none, linear, yarn or longrope")
+        reader.refuse(SCALING_TYPE, "none, linear, yarn or longrope")
     trained: dict[str, Any] = {}
     if reader.stated(TRAINED_LENGTH) is not None:
         trained[TRAINED] = reader.length(TRAINED_LENGTH)
     if kind in (NO_SCALING, LONG_LISTS) or factor in (0, 1):
         return {TYPE: "default"}
     if factor < 1:
-        raise reader.error(SCALING_FACTOR, "a number of at least 1")
+        reader.refuse(SCALING_FACTOR, "a number of at least 1")
     if kind == LINEAR_METHOD:
         return {TYPE: LINEAR_METHOD, FACTOR: factor, **trained}
     attention: dict[str, Any] = {}

@@ -1,11 +1,11 @@
 """Look up the positions of a model from its config, or why it has none to resize."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.known_types import FAMILIES, describe_unknown, known_names
@@ -218,16 +218,20 @@ class Architecture(NamedTuple):
     locations: tuple[TableLocation, ...]  # all tables that it can have; files may contain only some
     unsupported: tuple[UnsupportedPart, ...] = ()
 
-    def unsupported_error(self) -> UnsupportedModelError:
-        """Return the error for a model without position tables to resize."""
+    def refuse(self) -> NoReturn:
+        """Refuse a model without position tables to resize.
+
+        Raises:
+            UnsupportedModelError: Always.
+        """
         parts = self.unsupported
         advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
         hint = f"{advice} {FAMILIES_HINT}".strip()
         if len(parts) == 1 and not parts[0].part:
-            return UnsupportedModelError(parts[0].message, hint)
+            raise UnsupportedModelError(parts[0].message, hint)
         reasons = " ".join(f"{part.part}: {part.message}" for part in parts)
         message = f"This {self.family.model_type} model has nothing to resize. {reasons}"
-        return UnsupportedModelError(message, hint)
+        raise UnsupportedModelError(message, hint)
 
 
 def whole_number(value: Any) -> int | None:
@@ -261,7 +265,7 @@ def around(location: TableLocation) -> Iterator[Keys]:
 def find_architecture(
     config: Mapping[str, Any], where: str = "config.json", model_type: str | None = None
 ) -> Architecture:
-    """Return the architecture of a model, assembled from the registry entries of its parts.
+    """Return the architecture of a model with positions to resize.
 
     Args:
         config: The content of config.json.
@@ -271,6 +275,22 @@ def find_architecture(
     Raises:
         CheckpointError: Neither states a model type.
         UnsupportedModelError: The model type is unknown, or no part has positions to resize.
+    """
+    architecture = look_up_architecture(config, where, model_type)
+    if not architecture.locations:
+        architecture.refuse()
+    return architecture
+
+
+def look_up_architecture(
+    config: Mapping[str, Any], where: str, model_type: str | None
+) -> Architecture:
+    """Return the architecture of a model, assembled from the registry entries of its parts.
+
+    It may have no positions to resize; see `find_architecture`.
+
+    Raises:
+        CheckpointError: No model type is stated.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
@@ -287,10 +307,7 @@ def find_architecture(
             locations.append(replace(item, tokenizer=None))  # that part reads the tokens
         else:
             locations.append(item)
-    architecture = Architecture(family, tuple(locations), tuple(unsupported))
-    if not locations:
-        raise architecture.unsupported_error()
-    return architecture
+    return Architecture(family, tuple(locations), tuple(unsupported))
 
 
 def _search(
@@ -317,7 +334,7 @@ def _search(
     here = replace(
         outer,
         family=family,
-        prefixes=_combined(outer.prefixes, family.prefixes),
+        prefixes=tuple(map("".join, product(outer.prefixes, family.prefixes))),
         usual_prefix=outer.usual_prefix + usual,
     )
     for table in _tables_of(here, within.only_part if within else ""):
@@ -356,20 +373,34 @@ def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | Unsu
         model: Its location.
         only: The name of the one table that is used; empty for all.
     """
-    used = [table for table in model.family.tables if _is_selected(model, table)]
-    unmet = _unmet_requirement(model, used)
+    used = list[Positions]()
+    for table in model.family.tables:
+        if table.when is None or table.when.holds(model.stated(table.when.key)):
+            used.append(table)
+    # The first requirement that the config does not meet, if the tables need it.
+    unmet = None
+    if all(table.has_rows for table in used):
+        requirements = model.family.requires
+        if requirements and not used:
+            unmet = requirements[0]
+        for rule in (*requirements, ABSOLUTE):
+            if model.stated(rule.key) not in (None, rule.value):
+                unmet = rule
+                break
     for table in used or model.family.tables[:1]:
         if only and table.part not in ("", only):
             continue
-        part = model.part if only else _joined_parts(model.part, table.part)
+        part = model.part
+        if not only:
+            part = f"{model.part}.{table.part}".strip(".")
         if unmet is not None:
-            value = model.stated(unmet.key)
+            message = (
+                f"This {model.family.model_type} model with {unmet.key} "
+                f"{model.stated(unmet.key)!r} has no position table to resize; it uses "
+                f"{unmet.instead.uses}."
+            )
             yield UnsupportedPart(
-                part,
-                message=f"This {model.family.model_type} model with {unmet.key} {value!r} has no "
-                f"position table to resize; it uses {unmet.instead.uses}.",
-                advice=unmet.instead.advice,
-                reads_tokens=True,
+                part, message=message, advice=unmet.instead.advice, reads_tokens=True
             )
             return
         yield TableLocation(
@@ -393,24 +424,6 @@ def _positions_inside(part: Part, table: Positions) -> Positions:
     return replace(table, rope=table.rope._replace(methods=methods))
 
 
-def _is_selected(model: ModelLocation, table: Positions) -> bool:
-    """Whether the config of a model has the value with which the model has these positions."""
-    if table.when is None:
-        return True
-    return table.when.holds(model.stated(table.when.key))
-
-
-def _unmet_requirement(model: ModelLocation, used: Sequence[Positions]) -> Requirement | None:
-    """Return the first requirement that the config does not meet, if the tables need it."""
-    if not all(table.has_rows for table in used):
-        return None
-    requirements = model.family.requires
-    for rule in (*requirements, ABSOLUTE):
-        if model.stated(rule.key) not in (None, rule.value):
-            return rule
-    return requirements[0] if requirements and not used else None
-
-
 def _inside(model: ModelLocation, part: Part) -> ModelLocation:
     """Return the location of a part of a model."""
     path = (*model.path, part.config_key)
@@ -419,23 +432,13 @@ def _inside(model: ModelLocation, part: Part) -> ModelLocation:
         path = model.path
     return replace(
         model,
-        part=_joined_parts(model.part, part.name),
-        prefixes=_combined(model.prefixes, part.prefixes),
+        part=f"{model.part}.{part.name}".strip("."),
+        prefixes=tuple(map("".join, product(model.prefixes, part.prefixes))),
         path=path,
         overrides=tuple((*model.path, key) for key in part.overrides),
         tokenizer=model.tokenizer if part.tokenizer == "" else part.tokenizer,
         usual_prefix=model.usual_prefix + part.prefixes[0],
     )
-
-
-def _joined_parts(outer: str, inner: str) -> str:
-    """Return the name of a part inside another one; either may be empty."""
-    return f"{outer}.{inner}".strip(".")
-
-
-def _combined(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """Return each of the first prefixes with each of the second ones."""
-    return tuple("".join(pair) for pair in product(first, second))
 
 
 def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

@@ -7,7 +7,7 @@ transformers 5.23.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.families.lookup import Keys, TableLocation, around, nested
@@ -41,6 +41,7 @@ NEEDED = set().union(*(kind.needs for kind in ROPE_TYPES.values()))
 COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
 # Settings that the settings in a copy leave to the text config.
 INHERITED = (THETA, PARTIAL, TRAINED)
+REMOVE_ONE = f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same."
 # Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
 
@@ -105,15 +106,28 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
         other = _complete(location, layer_type, new)
         key = _unequal_key(used, other)
         if key:
-            raise _two_dialects(location, layer_type, key, used, other)
+            _refuse_dialects(location, layer_type, key, used, other)
     next_to = settings_next_to(location, layer_type)
     key = _unequal_key(used, used | next_to)
     if not key:
         return used
+    stated = _stated_next_to(location, layer_type, key)
     if not old and not new:
-        raise _ignored_key(location, layer_type, key, used[key], next_to[key])
-    dialect = OLD if old else NEW
-    raise _two_keys(location, layer_type, dialect, key, used[key], next_to[key])
+        raise CheckpointError(
+            f"config.json states no {NEW}, so transformers takes those of "
+            f"{location.family.model_type}, with {key} {used[key]!r:.100}; it ignores {stated} "
+            f"{next_to[key]!r:.100}.",
+            f"State all settings in {NEW}, or remove the key.",
+        )
+    dialect = OLD
+    if not old:
+        dialect = NEW
+    settings = _stated_at(location, settings_key(dialect, layer_type))
+    raise CheckpointError(
+        f"config.json: {settings} states {key} {used[key]!r:.100}, which transformers follows; "
+        f"{stated} next to it is {next_to[key]!r:.100}.",
+        REMOVE_ONE,
+    )
 
 
 def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
@@ -147,10 +161,10 @@ def _unequal_key(used: Parameters, other: Parameters) -> str:
     return unequal[0]
 
 
-def _two_dialects(
+def _refuse_dialects(
     location: TableLocation, layer_type: str, key: str, used: Parameters, other: Parameters
-) -> CheckpointError:
-    """Return the error for dialects that contradict each other.
+) -> NoReturn:
+    """Raise CheckpointError for dialects that contradict each other.
 
     Args:
         location: The config.
@@ -166,71 +180,19 @@ def _two_dialects(
     elif key not in other:
         message = f"{old} states {key} {used[key]!r:.100}, and {new} does not."
     else:
-        message = (
-            f"{_old_statement(location, layer_type, key, used[key])}, which transformers follows; "
-            f"{new} states {other[key]!r:.100}."
-        )
-    return _contradiction(message)
-
-
-def _old_statement(location: TableLocation, layer_type: str, key: str, used: Any) -> str:
-    """Return what the old dialect states of a setting, as a clause without an end."""
-    old = _stated_at(location, OLD)
-    if key in stated_settings(location, OLD, layer_type) or key == TYPE:
-        return f"{old} states {key} {used!r:.100}"
-    if key in settings_next_to(location, layer_type):
-        return f"{_stated_next_to(location, layer_type, key)} next to {OLD} is {used!r:.100}"
-    return f"{old} has the default {key} {used!r:.100}"
-
-
-def _two_keys(
-    location: TableLocation, layer_type: str, dialect: str, key: str, used: Any, other: Any
-) -> CheckpointError:
-    """Return the error for settings that contradict a key next to them.
-
-    Args:
-        location: The config.
-        layer_type: The type of layers.
-        dialect: The one of the settings.
-        key: The setting that differs.
-        used: Its value in the settings, which transformers follows.
-        other: Its value in the key next to them.
-    """
-    settings = _stated_at(location, settings_key(dialect, layer_type))
-    return _contradiction(
-        f"{settings} states {key} {used!r:.100}, which transformers follows; "
-        f"{_stated_next_to(location, layer_type, key)} next to it is {other!r:.100}."
-    )
-
-
-def _ignored_key(
-    location: TableLocation, layer_type: str, key: str, used: Any, other: Any
-) -> CheckpointError:
-    """Return the error for a key that transformers ignores, as the config states no settings.
-
-    Args:
-        location: The config.
-        layer_type: The type of layers.
-        key: The setting that differs.
-        used: Its value in the settings of the model type, which transformers follows.
-        other: Its value in the key.
-    """
-    return CheckpointError(
-        f"config.json states no {NEW}, so transformers takes those of {location.family.model_type},"
-        f" with {key} {used!r:.100}; it ignores {_stated_next_to(location, layer_type, key)} "
-        f"{other!r:.100}.",
-        f"State all settings in {NEW}, or remove the key.",
-    )
-
-
-def _contradiction(message: str) -> CheckpointError:
-    """Return the error for two statements in one config."""
-    hint = f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same."
-    return CheckpointError(f"config.json: {message}", hint)
+        if key in stated_settings(location, OLD, layer_type) or key == TYPE:
+            statement = f"{old} states {key} {used[key]!r:.100}"
+        elif key in settings_next_to(location, layer_type):
+            where = _stated_next_to(location, layer_type, key)
+            statement = f"{where} next to {OLD} is {used[key]!r:.100}"
+        else:
+            statement = f"{old} has the default {key} {used[key]!r:.100}"
+        message = f"{statement}, which transformers follows; {new} states {other[key]!r:.100}."
+    raise CheckpointError(f"config.json: {message}", REMOVE_ONE)
 
 
 def _stated_next_to(location: TableLocation, layer_type: str, key: str) -> str:
-    """Return where the base or the rotated share is next to ``rope_scaling``, with dots."""
+    """Return the path of the base or the rotated share next to ``rope_scaling``, with dots."""
     facts = rotary_facts(location)
     name = facts.old.partial_key
     if key == THETA:
@@ -332,14 +294,25 @@ def _check_values(location: TableLocation, rope: Parameters) -> None:
         CheckpointError: One is missing or malformed.
     """
     for key in _checked_keys(rope):
-        value = rope.get(key)
-        broken_rule = _broken_rule(location, rope, key)
-        if broken_rule:
-            raise CheckpointError(
-                f"{location.file}: {key} of {rope[TYPE]} rotary positions must be {broken_rule}, "
-                f"got {value!r:.100}.",
-                f"Correct {location.file}.",
+        value: Any = rope.get(key)
+        if key in LISTS:
+            pairs = rotary_dim(location, rope) // 2
+            must = f"a list of {pairs} numbers above 0, one for each pair of rotated values"
+            is_list = isinstance(value, list) and len(value) == pairs
+            is_valid = is_list and all(map(_is_positive, value))
+        elif key in (FACTOR, TRAINED):
+            must = f"a number from 1 to {LARGEST_NUMBER:,}"
+            is_valid = _is_positive(value, LARGEST_NUMBER) and value >= 1
+        else:
+            must = f"a number above 0, of at most {MAX_NUMBER:g}"
+            rotates_nothing = key == PARTIAL and rope[TYPE] == "proportional" and value == 0
+            is_valid = rotates_nothing or _is_positive(value)
+        if not is_valid:
+            message = (
+                f"{location.file}: {key} of {rope[TYPE]} rotary positions must be {must}, got "
+                f"{value!r:.100}."
             )
+            raise CheckpointError(message, f"Correct {location.file}.")
 
 
 def _checked_keys(rope: Parameters) -> list[str]:
@@ -349,43 +322,6 @@ def _checked_keys(rope: Parameters) -> list[str]:
     stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
     optional = [key for key in OPTIONAL if rope.get(key)]
     return [*stated_or_needed, *needed, *optional]
-
-
-def _broken_rule(location: TableLocation, rope: Parameters, key: str) -> str:
-    """Return what the value of a setting must be, as text; empty if it is so."""
-    value = rope.get(key)
-    if key in LISTS:
-        return _rule_broken_by_list(value, pairs=rotary_dim(location, rope) // 2)
-    if key in (FACTOR, TRAINED):
-        return _rule_broken_by_size(value)
-    if key == PARTIAL and rope[TYPE] == "proportional" and value == 0:
-        return ""  # nothing is rotated
-    return _rule_broken_by_number(value)
-
-
-def _rule_broken_by_list(value: Any, *, pairs: int) -> str:
-    """Return what a list of settings must be; empty if it is so."""
-    if isinstance(value, list) and len(value) == pairs and all(map(_is_positive, value)):
-        return ""
-    return f"a list of {pairs} numbers above 0, one for each pair of rotated values"
-
-
-def _rule_broken_by_size(value: Any) -> str:
-    """Return what a factor or a length must be; empty if it is so."""
-    if _is_positive(value, LARGEST_NUMBER) and value >= 1:
-        return ""
-    if isinstance(value, int | float) and value > LARGEST_NUMBER:
-        return f"a number of at most {LARGEST_NUMBER:,}"
-    return "a number of at least 1"
-
-
-def _rule_broken_by_number(value: Any) -> str:
-    """Return what any other setting must be; empty if it is so."""
-    if _is_positive(value):
-        return ""
-    if isinstance(value, int | float) and value > MAX_NUMBER:
-        return f"a number of at most {MAX_NUMBER:g}"
-    return "a number above 0"
 
 
 def _is_positive(value: Any, maximum: float = MAX_NUMBER) -> bool:
@@ -425,9 +361,9 @@ def _old_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     if layer_type in facts.local and not facts.old.scales_local:
         return {}
     if settings and not facts.old.reads_scaling:
-        raise _malformed(location, OLD, f"null: these models read only {NEW}")
+        _refuse_settings(location, OLD, f"null: these models read only {NEW}")
     if not _is_flat(settings):
-        raise _malformed(location, OLD, "an object of settings")
+        _refuse_settings(location, OLD, "an object of settings")
     return _without_nulls(settings)
 
 
@@ -442,12 +378,12 @@ def _new_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     settings = location.stated(NEW)
     if not layer_type:
         if not _is_flat(settings):
-            raise _malformed(location, NEW, "an object of settings")
+            _refuse_settings(location, NEW, "an object of settings")
         return _without_nulls(settings)
     of_layers = location.stated(settings_key(NEW, layer_type))
     if not _is_layered(settings) or not isinstance(of_layers, Mapping | None):
         layer_types = ", ".join(rotary_facts(location).theta)
-        raise _malformed(location, NEW, f"one object for each of {layer_types}")
+        _refuse_settings(location, NEW, f"one object for each of {layer_types}")
     return _without_nulls(of_layers or {})
 
 
@@ -468,11 +404,11 @@ def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def _malformed(location: TableLocation, dialect: str, expected: str) -> CheckpointError:
-    """Return the error for a dialect that is not what the classes read."""
+def _refuse_settings(location: TableLocation, dialect: str, expected: str) -> NoReturn:
+    """Raise CheckpointError for a dialect that is not what the classes read."""
     path = _stated_at(location, dialect)
     message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
-    return CheckpointError(message, "Correct config.json.")
+    raise CheckpointError(message, "Correct config.json.")
 
 
 def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]:

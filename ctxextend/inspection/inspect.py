@@ -128,7 +128,8 @@ def _notes(
 ) -> Iterator[str]:
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
-    yield from source_notes(checkpoint)
+    for note in source_notes(checkpoint):
+        yield note.text
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)

@@ -72,40 +72,24 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
     uses config.json, if the model generates. Another generation_config.json at the root, which some
     folders with modules have, is not used.
     """
-    limits = [*_limits_of_generation_configs(checkpoint)]
-    if checkpoint.has_config:
-        limits += _limits_of_config(checkpoint)
-    return tuple(limits)
-
-
-def _limits_of_generation_configs(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
-    """Yield the limits in generation_config.json files, of which one is used."""
-    used_file = _path_next_to_config(checkpoint)
-    files = [used_file]
-    if used_file != GENERATION_CONFIG:
-        files.append(GENERATION_CONFIG)
-    for file in files:
+    limits = list[GenerationLimit]()
+    used_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
+    for file in dict.fromkeys((used_file, GENERATION_CONFIG)):
         if file in checkpoint.copied:
-            for key, tokens in _stated_limits(checkpoint.read_object(file)).items():
+            for key, tokens in limits_in_object(checkpoint.read_object(file)).items():
                 is_used = file == used_file
-                yield GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used)
-
-
-def _limits_of_config(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
-    """Yield the limits in config.json, which are used if no generation_config.json is."""
+                limit = GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used)
+                limits.append(limit)
+    if not checkpoint.has_config:
+        return tuple(limits)
     used = set[Keys]()
-    has_generation_config = _path_next_to_config(checkpoint) in checkpoint.copied
-    if not has_generation_config and generates_text(checkpoint):
+    if used_file not in checkpoint.copied and generates_text(checkpoint):
         used = _used_paths(checkpoint.config)
+    file = checkpoint.config_file
     for path, tokens in _limits_in_config(checkpoint.config):
-        yield GenerationLimit(
-            file=checkpoint.config_file, path=path, tokens=tokens, is_used=path in used
-        )
-
-
-def _path_next_to_config(checkpoint: Checkpoint) -> str:
-    """Return the path at which `generate()` looks for a generation_config.json."""
-    return (checkpoint.model / GENERATION_CONFIG).as_posix()
+        limit = GenerationLimit(file=file, path=path, tokens=tokens, is_used=path in used)
+        limits.append(limit)
+    return tuple(limits)
 
 
 def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
@@ -120,12 +104,7 @@ def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | Non
     return None
 
 
-def limits_of_generation_config(generation_config: Any) -> dict[str, int]:
-    """Return the limits that a `GenerationConfig` of transformers states, by key."""
-    return _stated_limits(vars(generation_config))
-
-
-def _stated_limits(values: Mapping[str, Any]) -> dict[str, int]:
+def limits_in_object(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits that an object states, by key."""
     stated = dict[str, int]()
     for key in (*MAXIMA, *MINIMA):
@@ -137,25 +116,19 @@ def _stated_limits(values: Mapping[str, Any]) -> dict[str, int]:
 
 def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
     """Yield the limits in a config, in the configs nested in it, and those of tasks."""
-    for key, tokens in _stated_limits(config).items():
+    for key, tokens in limits_in_object(config).items():
         yield (*path, key), tokens
-    yield from _limits_of_tasks(config, path)
+    tasks = config.get(TASKS)
+    if isinstance(tasks, Mapping):
+        for task, values in tasks.items():
+            if isinstance(values, Mapping):
+                for key, tokens in limits_in_object(values).items():
+                    yield (*path, TASKS, task, key), tokens
     if len(path) >= MAX_CONFIG_DEPTH:
         return
     for name, part in config.items():
         if isinstance(part, Mapping) and _is_text_config(name, part):
             yield from _limits_in_config(part, (*path, name))
-
-
-def _limits_of_tasks(config: Mapping[str, Any], path: Keys) -> Iterator[tuple[Keys, int]]:
-    """Yield the limits that a config states for pipelines of one task."""
-    tasks = config.get(TASKS)
-    if not isinstance(tasks, Mapping):
-        return
-    for task, values in tasks.items():
-        if isinstance(values, Mapping):
-            for key, tokens in _stated_limits(values).items():
-                yield (*path, TASKS, task, key), tokens
 
 
 def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
@@ -171,7 +144,7 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     They are those at the top level and, for keys that it does not state, those in the first of
     `DECODER_CONFIGS` that is not empty.
     """
-    outer: set[Keys] = {(key,) for key in _stated_limits(config)}
+    outer: set[Keys] = {(key,) for key in limits_in_object(config)}
     stated_parts = [name for name in DECODER_CONFIGS if config.get(name)]
     if not stated_parts:
         return outer
@@ -179,7 +152,7 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     values = config[part]
     if not isinstance(values, Mapping):
         return outer
-    inner: set[Keys] = {(part, key) for key in _stated_limits(values) if (key,) not in outer}
+    inner: set[Keys] = {(part, key) for key in limits_in_object(values) if (key,) not in outer}
     return outer | inner
 
 
@@ -208,17 +181,14 @@ def generating_table(tables: Sequence[Located]) -> Located | None:
 
     It is the first of the decoder, else the first of the text, else the first of all.
     """
-    for table in tables:
-        if _last_part(table).endswith(DECODER_PARTS):
+    parts = [table.location.part.rpartition(".")[2] for table in tables]
+    for table, part in zip(tables, parts, strict=True):
+        if part.endswith(DECODER_PARTS):
             return table
-    for table in tables:
-        if _last_part(table) in TEXT_PARTS:
+    for table, part in zip(tables, parts, strict=True):
+        if part in TEXT_PARTS:
             return table
     return tables[0] if tables else None
-
-
-def _last_part(table: HasLocation) -> str:
-    return table.location.part.rpartition(".")[2]
 
 
 def needs_no_limit(location: TableLocation) -> bool:

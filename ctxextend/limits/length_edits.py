@@ -18,7 +18,7 @@ from ctxextend.limits.generation import (
     needs_no_limit,
     shares_positions,
 )
-from ctxextend.limits.side_files import PADS_TO_LONGEST, StatedLimit, stated_limits
+from ctxextend.limits.side_files import PADS_TO_LONGEST, stated_limits
 from ctxextend.limits.statements import (
     GENERATION_CONFIG,
     MAX_LENGTH,
@@ -66,15 +66,15 @@ def _shown_item(value: Any) -> str:
     return repr(value) if isinstance(value, str) else shown_value(value)
 
 
-# Keys of the context length in config.json
-
-
 class LengthChange(NamedTuple):
     """A planned change of a context length, in usable positions."""
 
     location: TableLocation
     before: int
     after: int
+
+
+# Keys of the context length in config.json
 
 
 def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
@@ -133,16 +133,6 @@ class LimitChange(NamedTuple):
     # Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
     longer_fail: bool = True
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether any limit can change."""
-        return self.before != self.after or self.fix_limits
-
-    @property
-    def only_lowers(self) -> bool:
-        """Whether limits up to the new length stay."""
-        return self.after < self.before and not self.fix_limits
-
 
 def limit_edits(checkpoint: Checkpoint, tokenizer: str, change: LimitChange) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files to another length.
@@ -155,99 +145,66 @@ def limit_edits(checkpoint: Checkpoint, tokenizer: str, change: LimitChange) -> 
         tokenizer: The tokenizer's folder if it has a separate one, else empty.
         change: The lengths, and what to do with the limits.
     """
-    if not change.is_needed:
+    length = change.after
+    if change.before == length and not change.fix_limits:
         return ()
+    only_lowers = length < change.before and not change.fix_limits
     edits = list[Edit]()
     for limit in stated_limits(checkpoint, tokenizer):
-        if change.only_lowers and _fits(limit, change.after):
+        if only_lowers and isinstance(limit.number, int | float) and limit.number <= length:
             continue
-        edit = _edit_to_length(limit, change)
-        if edit is not None and edit.before != edit.after:
+        after: Any = length
+        reason = ""
+        is_padding = limit.statement.meaning == "padding"
+        if is_padding and change.keeps_fixed_padding:
+            after = {"Fixed": length}
+        elif is_padding:
+            after = PADS_TO_LONGEST
+            slow = "would make short texts as slow as long ones"
+            reason = f"padding every text to {length} tokens {slow}"
+        elif limit.statement.should_be_stated and limit.tokens is None:
+            if not change.longer_fail:
+                continue
+            reason = "no limit was stated, and longer texts would fail"
+        if limit.value != after:
+            edit = Edit(
+                file=limit.file,
+                path=limit.path,
+                before=limit.value,
+                after=after,
+                is_limit=not is_padding,
+                reason=reason,
+            )
             edits.append(edit)
     return tuple(edits)
-
-
-def _fits(limit: StatedLimit, length: int) -> bool:
-    """Whether a limit is a number up to a length; one that is missing does not fit."""
-    return isinstance(limit.number, int | float) and limit.number <= length
-
-
-def _edit_to_length(limit: StatedLimit, change: LimitChange) -> Edit | None:
-    """Return the edit that sets one limit to the new length.
-
-    None if the limit is missing, and none is needed since longer inputs run.
-    """
-    if limit.statement.meaning == "padding":
-        return _padding_edit(limit, change.after, is_fixed=change.keeps_fixed_padding)
-    is_missing = limit.statement.should_be_stated and limit.tokens is None
-    if not is_missing:
-        return _truncation_edit(limit, change.after)
-    if not change.longer_fail:
-        return None
-    reason = "no limit was stated, and longer texts would fail"
-    return _truncation_edit(limit, change.after, reason)
-
-
-def _truncation_edit(limit: StatedLimit, after: int, reason: str = "") -> Edit:
-    return Edit(
-        file=limit.file,
-        path=limit.path,
-        before=limit.value,
-        after=after,
-        is_limit=True,
-        reason=reason,
-    )
-
-
-def _padding_edit(limit: StatedLimit, after: int, *, is_fixed: bool) -> Edit:
-    """Return the edit of a padding strategy with a length."""
-    new: Any = {"Fixed": after}
-    reason = ""
-    if not is_fixed:
-        new = PADS_TO_LONGEST
-        reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
-    return Edit(file=limit.file, path=limit.path, before=limit.value, after=new, reason=reason)
 
 
 # Limits of generated texts
 
 
 def generation_edits(
-    checkpoint: Checkpoint, location: TableLocation, before: int, after: int, *, fix_limits: bool
+    checkpoint: Checkpoint, change: LengthChange, *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits of generation limits from one context length to another, in tokens.
+    """Yield the edits of generation limits for another length of the table that generates.
 
-    `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits`
-    raises maxima.
+    Limits that would fail are lowered; `fix_limits` raises maxima.
     """
-    for (file, path), limits in _limits_by_object(checkpoint).items():
+    # By file and object: a maximum and a minimum limit each other if one object states both.
+    groups = dict[tuple[str, Keys], list[GenerationLimit]]()
+    for limit in generation_limits(checkpoint):
+        groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
+    for (file, path), limits in groups.items():
         stated = {limit.key: limit.tokens for limit in limits}
-        new_values = lowered_limits(stated, location, before, after)
+        new_values = lowered_limits(stated, change)
         if fix_limits:
             maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
-            new_values |= _raised_limits(maxima, before, after)
+            new_values |= _raised_limits(maxima, change)
         for key, tokens in new_values.items():
             yield Edit(file=file, path=(*path, key), before=stated[key], after=tokens)
 
 
-def _limits_by_object(checkpoint: Checkpoint) -> dict[tuple[str, Keys], list[GenerationLimit]]:
-    """Return the limits by the object that states them: its file, and its path in the file.
-
-    A maximum and a minimum limit each other if one object states both.
-    """
-    groups = dict[tuple[str, Keys], list[GenerationLimit]]()
-    for limit in generation_limits(checkpoint):
-        groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
-    return groups
-
-
-def lowered_limits(
-    stated: Mapping[str, int],
-    location: TableLocation,
-    before: int,
-    after: int,
-) -> dict[str, int]:
-    """Return lower values of the limits that would fail at a context length of `after` tokens.
+def lowered_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str, int]:
+    """Return lower values of the limits that would fail at another context length.
 
     A minimum that is above the context, or above a maximum that is lowered, becomes this maximum.
     From 1024 to 512 tokens:
@@ -255,32 +212,23 @@ def lowered_limits(
     - A minimum of 900 becomes 512 without a maximum, and 400 next to a maximum of 400.
     - A minimum of 300 becomes 256 if its maximum of new tokens becomes 256.
     """
-    if needs_no_limit(location):
-        return {}
-    lowered = _lowered_maxima(stated, location, before, after)
+    after = change.after
+    lowered = dict[str, int]()
+    if needs_no_limit(change.location):
+        return lowered
+    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
+        lowered[MAX_LENGTH] = after
+    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
+        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(stated[MAX_NEW_TOKENS], change)
     for minimum, maximum in MAXIMUM_OF.items():
         highest_that_runs = lowered.get(maximum, after)
         if minimum in stated and stated[minimum] > highest_that_runs:
             maximum_before = stated.get(maximum, after)
-            maximum_after = lowered.get(maximum, maximum_before)
-            lowered[minimum] = maximum_after
+            lowered[minimum] = lowered.get(maximum, maximum_before)
     return lowered
 
 
-def _lowered_maxima(
-    stated: Mapping[str, int], location: TableLocation, before: int, after: int
-) -> dict[str, int]:
-    """Return lower values of the maxima that are above a context length of `after` tokens."""
-    lowered = dict[str, int]()
-    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
-        lowered[MAX_LENGTH] = after
-    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
-        new_tokens = stated[MAX_NEW_TOKENS]
-        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(new_tokens, location, before, after)
-    return lowered
-
-
-def _lowered_new_tokens(new_tokens: int, location: TableLocation, before: int, after: int) -> int:
+def _lowered_new_tokens(new_tokens: int, change: LengthChange) -> int:
     """Return a maximum of new tokens that fits a shorter context.
 
     The prompt keeps its positions, but at most half of all. From 1024 to 512 tokens:
@@ -290,19 +238,20 @@ def _lowered_new_tokens(new_tokens: int, location: TableLocation, before: int, a
     - 1024 or more left none. If the new tokens use up the same positions as the prompt, 256 remain;
       if an encoder reads the prompt, 512.
     """
-    half = max(after // 2, 1)
-    prompt = max(before - new_tokens, 0)
-    if prompt == 0 and shares_positions(location):
+    half = max(change.after // 2, 1)
+    prompt = max(change.before - new_tokens, 0)
+    if prompt == 0 and shares_positions(change.location):
         return half
-    return max(after - prompt, half)
+    return max(change.after - prompt, half)
 
 
-def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[str, int]:
+def _raised_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str, int]:
     """Return higher values of the maxima that are below a longer context length.
 
     The prompt keeps its positions: from 512 to 1024 tokens, 500 new tokens become 1012. At the same
     length, the maximum of new tokens stays.
     """
+    _, before, after = change
     raised = dict[str, int]()
     if MAX_LENGTH in stated and stated[MAX_LENGTH] < after:
         raised[MAX_LENGTH] = after

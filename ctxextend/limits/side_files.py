@@ -39,20 +39,9 @@ class StatedLimit(NamedTuple):
     file: str  # relative to the checkpoint's root
     path: Keys
     value: Any  # as in the file; None if the key is missing
+    number: Any  # the value, without the name of a padding strategy
+    tokens: int | None  # the limit; None if there is none
     statement: LengthStatement
-
-    @property
-    def number(self) -> Any:
-        """The value, without the name of a padding strategy."""
-        return self.value.get("Fixed") if isinstance(self.value, dict) else self.value
-
-    @property
-    def tokens(self) -> int | None:
-        """The limit in tokens; None if there is none."""
-        number = self.number
-        if isinstance(number, bool) or not isinstance(number, int):
-            return None
-        return number if 0 < number < NO_LIMIT else None
 
 
 def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[StatedLimit]:
@@ -66,23 +55,28 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         if path.parent not in folders:
             continue
         for statement in INPUT_LIMITS:
-            if matches(path.name, statement.file):
-                yield from _stated_limit(checkpoint, file, statement)
-
-
-def _stated_limit(
-    checkpoint: Checkpoint, file: str, statement: LengthStatement
-) -> Iterator[StatedLimit]:
-    """Yield the limit that a file states by a key, if any."""
-    values = checkpoint.read_object(file)
-    path = statement.key
-    value = nested(values, path)
-    old_key = statement.old_key
-    if old_key is not None and old_key[0] in values and path[0] not in values:
-        path = old_key
-        value = nested(values, path)
-    if statement.should_be_stated or value not in (None, PADS_TO_LONGEST):
-        yield StatedLimit(file=file, path=path, value=value, statement=statement)
+            if not matches(path.name, statement.file):
+                continue
+            values = checkpoint.read_object(file)
+            keys = statement.key
+            old_key = statement.old_key
+            if old_key is not None and old_key[0] in values and keys[0] not in values:
+                keys = old_key
+            value = nested(values, keys)
+            if not statement.should_be_stated and value in (None, PADS_TO_LONGEST):
+                continue
+            number = value.get("Fixed") if isinstance(value, dict) else value
+            tokens = None
+            if type(number) is int and 0 < number < NO_LIMIT:
+                tokens = number
+            yield StatedLimit(
+                file=file,
+                path=keys,
+                value=value,
+                number=number,
+                tokens=tokens,
+                statement=statement,
+            )
 
 
 def sentence_config(checkpoint: Checkpoint) -> str | None:

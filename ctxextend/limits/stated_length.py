@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.lookup import Keys, nested, whole_number
+from ctxextend.families.lookup import nested, whole_number
 from ctxextend.limits.config_keys import READERS
 from ctxextend.limits.side_files import stated_limits
 from ctxextend.limits.statements import NO_LIMIT
@@ -34,19 +34,12 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
         CheckpointError: A file cannot be read.
     """
     for path in ((), *((name,) for name in TEXT_CONFIGS)):
-        found = _length_in_config(checkpoint, path)
-        if found is not None:
-            return found
+        for name in READERS:
+            key = (*path, name)
+            value = whole_number(nested(checkpoint.config, key))
+            if value is not None and 0 < value < NO_LIMIT:
+                return StatedLength(checkpoint.config_file, ".".join(key), value)
     for limit in stated_limits(checkpoint):
         if limit.statement.meaning == "truncation" and limit.tokens is not None:
             return StatedLength(limit.file, ".".join(limit.path), limit.tokens)
-    return None
-
-
-def _length_in_config(checkpoint: Checkpoint, path: Keys) -> StatedLength | None:
-    """Return the length that the config at a path states; None if it states none."""
-    for key in READERS:
-        value = whole_number(nested(checkpoint.config, (*path, key)))
-        if value is not None and 0 < value < NO_LIMIT:
-            return StatedLength(checkpoint.config_file, ".".join((*path, key)), value)
     return None

@@ -12,12 +12,12 @@ from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
 from ctxextend.families.removed_positions import with_removed_positions
-from ctxextend.limits.generation import generating_table, limits_of_generation_config
-from ctxextend.limits.length_edits import lowered_limits
+from ctxextend.limits.generation import generating_table, limits_in_object
+from ctxextend.limits.length_edits import LengthChange, lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.found_table import FoundTable, unstored_table
 from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_names import find_names
+from ctxextend.plan.table_names import match_names, refuse_without_table
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
@@ -135,10 +135,10 @@ def _find_tables(
         CheckpointError: A table is missing.
     """
     matrices = {name: value for name, value in state.items() if value.dim() == 2}
-    try:
-        named = find_names(architecture, matrices, f"This {type(model).__name__}")
-    except CheckpointError as error:
-        raise CheckpointError(error.message, WRAPPER_HINT) from error
+    where = f"This {type(model).__name__}"
+    named = match_names(architecture, matrices, where)
+    if not named:
+        refuse_without_table(architecture, where, hint=WRAPPER_HINT)
     return [_found_table(location, name, matrices) for location, name in named]
 
 
@@ -176,8 +176,9 @@ def _lower_generation_limits(model: Any, table: TablePlan) -> None:
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
-    stated = limits_of_generation_config(generation_config)
-    lowered = lowered_limits(stated, table.location, table.max_len_before, table.max_len_after)
+    stated = limits_in_object(vars(generation_config))
+    change = LengthChange(table.location, table.max_len_before, table.max_len_after)
+    lowered = lowered_limits(stated, change)
     for key, tokens in lowered.items():
         setattr(generation_config, key, tokens)
 

@@ -101,20 +101,16 @@ def load(
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
-            raise CheckpointError(message, _loading_hint(checkpoint, error)) from error
+            hint = None
+            if checkpoint.config.get("quantization_config"):
+                hint = (
+                    "Its weights are quantised: pass the checkpoint from before quantisation, or "
+                    "install what transformers needs to read them."
+                )
+            elif isinstance(error, ImportError):
+                hint = "Install the library that it needs."
+            raise CheckpointError(message, hint) from error
     return model.train(False), info
-
-
-def _loading_hint(checkpoint: Checkpoint, error: Exception) -> str | None:
-    """Say what to do with a checkpoint that transformers cannot load; None if that is unknown."""
-    if checkpoint.config.get("quantization_config"):
-        return (
-            "Its weights are quantised: pass the checkpoint from before quantisation, or install "
-            "what transformers needs to read them."
-        )
-    if isinstance(error, ImportError):
-        return "Install the library that it needs."
-    return None
 
 
 def _from_pretrained(

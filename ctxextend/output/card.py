@@ -1,6 +1,7 @@
 """The model card of an output: the source's card with a section about what changed."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 import yaml
 
@@ -8,9 +9,17 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_bytes
 from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import printable
-from ctxextend.plan.effects import UNTRAINED, old_lengths
-from ctxextend.plan.explain import Explanation
-from ctxextend.plan.limit_warnings import low_limits, padding_warnings
+from ctxextend.notes import (
+    ATTENTION_WINDOW,
+    FAR,
+    LIMITS,
+    PADDING,
+    SHORT_INPUTS,
+    TENSORS,
+    UNTRAINED,
+    Note,
+)
+from ctxextend.plan.effects import NOT_TRAINED, old_lengths
 from ctxextend.plan.plan import Plan
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
@@ -20,11 +29,13 @@ from ctxextend.version import __version__
 CARD_FILE = "README.md"
 LOG_FILE = "train_log.jsonl"
 # Sentences of a card that are true of the output for which they were written, but not of one that
-# is created from it; `UNTRAINED` is another. They are part of the format of cards: a later step
+# is created from it; `NOT_TRAINED` is another. They are part of the format of cards: a later step
 # finds them as they are, and no other text of a card is read. So they must not change.
 RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
 LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
-BEFORE_TRAINING = "Before training:"  # replaces `UNTRAINED` after training
+BEFORE_TRAINING = "Before training:"  # replaces `NOT_TRAINED` after training
+# The notes whose texts a card has: what holds for whoever loads the output.
+CARD_CODES = (UNTRAINED, SHORT_INPUTS, FAR, LIMITS, PADDING, ATTENTION_WINDOW, TENSORS)
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
 # As in huggingface_hub: whitespace and a byte order mark may precede it.
@@ -40,7 +51,7 @@ BASE_MODEL_KEY = re.compile(
 LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
 
 
-def resize_card(plan: Plan, explanation: Explanation) -> str:
+def resize_card(plan: Plan, notes: Sequence[Note]) -> str:
     """Return the model card of a resized checkpoint.
 
     Raises:
@@ -48,13 +59,31 @@ def resize_card(plan: Plan, explanation: Explanation) -> str:
     """
     source = plan.checkpoint.source
     after = plan.max_len_after
-    name = printable(source.hub_id or source.name)
+    names = ", ".join(f"`{table.name}`" for table in plan.tables)
+    scheme = plan.tables[0].scheme
+    if not plan.has_rows and scheme == NONE:
+        positions = f"context length ({names}), of a model without positions,"
+    elif not plan.has_rows:
+        positions = f"{scheme} positions ({names})"
+    elif len(plan.tables) > 1:
+        positions = f"position tables ({names})"
+    else:
+        positions = f"position table ({names})"
+    change = f"kept at {after} positions"
+    if plan.is_changed:
+        change = (
+            f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
+        )
+    unchanged = "All weights are the same: only config and tokenizer files"
+    if plan.stored:
+        unchanged = "No other weights"
+    elif plan.has_rows:
+        unchanged = "transformers computes the rows: only config and tokenizer files"
     sentences = [
-        f"{name} with its {_changed_positions(plan)} {_change(plan)} by ctxextend {__version__}.",
-        f"{_unchanged(plan)} were changed.",
-        explanation.effects,
-        *low_limits(plan),
-        *padding_warnings(plan),
+        f"{printable(source.hub_id or source.name)} with its {positions} {change} by ctxextend "
+        f"{__version__}.",
+        f"{unchanged} were changed.",
+        *card_sentences(notes),
     ]
     return model_card(
         read_card(plan.checkpoint),
@@ -65,34 +94,9 @@ def resize_card(plan: Plan, explanation: Explanation) -> str:
     )
 
 
-def _changed_positions(plan: Plan) -> str:
-    """Return what a resize changes, with names."""
-    names = ", ".join(f"`{table.name}`" for table in plan.tables)
-    if not plan.has_rows:
-        scheme = plan.tables[0].scheme
-        if scheme == NONE:
-            return f"context length ({names}), of a model without positions,"
-        return f"{scheme} positions ({names})"
-    if len(plan.tables) > 1:
-        return f"position tables ({names})"
-    return f"position table ({names})"
-
-
-def _change(plan: Plan) -> str:
-    """Return the change of length, as a participle."""
-    after = plan.max_len_after
-    if not plan.is_changed:
-        return f"kept at {after} positions"
-    return f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
-
-
-def _unchanged(plan: Plan) -> str:
-    """Return which other weights or files changed, up to the verb."""
-    if plan.stored:
-        return "No other weights"
-    if plan.has_rows:
-        return "transformers computes the rows: only config and tokenizer files"
-    return "All weights are the same: only config and tokenizer files"
+def card_sentences(notes: Iterable[Note]) -> list[str]:
+    """Return the texts of the notes that a card has."""
+    return [note.text for note in notes if note.code in CARD_CODES]
 
 
 def read_card(checkpoint: Checkpoint) -> str | None:
@@ -112,7 +116,7 @@ def read_card(checkpoint: Checkpoint) -> str | None:
 def without_untrained_statements(card: str, max_len: int) -> str:
     """Return a card without the statements that training at a length makes untrue."""
     card = card.replace(LOG_POINTER, "")
-    return card.replace(UNTRAINED.format(max_len), BEFORE_TRAINING)
+    return card.replace(NOT_TRAINED.format(max_len), BEFORE_TRAINING)
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:
@@ -155,7 +159,18 @@ def model_card(
     newline = "\r\n" if "\r\n" in text else "\n"
     match = FRONT_MATTER.match(text)
     stated = match["yaml"] if match else ""
-    front = _front_matter(stated, base_model, newline, is_adapter=is_adapter)
+    front = stated
+    if base_model is not None or LOCAL_BASE.search(stated):
+        front = BASE_MODEL_KEY.sub("", stated)
+    keys = _keys(front)
+    lacks_relation = "base_model" in keys and "base_model_relation" not in keys
+    added = dict[str, str]()
+    if base_model is not None:
+        added["base_model"] = base_model
+    if base_model is not None or lacks_relation:
+        added["base_model_relation"] = "adapter" if is_adapter else "finetune"
+    if added:
+        front += yaml.safe_dump(added).replace("\n", newline)
     # Flow style and invalid YAML are not edited.
     is_editable = bool(_keys(front)) or not front.strip()
     if front != stated and is_editable:
@@ -165,21 +180,6 @@ def model_card(
         else:
             text = f"---{newline}{front}---{newline}{text}"
     return text.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
-
-
-def _front_matter(stated: str, base_model: str | None, newline: str, *, is_adapter: bool) -> str:
-    """Return front matter that names the base model; see `model_card`."""
-    front = stated
-    if base_model is not None or LOCAL_BASE.search(stated):
-        front = BASE_MODEL_KEY.sub("", stated)
-    keys = _keys(front)
-    lacks_relation = "base_model" in keys and "base_model_relation" not in keys
-    if base_model is None and not lacks_relation:
-        return front
-    added = {"base_model_relation": "adapter" if is_adapter else "finetune"}
-    if base_model:
-        added = {"base_model": base_model, **added}
-    return front + yaml.safe_dump(added).replace("\n", newline)
 
 
 def _keys(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.errors import OutputError
 from ctxextend.output.output import Filled, OutputFiles
 from ctxextend.output.prepare import compute_tables
-from ctxextend.output.record import Hashes, placeholders, resize_recipe_text
+from ctxextend.output.record import recipe_bytes, resize_record
 from ctxextend.plan.plan import Plan
 from ctxextend.progress import Progress
 
@@ -43,10 +43,10 @@ class GgufOutput:
         """The old file."""
         return gguf_file(self.source)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """The new values of metadata by key."""
-        return {edit.key: edit.after for edit in self.plan.edits}
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The values of the recipe, with placeholders that are as long as the hashes."""
+        return resize_record(self.plan)
 
     @cached_property
     def layout(self) -> Layout:
@@ -55,7 +55,7 @@ class GgufOutput:
 
     def layout_in(self, path: Path) -> Layout:
         """Return the layout for a path, to which the recipe states local paths."""
-        return self.layout_with(planned_recipe(self.plan, path))
+        return self.layout_with(recipe_bytes(self.record, path.parent))
 
     def layout_with(self, recipe: bytes) -> Layout:
         """Return the layout with a recipe."""
@@ -63,7 +63,8 @@ class GgufOutput:
         for table in self.plan.stored:
             if table.rows_after != table.rows_before:
                 shapes[table.name] = (table.rows_after, table.hidden_size)
-        return plan_gguf_layout(self.file, self.values, recipe, shapes)
+        values = {edit.key: edit.after for edit in self.plan.edits}
+        return plan_gguf_layout(self.file, values, recipe, shapes)
 
     @property
     def file_sizes(self) -> Mapping[str, int]:
@@ -134,7 +135,7 @@ class GgufOutput:
             CheckpointError: The source cannot be read, or changed after it was planned.
             ResizeError: A new table does not fit in memory.
         """
-        new = compute_tables(self.plan, self.source, partial(_recipe, self.plan), path.parent)
+        new = compute_tables(self.plan, self.source, self.record, path.parent)
         layout = self.layout_with(new.recipe)
         with staged.open("r+b", buffering=0) as opened:
             write_gguf(
@@ -149,15 +150,6 @@ def prepare_gguf(plan: Plan) -> GgufOutput:
     """Return the output of a resize of a GGUF file."""
     stem = Path(plan.checkpoint.config_file).stem
     return GgufOutput(plan=plan, default_folder=Path(f"{stem}-{plan.max_len_after}.gguf"))
-
-
-def planned_recipe(plan: Plan, path: Path) -> bytes:
-    """Return the recipe for a path, with placeholders that are as long as the hashes."""
-    return _recipe(plan, path.parent, placeholders(plan))
-
-
-def _recipe(plan: Plan, folder: Path, hashes: Hashes) -> bytes:
-    return resize_recipe_text(plan, folder, hashes).encode()
 
 
 def _check_name(path: Path, default_name: str) -> None:

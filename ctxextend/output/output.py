@@ -57,18 +57,14 @@ class Output:
     """What an output folder will contain; `write_output` writes it.
 
     Everything is known before it is written, except the new tensors, and their hashes in the
-    recipe. Of the recipe, there are three versions: `texts` has the planned one for the default
-    folder, `planned_recipe` returns it for another folder, and `compute` returns the final one,
-    which `write_output` writes instead.
+    recipe: `texts` has the planned one for the default folder, with placeholders that are as long
+    as the hashes, and `compute` returns the final one, which `write_output` writes instead.
     """
 
     source: Checkpoint  # whose other tensors and files are copied; it names weights as the output
     default_folder: Path  # in the current folder, unless the user has given one
     layouts: Mapping[str, Layout]  # of weights files that change or are renamed, by new name
     texts: Mapping[str, bytes]  # edited and created files, by path
-    # Returns the recipe for an output folder, to which local paths in it are relative. It has
-    # placeholders that are as long as the hashes.
-    planned_recipe: Callable[[Path], bytes] = field(repr=False)
     # Returns the new tensors, and the recipe for an output folder; called once, while it is
     # written.
     compute: Callable[[Path], NewTensors] = field(repr=False)
@@ -90,20 +86,14 @@ class Output:
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
-        """Size in bytes of each output file in the default folder."""
-        return file_sizes(self.source, self.layouts, self.texts)
-
-    def sizes_in(self, folder: Path) -> Mapping[str, int]:
-        """Return the bytes to write of each output file in a folder."""
-        sizes = {**self.file_sizes, **dict.fromkeys(self.links, 0)}
-        if folder == self.default_folder:
-            return sizes
-        return {**sizes, RECIPE_FILE: len(self.planned_recipe(folder))}
+        """Bytes to write of each file in the default folder; none of links."""
+        sizes = file_sizes(self.source, self.layouts, self.texts)
+        return {**sizes, **dict.fromkeys(self.links, 0)}
 
     @property
     def bytes_to_write(self) -> int:
         """Total size in the default folder, with `bytes_shareable`, which may not be written."""
-        return sum(self.sizes_in(self.default_folder).values())
+        return sum(self.file_sizes.values())
 
     @property
     def bytes_shareable(self) -> int:
@@ -142,17 +132,20 @@ class Output:
             OutputError: It exists, cannot be written or replaced, or there is too little disk
                 space, or a file cannot be linked there.
         """
-        _check_name(folder)
-        sizes = self.sizes_in(self.default_folder)
-        check_output(folder, protected_paths(self.source), sizes, force=force)
-        self._check_links(folder)
+        self._check_folder(folder)
+        check_output(folder, protected_paths(self.source), self.file_sizes, force=force)
 
-    def _check_links(self, folder: Path) -> None:
-        """Check that a folder can have the links.
+    def _check_folder(self, folder: Path) -> None:
+        """Check the name of a folder, and that it can have the links.
 
         Raises:
-            OutputError: A hard link would lead to another file system.
+            OutputError: It is new and named as a GGUF file, or a hard link would lead to another
+                file system.
         """
+        if folder.suffix.lower() == GGUF_SUFFIX and not folder.exists():
+            message = f"The output {folder} is named as a GGUF file, but a folder is written."
+            hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
+            raise OutputError(message, hint)
         if self.links:
             from ctxextend.checkpoints.links import check_links
 
@@ -164,10 +157,8 @@ class Output:
         Raises:
             OutputError: As `check_path`.
         """
-        _check_name(folder)
-        self._check_links(folder)
-        sources = protected_paths(self.source)
-        return atomic_folder(folder, sources, self.sizes_in(folder), force=force)
+        self._check_folder(folder)
+        return atomic_folder(folder, protected_paths(self.source), self.file_sizes, force=force)
 
     def fill(self, staged: Path, folder: Path, progress: Progress) -> Filled:
         """Write all files to a temporary folder.
@@ -181,13 +172,12 @@ class Output:
             CheckpointError: The source cannot be read.
             ResizeError: A new table does not fit in memory.
         """
-        sizes = self.sizes_in(folder)
-        total = sum(sizes.values())
         if self.links:
             from ctxextend.checkpoints.links import make_links
 
             make_links(self.links, staged, folder)  # first, since it may fail
         new = self.compute(folder)
+        total = self.bytes_to_write - len(self.texts[RECIPE_FILE]) + len(new.recipe)
         write_files(
             self.source,
             staged,
@@ -197,14 +187,6 @@ class Output:
             lambda count: progress(count, total),
             linked=self.links.keys(),
         )
-        written = sizes.keys() - self.links.keys()
+        written = self.file_sizes.keys() - self.links.keys()
         size = sum((staged / name).stat().st_size for name in written)
         return Filled(size=size, warnings=new.warnings)
-
-
-def _check_name(folder: Path) -> None:
-    """Raise OutputError for a new folder that is named as a GGUF file."""
-    if folder.suffix.lower() == GGUF_SUFFIX and not folder.exists():
-        message = f"The output {folder} is named as a GGUF file, but a folder is written."
-        hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
-        raise OutputError(message, hint)

@@ -4,98 +4,73 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import Any, NoReturn
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError
+from ctxextend.notes import Note
 from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.output.output import NewTensors, Output
-from ctxextend.output.record import (
-    Hashes,
-    RecipeOf,
-    placeholders,
-    resize_recipe_text,
-    table_hash,
-)
+from ctxextend.output.record import Hashes, recipe_bytes, resize_record, table_hash
 from ctxextend.plan.buffers import new_buffer
 from ctxextend.plan.choose import read_rows, resize_rows
-from ctxextend.plan.explain import Explanation
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 
-def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = False) -> Output:
+def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
     """Return the output of a resize, to be written by `write_output`.
 
     Args:
         plan: What changes.
-        explanation: What the model card says about it.
+        notes: What the model card says about it.
         edit_only: Write only edited and created files, and no weights.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
         MethodError: `edit_only` is set, but the weights change too.
     """
+    source = plan.checkpoint
+    default_folder = Path(f"{source.source.name}-{plan.max_len_after}")
     layouts = weight_layouts(plan)
+    if edit_only and layouts:
+        refuse_weights(list(layouts))
+    record = resize_record(plan)
+    texts = edited_texts(plan, layouts, resize_card(plan, notes))
     if edit_only:
-        _check_edit_only(layouts)
-    default_folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
-    recipe = partial(_encoded_recipe, plan)
-    hashes = placeholders(plan)
-    if edit_only and plan.checkpoint.weights.is_remote:
-        hashes = hashes._replace(fingerprint=None)
-    planned_recipe = partial(recipe, hashes=hashes)
-    texts = edited_texts(plan, layouts)
-    texts[CARD_FILE] = resize_card(plan, explanation)
-    contents = {**encode(texts), RECIPE_FILE: planned_recipe(default_folder)}
+        if source.weights.is_remote:
+            record["provenance"]["source_fingerprint"] = None
+        copied = tuple(name for name in source.copied if name in (*texts, RECIPE_FILE))
+        source = replace(source, weights=Weights(files={}), copied=copied)
+    texts[RECIPE_FILE] = recipe_bytes(record, default_folder)
     return Output(
-        source=_without_weights(plan.checkpoint, contents) if edit_only else plan.checkpoint,
+        source=source,
         default_folder=default_folder,
         layouts=layouts,
-        texts=contents,
-        planned_recipe=planned_recipe,
-        compute=partial(compute_tables, plan, plan.checkpoint, recipe),
+        texts=texts,
+        compute=partial(compute_tables, plan, plan.checkpoint, record),
         has_weights=not edit_only,
     )
 
 
-def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
-    if layouts:
-        raise must_write(list(layouts))
+def refuse_weights(files: Sequence[str]) -> NoReturn:
+    """Refuse weights files that an output of only edited files would lack.
 
-
-def must_write(files: Sequence[str]) -> MethodError:
-    """Return the error for weights files that an output of only edited files would lack."""
+    Raises:
+        MethodError: Always.
+    """
     message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
-    return MethodError(message, "Remove --edit-only.")
+    raise MethodError(message, "Remove --edit-only.")
 
 
-def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:
-    """Return a checkpoint that contains only edited files."""
-    copied = tuple(name for name in source.copied if name in edited)
-    return replace(source, weights=Weights(files={}), copied=copied)
-
-
-def _encoded_recipe(plan: Plan, folder: Path, hashes: Hashes) -> bytes:
-    return resize_recipe_text(plan, folder, hashes).encode("utf-8", UNDECODED)
-
-
-def encode(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return texts as bytes, also those that are not valid UTF-8."""
-    return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
-
-
-def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
-    """Return the generated and edited files of an output, by path.
+def edited_texts(plan: Plan, layouts: Mapping[str, Layout], card: str) -> dict[str, bytes]:
+    """Return the generated and edited files of an output, by path, with its model card.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
@@ -106,14 +81,13 @@ def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
         values = {change.path: change.after for change in plan.edits if change.file == name}
         texts[name] = edit(checkpoint.text(name), values)
     if checkpoint.weights.index is not None and layouts:
-        added = sum(_added_values(table) for table in plan.stored)
+        added = 0
+        for table in plan.stored:
+            added += (table.rows_after - table.rows_before) * table.hidden_size
         texts[checkpoint.weights.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
-    return texts
-
-
-def _added_values(table: TablePlan) -> int:
-    """Return the number of parameters that a table gains."""
-    return (table.rows_after - table.rows_before) * table.hidden_size
+    texts[CARD_FILE] = card
+    # Files can be invalid UTF-8.
+    return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
 
 def index_text(
@@ -138,7 +112,9 @@ def index_text(
     if isinstance(metadata, Mapping):
         totals: dict[tuple[str, ...], Any] = {}
         if "total_size" in metadata:
-            totals["metadata", "total_size"] = _tensor_bytes(checkpoint, layouts)
+            sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.files.items()}
+            sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
+            totals["metadata", "total_size"] = sum(sizes.values())
         parameters = metadata.get("total_parameters")
         if isinstance(parameters, int | float):
             totals["metadata", "total_parameters"] = parameters + added
@@ -146,21 +122,16 @@ def index_text(
     return delete(text, ("weight_map",), dropped)
 
 
-def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
-    """Return the size of all tensors of an output."""
-    sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.files.items()}
-    sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
-    return sum(sizes.values())
-
-
-def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Path) -> NewTensors:
+def compute_tables(
+    plan: Plan, source: Checkpoint, record: Mapping[str, Any], folder: Path
+) -> NewTensors:
     """Create the new tables and buffers of an output.
 
     Args:
         plan: What changes.
         source: The checkpoint whose fingerprint the recipe records: that of the plan or, for the
             twin of a conversion, the source of the conversion.
-        recipe: Returns the recipe of the output.
+        record: The values of the recipe, with placeholders of the hashes.
         folder: The output folder.
 
     Raises:
@@ -175,27 +146,24 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         fingerprint = source.weights.fingerprint()
     for table in plan.stored:
         before = read_rows(plan.checkpoint, table)
-        after = resize_rows(table, before, plan.choice_of(table))
+        after = resize_rows(table, before)
         tensors[table.name] = after
         hashes[table.name] = table_hash(after)
-        warnings += _nonfinite_warnings(table, before, after)
+        bad = nonfinite_rows(before)
+        new_bad = len(nonfinite_rows(after))
+        if bad:
+            rows = "rows" if len(bad) > 1 else "row"
+            text = (
+                f"{table.name} contains NaN or infinity in {rows} {describe_rows(bad)}; so do "
+                f"{new_bad} of the {len(after)} rows of the output."
+            )
+            warnings.append(text)
+        elif new_bad:
+            warnings.append(
+                f"{new_bad} new rows of {table.name} overflow {table.dtype} to infinity."
+            )
     return NewTensors(
         tensor=tensors.__getitem__,
-        recipe=recipe(folder, Hashes(fingerprint=fingerprint, tables=hashes)),
+        recipe=recipe_bytes(record, folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
     )
-
-
-def _nonfinite_warnings(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> list[str]:
-    """Return a warning if a table contains NaN or infinity."""
-    bad = nonfinite_rows(before)
-    new_bad = len(nonfinite_rows(after))
-    if bad:
-        rows = "rows" if len(bad) > 1 else "row"
-        return [
-            f"{table.name} contains NaN or infinity in {rows} {describe_rows(bad)}; so do "
-            f"{new_bad} of the {len(after)} rows of the output."
-        ]
-    if new_bad:
-        return [f"{new_bad} new rows of {table.name} overflow {table.dtype} to infinity."]
-    return []

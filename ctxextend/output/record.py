@@ -1,7 +1,7 @@
 """The recipe that an output contains: its settings, and the source that they belong to."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
+from ctxextend.output.card import UNDECODED
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import Recipe, recipe_values, yaml_text
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.method_parser import TRUNCATION_CHOICE
 from ctxextend.version import __version__
+
+PLACEHOLDER = "x" * 64  # as long as a hash, to plan the size of a recipe
 
 
 class Hashes(NamedTuple):
@@ -27,56 +29,69 @@ class Hashes(NamedTuple):
     tables: Mapping[str, str]  # SHA-256 of stored tables in the output, by name
 
 
-# Returns the recipe of an output, for its folder.
-RecipeOf = Callable[[Path, Hashes], bytes]
-
-
 def table_hash(array: NDArray[Any]) -> str:
     """Return the SHA-256 of a table's row-major bytes, as recorded in recipes."""
     data = np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
     return hashlib.sha256(data).hexdigest()
 
 
-def placeholders(plan: Plan) -> Hashes:
-    """Return hashes as long as the real ones, to plan the size of a recipe."""
-    text = "x" * 64
-    return Hashes(fingerprint=text, tables={table.name: text for table in plan.stored})
-
-
-def recipe_text(
-    recipe: Recipe,
-    source: Checkpoint,
-    facts: Mapping[str, Any],
-    fingerprint: str | None,
-    folder: Path,
-    *,
-    uses_ml_dtypes: bool,
-) -> str:
+def recipe_bytes(record: Mapping[str, Any], folder: Path, hashes: Hashes | None = None) -> bytes:
     """Return the recipe of an output as YAML.
 
     Args:
-        recipe: The settings.
-        source: The checkpoint that they were applied to.
-        facts: What is recorded about the model and its tables.
-        fingerprint: Of the weights of the source; None if they were not downloaded.
+        record: Its values; see `output_record`.
         folder: The output folder: local paths in the recipe are relative to it.
-        uses_ml_dtypes: Whether tables have a dtype of this library, whose version is recorded.
+        hashes: Those of the weights; by default the placeholders in `record` stay.
     """
+    if hashes is not None:
+        provenance = {**record["provenance"], "source_fingerprint": hashes.fingerprint}
+        if "tables" in provenance:
+            tables = list[dict[str, Any]]()
+            for table in provenance["tables"]:
+                tables.append(dict(table))
+                if "sha256" in table:
+                    tables[-1]["sha256"] = hashes.tables[table["name"]]
+            provenance["tables"] = tables
+        record = {**record, "provenance": provenance}
+    return yaml_text(record, folder).encode("utf-8", UNDECODED)
+
+
+def output_record(plan: Plan, recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the recipe of an output, with placeholders of all hashes.
+
+    Args:
+        plan: What changes.
+        recipe: The settings.
+        facts: What is recorded about the model and its tables.
+    """
+    checkpoint = plan.checkpoint
+    earlier = read_provenance(checkpoint)
+    provenance = {
+        "revision": checkpoint.source.revision,
+        "source_fingerprint": PLACEHOLDER,
+        **facts,
+    }
+    steps = earlier_steps(earlier)
+    if steps and recipe.resize is not None and not plan.is_changed:
+        # A copy: its rows are what the earlier resize or training made of them.
+        provenance["steps"] = steps
     versions = {"ctxextend": __version__, "numpy": np.__version__}
-    if uses_ml_dtypes:
+    if any(table.dtype in ML_DTYPES_NAMES for table in plan.stored):
         import ml_dtypes
 
         versions["ml_dtypes"] = ml_dtypes.__version__
-    provenance = {
-        "revision": source.source.revision,
-        "source_fingerprint": fingerprint,
-        **facts,
-        "versions": versions,
-    }
-    earlier_runs = trainings(read_provenance(source))
+    provenance["versions"] = versions
+    earlier_runs = trainings(earlier)
     if earlier_runs:
         provenance["source_trainings"] = earlier_runs
-    return yaml_text(recipe_values(recipe) | {"provenance": provenance}, folder)
+    return recipe_values(recipe) | {"provenance": provenance}
+
+
+def resize_record(plan: Plan) -> dict[str, Any]:
+    """Return the values of the recipe of a resized checkpoint; see `output_record`."""
+    settings = recorded_settings(plan)
+    recipe = Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings)
+    return output_record(plan, recipe, resize_facts(plan, settings))
 
 
 def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:
@@ -84,28 +99,6 @@ def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:
     if source.source.kind != "hub":
         return ref
     return replace(ref, revision=source.source.revision or ref.revision)
-
-
-def resize_recipe_text(plan: Plan, folder: Path, hashes: Hashes) -> str:
-    """Return the recipe of a resized checkpoint; see `recipe_text`."""
-    facts = resize_facts(plan, hashes.tables)
-    steps = earlier_steps(read_provenance(plan.checkpoint))
-    if steps and not plan.is_changed:
-        # A copy: its rows are what the earlier resize or training made of them.
-        facts["steps"] = steps
-    return recipe_text(
-        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=recorded_settings(plan)),
-        plan.checkpoint,
-        facts,
-        hashes.fingerprint,
-        folder,
-        uses_ml_dtypes=uses_ml_dtypes(plan),
-    )
-
-
-def uses_ml_dtypes(plan: Plan) -> bool:
-    """Whether any stored table has a dtype of the library ml_dtypes."""
-    return any(table.dtype in ML_DTYPES_NAMES for table in plan.stored)
 
 
 def recorded_settings(plan: Plan) -> Resize:
@@ -126,12 +119,15 @@ def recorded_settings(plan: Plan) -> Resize:
     return replace(settings, keep_first=settings.choice.keep_first)
 
 
-def resize_facts(plan: Plan, hashes: Mapping[str, str]) -> dict[str, Any]:
+def resize_facts(plan: Plan, settings: Resize) -> dict[str, Any]:
     """Return what a recipe records about the model and its tables.
 
     The method is stated once if all tables have the same, else for each table.
+
+    Args:
+        plan: What changes.
+        settings: Those that the recipe records; see `recorded_settings`.
     """
-    settings = recorded_settings(plan)
     facts: dict[str, Any] = {"model_type": plan.model_type}
     shared = settings.method.text if settings.method is not None else None
     if shared is not None:
@@ -141,20 +137,12 @@ def resize_facts(plan: Plan, hashes: Mapping[str, str]) -> dict[str, Any]:
     is_shared = all(method == shared for method in plan.methods.values())
     tables = list[dict[str, Any]]()
     for table in plan.tables:
-        own_method = None if is_shared else plan.methods.get(table.name)
-        tables.append(_table_facts(table, own_method, hashes))
+        values: dict[str, Any] = {"name": table.name}
+        if not is_shared and table.name in plan.methods:
+            values["method"] = plan.methods[table.name]
+        values["rows_before"] = table.rows_before
+        values["rows_after"] = table.rows_after
+        if table.is_stored:
+            values["sha256"] = PLACEHOLDER
+        tables.append(values)
     return {**facts, "tables": tables}
-
-
-def _table_facts(
-    table: TablePlan, own_method: str | None, hashes: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return what a recipe records about a table, with its method if tables have several."""
-    facts: dict[str, Any] = {"name": table.name}
-    if own_method is not None:
-        facts["method"] = own_method
-    facts["rows_before"] = table.rows_before
-    facts["rows_after"] = table.rows_after
-    if table.is_stored:
-        facts["sha256"] = hashes[table.name]
-    return facts

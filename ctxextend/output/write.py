@@ -27,18 +27,6 @@ def output_path(folder: str | os.PathLike[str] | None, default: Path) -> Path:
     return Path(os.path.expanduser(folder))  # noqa: PTH111 - never raises
 
 
-def check_writable(
-    output: AnyOutput, folder: str | os.PathLike[str] | None = None, *, force: bool = False
-) -> None:
-    """Check that `write_output` can write to a folder, without writing anything.
-
-    Raises:
-        OutputError: It exists, cannot be written or replaced, or there is too little disk space.
-    """
-    path = output_path(folder, output.default_folder)
-    output.check_path(path, force=force)
-
-
 def no_check(folder: Path) -> None:
     """Check nothing of an output."""
 

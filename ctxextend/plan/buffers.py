@@ -66,20 +66,16 @@ def plan_buffer(entry: TensorEntry, buffer: Buffer, table: TablePlan) -> BufferP
         raise CheckpointError(f"{message} buffer.", "Save the model again.")
     for axis in axes:
         shape[axis] = table.location.key_value(table.max_len_after)
+    start = table.reserved_rows
+    if table.location.table.reserved.inside_key:
+        start = 0
     return BufferPlan(
         name=entry.name,
         content=buffer.content,
         shape=tuple(shape),
         dtype=entry.dtype,
-        start=first_value(table),
+        start=start,
     )
-
-
-def first_value(table: TablePlan) -> int:
-    """Return the first value of an ``arange`` buffer of a table."""
-    if table.location.table.reserved.inside_key:
-        return 0
-    return table.reserved_rows
 
 
 def new_buffer(plan: BufferPlan) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint, no_lm
 from ctxextend.errors import ResizeError
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.plan.untrained import UntrainedRows, find_untrained
+from ctxextend.plan.untrained import find_untrained
 from ctxextend.settings import Resize
 from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
@@ -29,7 +29,7 @@ def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:
     return checkpoint.weights.read_floats(table.name)[: table.rows_before]
 
 
-def resize_rows(table: TablePlan, before: NDArray[Any], choice: MethodChoice) -> NDArray[Any]:
+def resize_rows(table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
     """Resize a table, shape (rows_before, hidden_size), to (rows_after, hidden_size).
 
     Raises:
@@ -37,7 +37,7 @@ def resize_rows(table: TablePlan, before: NDArray[Any], choice: MethodChoice) ->
     """
     positions = table.rows_after - table.reserved_rows
     try:
-        return resize_with_reserved(before, table.reserved_rows, positions, choice)
+        return resize_with_reserved(before, table.reserved_rows, positions, table.choice)
     except MemoryError:
         shape = f"({table.rows_after:,}, {table.hidden_size:,})"
         message = f"Out of memory: {table.name} of shape {shape} is too large."
@@ -67,30 +67,19 @@ def choose_methods(
     chosen = list[TablePlan]()
     for table in tables:
         options = replace(settings, method=recorded.get(table.name, settings.method))
-        if not table.has_rows:
-            table = replace(table, choice=_rotary_choice(table))
-        elif not table.is_stored:
-            table = replace(table, choice=_formula_choice(table, options))
-        elif table.is_extended or settings.fix_limits:
-            table = _with_rows(checkpoint, table, options)
+        if table.is_stored:
+            if table.is_extended or settings.fix_limits:
+                table = _with_rows(checkpoint, table, options)
+        elif table.is_extended and table.has_rows:
+            # Sinusoids that transformers computes have only one method.
+            choice = default_choice(FORMULA).keeping(options.keep_first or 0)
+            table = replace(table, choice=choice)
+        elif table.is_extended:
+            choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
+            reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
+            table = replace(table, choice=replace(choices[0], reason="; ".join(reasons)))
         chosen.append(table)
     return tuple(chosen)
-
-
-def _rotary_choice(table: TablePlan) -> MethodChoice | None:
-    """Return the method of rotary settings that change, or of length limits only."""
-    if not table.is_extended:
-        return None
-    choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
-    reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
-    return replace(choices[0], reason="; ".join(reasons))
-
-
-def _formula_choice(table: TablePlan, options: Resize) -> MethodChoice | None:
-    """Return the only method of sinusoids that transformers computes."""
-    if not table.is_extended:
-        return None
-    return default_choice(FORMULA).keeping(options.keep_first or 0)
 
 
 def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> TablePlan:
@@ -98,27 +87,15 @@ def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> Tab
     checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
     rows = read_rows(checkpoint, table)[table.reserved_rows :]
     untrained = find_untrained(checkpoint, table.location, rows)
+    table = replace(table, untrained=untrained)
     if not table.is_extended:
-        return replace(table, untrained=untrained)
-    choice = _choose(rows, table, options.choice, no_lm(checkpoint))
-    if _is_mostly_untrained(untrained, table):
-        choice = replace(choice, reason="")  # random rows are no reason for anything
-    return replace(table, choice=choice, untrained=untrained)
-
-
-def _choose(
-    rows: NDArray[Any], table: TablePlan, requested: MethodChoice, no_lm: str
-) -> MethodChoice:
-    """Return the method of a stored table, with the reason for what its rows decide."""
+        return table
     layout = table.location.layout
     positions = table.rows_after - table.reserved_rows
-    choice = choose_method(rows, positions, requested, layout, no_lm)
-    if not layout or choice.name == FORMULA:
-        return choice
-    reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
-    return replace(choice, reason="; ".join(reasons))
-
-
-def _is_mostly_untrained(untrained: UntrainedRows, table: TablePlan) -> bool:
-    """Whether training has changed less than half of the rows of a table."""
-    return 2 * untrained.count > table.max_len_before
+    choice = choose_method(rows, positions, options.choice, layout, no_lm(checkpoint))
+    if layout and choice.name != FORMULA:
+        reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
+        choice = replace(choice, reason="; ".join(reasons))
+    if 2 * (len(untrained.random) + len(untrained.zero)) > table.max_len_before:
+        choice = replace(choice, reason="")  # random rows are no reason for anything
+    return replace(table, choice=choice)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
@@ -45,30 +44,33 @@ def plan_edits(
     """
     if gguf_of(model.checkpoint) is not None:
         return metadata_edits(model, tables, settings)
+    checkpoint = model.checkpoint
     fix_limits = settings.fix_limits
     edits = list[Edit]()
-    if model.checkpoint.has_config:
-        edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
-    if edits and rewrites_model_type(model.checkpoint, model.ref):
-        edits.append(_type_edit(model))
-    if mistral_params(model.checkpoint) is not None:
+    if checkpoint.has_config:
+        edits += _config_edits(model, tables, fix_limits=fix_limits)
+    if edits and rewrites_model_type(checkpoint, model.ref):
+        edit = Edit(
+            file=checkpoint.config_file,
+            path=("model_type",),
+            before=checkpoint.config.get("model_type"),
+            after=model.architecture.family.model_type,
+            reason="selects the transformers class",
+        )
+        edits.append(edit)
+    if mistral_params(checkpoint) is not None:
         from ctxextend.plan.params_edits import params_edits  # few folders have this file
 
         edits += params_edits(model, tables, fix_limits=fix_limits)
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
-    edits += _generation_edits(model, tables, fix_limits=fix_limits)
+    # Generated texts use up the positions of one table.
+    generating = generating_table(model.tables)
+    for table in tables:
+        is_generating = generating is not None and table.name == generating.name
+        if is_generating and (table.is_changed or fix_limits):
+            change = LengthChange(table.location, table.max_len_before, table.max_len_after)
+            edits += generation_edits(checkpoint, change, fix_limits=fix_limits)
     return tuple(edits)
-
-
-def _type_edit(model: OpenedModel) -> Edit:
-    """Return the edit that states the model type that the user named."""
-    return Edit(
-        file=model.checkpoint.config_file,
-        path=("model_type",),
-        before=model.checkpoint.config.get("model_type"),
-        after=model.architecture.family.model_type,
-        reason="selects the transformers class",
-    )
 
 
 def _tokenizer_edits(
@@ -93,36 +95,19 @@ def _tokenizer_edits(
         yield from limit_edits(model.checkpoint, tokenizer, change)
 
 
-def _generation_edits(
+def _config_edits(
     model: OpenedModel, tables: Sequence[TablePlan], *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits to the limits of generated texts, which count the positions of one table."""
-    generating = generating_table(model.tables)
-    for table in tables:
-        if generating is None or table.name != generating.name:
-            continue
-        if table.is_changed or fix_limits:
-            yield from generation_edits(
-                model.checkpoint,
-                table.location,
-                table.max_len_before,
-                table.max_len_after,
-                fix_limits=fix_limits,
-            )
-
-
-def _config_edits(
-    checkpoint: Checkpoint,
-    architecture: Architecture,
-    tables: Sequence[TablePlan],
-    settings: Resize,
-) -> Iterator[Edit]:
     """Yield the edits to config.json, creating nested objects that are missing."""
+    checkpoint = model.checkpoint
     config = checkpoint.config
-    changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
-    reasons = _reasons_of_engine_keys(config, tables)
+    changes = config_changes(config, model.architecture, tables, fix_limits=fix_limits)
     planned = changes
+    reasons = dict[Keys, str]()
     for table in tables:
+        for path, key in table.location.engine_paths.items():
+            if nested(config, path) is None:
+                reasons[path] = f"needed by {key.needed_by}"
         if table.rope:
             location = replace(table.location, config=config)
             planned = with_other_dialect(location, planned)
@@ -132,18 +117,6 @@ def _config_edits(
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
 
 
-def _reasons_of_engine_keys(
-    config: Mapping[str, Any], tables: Sequence[TablePlan]
-) -> dict[Keys, str]:
-    """Return why keys are added that transformers does not read, by path."""
-    reasons = dict[Keys, str]()
-    for table in tables:
-        for path, key in table.location.engine_paths.items():
-            if nested(config, path) is None:
-                reasons[path] = f"needed by {key.needed_by}"
-    return reasons
-
-
 def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
     """Return changes of a config, by path of keys, that also create the objects that are missing.
 
@@ -151,11 +124,20 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
         CheckpointError: What should be an object is something else.
     """
     values = dict[Keys, Any]()
-    for path, after in changes.items():
-        outer, value = _with_missing_objects(config, path, after)
+    for path, value in changes.items():
+        while len(path) > 1:
+            parent = nested(config, path[:-1])
+            if isinstance(parent, Mapping):
+                break
+            if parent is not None:
+                key = ".".join(path[:-1])
+                message = f"config.json: {key} is {parent!r:.100}, not an object."
+                raise CheckpointError(message, "Correct config.json.")
+            value = {path[-1]: value}
+            path = path[:-1]
         if isinstance(value, dict):
-            value = {**values.get(outer, {}), **value}
-        values[outer] = value
+            value = {**values.get(path, {}), **value}
+        values[path] = value
     return values
 
 
@@ -172,25 +154,6 @@ def missing_engine_keys(model: OpenedModel) -> Changes:
     return missing
 
 
-def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:
-    """Return the path and value of an edit that also creates the objects around it.
-
-    Raises:
-        CheckpointError: What should be an object is something else.
-    """
-    while len(path) > 1:
-        parent = nested(config, path[:-1])
-        if isinstance(parent, Mapping):
-            break
-        if parent is not None:
-            key = ".".join(path[:-1])
-            message = f"config.json: {key} is {parent!r:.100}, not an object."
-            raise CheckpointError(message, "Correct config.json.")
-        value = {path[-1]: value}
-        path = path[:-1]
-    return path, value
-
-
 def config_changes(
     config: Mapping[str, Any],
     architecture: Architecture,
@@ -204,7 +167,8 @@ def config_changes(
         location = replace(table.location, config=config)
         for plan in table.rope:
             changes |= rope_changes(location, plan.before, plan.after)
-        changes |= _trained_length(location, table)
+        if table.rope and not any(rotates(plan.after) for plan in table.rope):
+            changes |= _trained_length(location, table)
         if table.is_changed:
             changes |= _length_values(location, architecture, table)
         elif fix_limits:
@@ -225,10 +189,7 @@ def _trained_length(location: TableLocation, table: TablePlan) -> Changes:
     No class reads it there for the rope types that rotate nothing: ``standardize_rope_params`` of
     https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py.
     """
-    are_removed = bool(table.rope) and not any(rotates(plan.after) for plan in table.rope)
-    if not are_removed or table.lengths is None:
-        return {}
-    if location.stated(TRAINED) == table.lengths.first_trained:
+    if table.lengths is None or location.stated(TRAINED) == table.lengths.first_trained:
         return {}
     return {effective_path(location, TRAINED): table.lengths.first_trained}
 
@@ -242,23 +203,16 @@ def _length_values(
     if length_to_state(table) != stated_length(table):
         value = location.key_value(length_to_state(table))
         changes |= dict.fromkeys(location.length_paths, value)
-    changes |= _missing_values(location)
+    for path, key in location.engine_paths.items():  # of other engines
+        if key.value and nested(location.config, path) is None:
+            changes[path] = key.value
     changes |= _pinned(table)
-    for key in architecture.family.limits:
-        stated = location.config.get(key)
+    for name in architecture.family.limits:
+        stated = location.config.get(name)
         is_below = isinstance(stated, int) and stated <= length
         if length > table.max_len_before or not is_below:
-            changes[(key,)] = length
+            changes[(name,)] = length
     return changes
-
-
-def _missing_values(location: TableLocation) -> dict[Keys, Any]:
-    """Return the values that other engines need next to the length, and the config lacks."""
-    missing = dict[Keys, Any]()
-    for path, key in location.engine_paths.items():
-        if key.value and nested(location.config, path) is None:
-            missing[path] = key.value
-    return missing
 
 
 def _corrected_values(
@@ -312,20 +266,16 @@ def _pinned(table: TablePlan) -> dict[Keys, Any]:
     for pin in location.family.pins:
         if pin.condition is not None and not location.stated(pin.condition):
             continue
+        paths = location.paths_of(pin.key)
         if pin.keeps == "blocks":
-            value = _pinned_blocks(pin, location.value(pin.key), before, after)
-        else:
-            value = _pinned_length(location.stated(pin.key), before)
-        if value is not None:
-            changes |= dict.fromkeys(location.paths_of(pin.key), value)
+            blocks = _pinned_blocks(pin, location.value(pin.key), before, after)
+            if blocks is not None:
+                changes |= dict.fromkeys(paths, blocks)
+            continue
+        stated = location.stated(pin.key)
+        if not isinstance(stated, int) or stated < 1:  # then the key means the length
+            changes |= dict.fromkeys(paths, before)
     return changes
-
-
-def _pinned_length(stated: Any, before: int) -> int | None:
-    """Return the old length for a key that means the length if it is unset; else None."""
-    if isinstance(stated, int) and stated >= 1:
-        return None
-    return before
 
 
 def _pinned_blocks(pin: Pin, stated: int, before: int, after: int) -> int | None:

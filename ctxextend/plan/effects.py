@@ -1,104 +1,136 @@
-"""What to expect of a resized model's outputs before any training, in words."""
+"""Notes on the outputs of a resized model before any training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
-from ctxextend.plan.limit_warnings import low_limits
+from ctxextend.notes import FAR, GENERATION, METHOD, NOTE, SHORT_INPUTS, UNTRAINED, WARNING, Note
+from ctxextend.plan.for_runtime import RuntimePlan
+from ctxextend.plan.length_notes import limit_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
-from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, Runtime, RuntimeOutcome
+from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rope_types import TYPE
 from ctxextend.tables.rotary_methods import can_switch
 
-UNTRAINED = "Not yet trained at {}."
+# The start of a note and of cards, which `output.card` replaces after training.
+NOT_TRAINED = "Not yet trained at {}."
+
+# Lengths beyond this many times the trained one get a warning; of sentence encoders, the second.
+# Not yet useful and useful lengths: docs/results.md.
+FAR_FACTOR = 8
+FAR_FACTOR_OF_SEARCH = 16
 
 
-def describe_effects(plan: Plan) -> str:
-    """Return what to expect of the outputs for short and long inputs, in a sentence or two."""
-    if not plan.is_changed:
-        what = "position table" if plan.has_rows else "context length"
-        return f"The {what} is unchanged."
-    if not plan.creates_rows:
-        return _effect_of_shrinking(plan)
-    if _only_limits_change(plan):
-        return f"{_effect_of_limits(plan)}{_conditions(plan)}."
-    short_inputs = _effect_on_short_inputs(plan)
-    long_inputs = _effect_on_long_inputs(plan)
-    return f"{UNTRAINED.format(plan.max_len_after)} {short_inputs}, {long_inputs}."
-
-
-def _only_limits_change(plan: Plan) -> bool:
-    """Whether rotary positions get another length, but no position another meaning."""
-    extended = [table for table in plan.tables if table.is_extended]
-    return all(table.rope and not scales(table) for table in extended)
-
-
-def _conditions(plan: Plan) -> str:
-    """Return the conditions under which inputs give identical outputs, as a clause or nothing."""
+def output_notes(plan: Plan) -> Iterator[Note]:
+    """Yield what short inputs give, and longer ones, if the length changes."""
+    after = plan.max_len_after
     conditions = ""
     if any(table.location.family.padding_effect for table in plan.tables):
         conditions += " if padded as before"
-    if any(low_limits(plan)):
+    if any(limit_notes(plan)):
         conditions += " unless they were truncated before"
-    return conditions
 
-
-def _effect_of_shrinking(plan: Plan) -> str:
-    if all(table.location.table.longer_inputs == "get computed rows" for table in plan.tables):
-        longer = "get computed rows"
-    else:
+    if not plan.creates_rows:
         longer = "are not supported"
-    same = f"Inputs up to {plan.max_len_after} tokens give identical outputs{_conditions(plan)}"
-    return f"{same}; longer inputs {longer}."
+        if all(table.location.table.longer_inputs == "get computed rows" for table in plan.tables):
+            longer = "get computed rows"
+        same = f"Inputs up to {after} tokens give identical outputs{conditions}"
+        yield Note(SHORT_INPUTS, NOTE, f"{same}; longer inputs {longer}.")
+        return
 
+    extended = [table for table in plan.tables if table.is_extended]
+    if all(table.rope and not scales(table) for table in extended):
+        table = next(table for table in plan.tables if table.rope)
+        served = table.lengths.served if table.lengths else table.max_len_before
+        start = f"The settings already serve {served} tokens."
+        if after > served:
+            start = f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}."
+        text = (
+            f"{start} No position changes its meaning: inputs up to {after} tokens give identical "
+            f"outputs{conditions}."
+        )
+        yield Note(SHORT_INPUTS, NOTE, text)
+        return
 
-def _effect_of_limits(plan: Plan) -> str:
-    """Say what longer inputs get if no rotary setting changes what positions mean."""
-    table = next(table for table in plan.tables if table.rope)
-    served = table.lengths.served if table.lengths else table.max_len_before
-    after = plan.max_len_after
-    effect = f"No position changes its meaning: inputs up to {after} tokens give identical outputs"
-    if after <= served:
-        return f"The settings already serve {served} tokens. {effect}"
-    return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
-
-
-def _effect_on_short_inputs(plan: Plan) -> str:
-    """Say what happens to short inputs, up to the word that starts the next clause."""
     kept = old_lengths(plan)
     if plan.tables[0].rope:
         kept = str(same_up_to(plan.tables[0]))
+    longer = plan.main_choice.facts.long_inputs
+    if plan.main_choice.name == LIMITS:
+        longer = BEYOND[next(table.scheme for table in plan.tables if table.choice is not None)]
+    yield Note(UNTRAINED, NOTE, f"{NOT_TRAINED.format(after)} Beyond {kept}, {longer}.")
     if plan.keeps_learned_rows:
-        same = f"Inputs up to {kept} tokens give identical outputs{_conditions(plan)}"
-        return f"{same}; beyond that"
-    if plan.rounds_short_inputs:
+        text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
+    elif plan.rounds_short_inputs:
         same = f"Inputs up to {kept} tokens give the same outputs within float32 rounding"
-        return f"{same}{_conditions(plan)}; beyond that"
-    choice = plan.main_choice
-    effect = choice.facts.short_inputs
-    if any(switches(table) for table in plan.tables):
-        effect = "the attention factor applies to short inputs too, so their outputs change"
-    if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
-        effect = "learned rows are replaced, so outputs for short inputs change too"
-    effect = effect[:1].upper() + effect[1:]
-    if choice.keep_first:
-        effect += f" (the first {choice.keep_first} rows are kept)"
-    return f"{effect}; beyond {kept}"
+        text = f"{same}{conditions}."
+    else:
+        choice = plan.main_choice
+        effect = choice.facts.short_inputs
+        if any(switches(table) for table in plan.tables):
+            effect = "the attention factor applies to short inputs too, so their outputs change"
+        if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+            effect = "learned rows are replaced, so outputs for short inputs change too"
+        text = f"{effect[:1].upper()}{effect[1:]}"
+        if choice.keep_first:
+            text += f" (the first {choice.keep_first} rows are kept)"
+        text += "."
+    yield Note(SHORT_INPUTS, NOTE, text)
 
 
-def _effect_on_long_inputs(plan: Plan) -> str:
-    """Say what inputs beyond the old length get, as a clause."""
-    facts = plan.main_choice.facts
-    if facts.name != LIMITS:
-        return facts.long_inputs
-    scheme = next(table.scheme for table in plan.tables if table.choice is not None)
-    return BEYOND[scheme]
+def keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
+    """Yield how to keep outputs for short inputs, if the default method changes them.
+
+    It is not part of the note on these outputs, which cards have: a recipe names the method.
+    """
+    is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
+    keeps = plan.keeps_learned_rows or plan.rounds_short_inputs
+    if is_mixed or keeps or not is_default or not plan.creates_rows:
+        return
+    if not plan.has_rows:
+        flag = _switch_flag(plan, for_runtime)
+    elif len({table.max_len_before for table in plan.tables}) == 1:
+        flag = f"--keep-first {plan.max_len_before}"
+    else:
+        flag = f"--method {COPY}, which is mostly worse for long ones"
+    if flag:
+        yield Note(METHOD, NOTE, f"To keep outputs for short inputs, use {flag}.")
+
+
+def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
+    """Return the flag of the method that gives rotary positions two lists of factors.
+
+    It is followed by the engines that apply it. Empty if the model, the files or the requested
+    engine do not.
+    """
+    table = plan.tables[0]
+    facts = table.location.table.rope
+    is_applied = facts is not None and SWITCH in facts.methods
+    if not is_applied or mistral_params(plan.checkpoint) is not None:
+        return ""
+    if not all(can_switch(item.before.parameters) for item in table.rope):
+        return ""
+    flag = f"--method {SWITCH}"
+    folder = folder_facts(plan)
+    if folder is None:
+        return flag
+    serving = list[str]()
+    for item in runtime_statements(replace(folder, positions=SWITCHED)):
+        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
+            serving.append(item.name)
+    if for_runtime is not None:
+        return flag if for_runtime.runtime.name in serving else ""
+    if not serving:
+        return flag
+    return f"{flag} (right in {joined(serving)})"
 
 
 def old_lengths(plan: Plan) -> str:
@@ -109,103 +141,67 @@ def old_lengths(plan: Plan) -> str:
     return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
-def suggest_kept_rows(plan: Plan, runtime: Runtime | None = None) -> str:
-    """Say how to keep outputs for short inputs if the default method changes them; else nothing.
+def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
+    """Yield a warning if the length is further from the trained one than any measured as useful.
 
-    For one runtime, nothing that it does not apply is suggested.
+    Args:
+        plan: What changes.
+        trained: The trained length, if it is not that of the plan's tables: a twin has its new
+            length already.
     """
-    is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
-    is_default = plan.settings.choice.name == DEFAULT_METHOD
-    keeps = plan.keeps_learned_rows or plan.rounds_short_inputs
-    if is_mixed or keeps or not is_default:
-        return ""
-    if not plan.has_rows:
-        return _suggest_switch(plan, runtime)
-    lengths = {table.max_len_before for table in plan.tables}
-    method = f"--method {COPY}, which is mostly worse for long ones"
-    if len(lengths) == 1:
-        method = f"--keep-first {max(lengths)}, or {method}"
-    return f"To keep outputs for short inputs, use {method}."
+    if trained is None:
+        lengths = [
+            table.lengths.served if table.lengths else table.max_len_before
+            for table in plan.tables
+            if table.is_extended
+        ]
+        trained = min(lengths, default=plan.max_len_after)
+    after = plan.max_len_after
+    most = FAR_FACTOR
+    if MODULES in plan.checkpoint.copied:
+        most = FAR_FACTOR_OF_SEARCH
+    if after <= most * trained:
+        return
+    text = (
+        f"{after} is {after / trained:.0f} times the trained length of {trained}. Nothing beyond 4 "
+        "times was measured as useful for language models: there, untrained, perplexity is 3 to "
+        "13 % higher than in sliding windows with yarn, and 21 to 62 % with new rows. For search, "
+        "nothing beyond 16 times was."
+    )
+    yield Note(FAR, WARNING, text)
 
 
-def _suggest_switch(plan: Plan, runtime: Runtime | None) -> str:
-    """Suggest lists of factors for rotary positions, and name the runtimes that apply them."""
-    table = plan.tables[0]
-    facts = table.location.table.rope
-    if mistral_params(plan.checkpoint) is not None:
-        return ""  # it cannot state such settings
-    applies = facts is not None and SWITCH in facts.methods
-    if not applies or not all(can_switch(item.before.parameters) for item in table.rope):
-        return ""
-    suggestion = f"To keep outputs for short inputs, use --method {SWITCH}"
-    folder = folder_facts(plan)
-    if folder is None:
-        return f"{suggestion}."
-    statements = runtime_statements(replace(folder, positions=SWITCHED))
-    serving = list[str]()
-    for item in statements:
-        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
-            serving.append(item.name)
-    if runtime is not None and runtime.name not in serving:
-        return ""
-    if not serving or runtime is not None:
-        return f"{suggestion}."
-    return f"{suggestion} (right in {joined(serving)})."
-
-
-def growth_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
-    """Yield what to know of inputs that share a batch, or that cross the old length.
+def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[Note]:
+    """Yield what happens to inputs that share a batch, or that cross the old length.
 
     Transformers chooses frequencies that follow the length by the longest sequence of each call.
+    Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and
+    by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
 
     Args:
         tables: The planned ones.
         generates: Whether the model generates text, so that an input can grow.
     """
     for table in tables:
-        if not switches(table) and not _becomes_dynamic(table):
+        becomes_dynamic = False
+        for layers in table.rope:
+            was_dynamic = layers.before.parameters[TYPE] == DYNAMIC
+            becomes_dynamic |= layers.after[TYPE] == DYNAMIC and not was_dynamic
+        if not switches(table) and not becomes_dynamic:
             continue
         length = same_up_to(table)
-        yield (
+        text = (
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
-        if switches(table) and generates and _drops_cache(table):
-            yield (
-                f"generate() reads an input again when it grows past {length} tokens, since keys "
-                "in its cache have the frequencies of short inputs."
-            )
-
-
-def growth_warnings(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
-    """Yield a warning if keys in the cache have other frequencies than the text that goes on.
-
-    Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and
-    by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
-
-    Args:
-        tables, generates: As in `growth_notes`.
-    """
-    if not generates:
-        return
-    for table in tables:
+        yield Note(SHORT_INPUTS, NOTE, text)
+        rope = table.location.table.rope
+        drops_cache = rope is not None and rope.drops_cache
         effect = ""
-        if switches(table) and not _drops_cache(table):
+        if switches(table) and not drops_cache:
             effect = "turns into noise, since its cached keys have the frequencies of short inputs"
-        elif _becomes_dynamic(table):
+        elif becomes_dynamic:
             effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
-        if effect:
-            text = f"A text that grows past {same_up_to(table)} tokens in generate() {effect}"
-            yield f"{text}: use --method {YARN} for such texts."
-
-
-def _becomes_dynamic(table: TablePlan) -> bool:
-    """Whether frequencies follow the length of each input, and did not before."""
-    changed = [plan for plan in table.rope if plan.before.parameters[TYPE] != DYNAMIC]
-    return any(plan.after[TYPE] == DYNAMIC for plan in changed)
-
-
-def _drops_cache(table: TablePlan) -> bool:
-    """Whether `generate()` empties its cache when an input outgrows the first list."""
-    rope = table.location.table.rope
-    return rope is not None and rope.drops_cache
+        if generates and effect:
+            text = f"A text that grows past {length} tokens in generate() {effect}"
+            yield Note(GENERATION, WARNING, f"{text}: use --method {YARN} for such texts.")

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ctxextend.errors import CtxextendError, ResizeError, joined
+from ctxextend.notes import ENGINE, METHOD, NOTE, WARNING, Note
 from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.runtime_notes import difference_notes
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.settings import Resize
@@ -30,28 +32,35 @@ class RuntimePlan(NamedTuple):
     # The plan that `auto` would have made, if the runtime is not known to read it right.
     replaced: "RuntimePlan | None" = None
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why another method was chosen, if it was."""
-        if self.replaced is None:
-            return ()
-        applies = "does not apply"
-        if self.replaced.statement is None:
-            applies = "is not known to apply"
-        return (
-            f"{self.runtime.name} {applies} {self.replaced.plan.method} to {self.plan.model_type} "
-            f"models: the method is {self.plan.method}.",
-        )
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A warning if no rule says what the runtime does; else none."""
-        if self.statement is not None or not self.plan.is_changed:
-            return ()
-        return (
-            f"No rule says what {self.runtime.name} does with {self.plan.model_type} models: "
-            "compare its outputs for long inputs with those of transformers.",
+def requested_engine_notes(for_runtime: RuntimePlan) -> Iterator[Note]:
+    """Yield what the requested engine does with the output, and why the method is another one."""
+    name = for_runtime.runtime.name
+    plan = for_runtime.plan
+    statement = for_runtime.statement
+    replaced = for_runtime.replaced
+    if replaced is not None:
+        applies = "does not apply"
+        if replaced.statement is None:
+            applies = "is not known to apply"
+        text = (
+            f"{name} {applies} {replaced.plan.method} to {plan.model_type} models: the method is "
+            f"{plan.method}."
         )
+        yield Note(METHOD, NOTE, text)
+    if statement is None:
+        if plan.is_changed:
+            text = (
+                f"No rule says what {name} does with {plan.model_type} models: compare its outputs "
+                "for long inputs with those of transformers."
+            )
+            yield Note(ENGINE, WARNING, text)
+        return
+    text = f"Reads {plan.max_len_after} tokens in {name}"
+    if statement.option:
+        text += f", with {statement.option}"
+    yield Note(ENGINE, NOTE, f"{text}.")
+    yield from difference_notes([statement])
 
 
 def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimePlan:

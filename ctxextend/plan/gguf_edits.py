@@ -29,6 +29,7 @@ from ctxextend.families.gguf_positions import (
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
+from ctxextend.notes import METHOD, NOTE, Note
 from ctxextend.plan.gguf_model import NOT_STATED, check_not_quantised, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
@@ -95,8 +96,10 @@ def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
         return model
     if row.methods:
         methods = " and ".join(row.methods)
-        return model.with_note(f"Only {methods} scales architecture {row.name}: {row.reason}.")
-    return model.with_note(f"No method scales architecture {row.name}: {row.reason}.")
+        text = f"Only {methods} scales architecture {row.name}: {row.reason}."
+    else:
+        text = f"No method scales architecture {row.name}: {row.reason}."
+    return model.with_note(Note(METHOD, NOTE, text))
 
 
 def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:

@@ -1,6 +1,6 @@
-"""Notes of a plan about limits of generated texts, and warnings about other length keys."""
+"""Notes on length limits: those that change outputs, and those that disagree."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ctxextend.families.lookup import Keys
 from ctxextend.limits.config_keys import agreeing_values, config_length_keys, may_take, readers
@@ -10,40 +10,113 @@ from ctxextend.limits.generation import (
     generating_table,
     generation_limits,
 )
-from ctxextend.limits.length_edits import Edit, is_of_generation, raises_generation_limit
+from ctxextend.limits.length_edits import is_of_generation, raises_generation_limit
 from ctxextend.limits.statements import MAX_NEW_TOKENS
+from ctxextend.notes import GENERATION, LENGTHS, NOTE, PADDING, WARNING, Note
+from ctxextend.notes import LIMITS as LIMITS_CODE
 from ctxextend.plan.edits import length_changes
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, stated_length
-from ctxextend.settings import Resize
+from ctxextend.plan.trained_length import lower_stated_length, may_lack_scaling
 from ctxextend.tables.method_facts import LIMITS
 
 
-def generation_notes(
-    model: OpenedModel,
-    tables: Sequence[TablePlan],
-    *,
-    old_length: int | None = None,
-    alternative: str = "",
-) -> Iterator[str]:
-    """Yield a note if `generate()` of an extended model stops before the new length.
+def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
+    """Yield a warning if limits below the old length are raised, which changes outputs.
 
     Args:
-        model: Its files state the limit.
-        tables: The planned ones.
-        old_length: By default that of the table.
-        alternative: What else raises the limit, as the end of a sentence: ", or pass …".
+        plan: What changes.
+        old_length: If it is not that of the plan: a twin has its new length already.
     """
-    found = generating_table(model.tables)
-    name = found.name if found else ""
-    table = next((table for table in tables if table.name == name), None)
-    limit = deciding_limit(generation_limits(model.checkpoint))
+    if old_length is None:
+        old_length = plan.max_len_before
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
+    raised = []
+    for edit in plan.edits:
+        is_number = edit.is_limit and isinstance(edit.before, int)
+        if is_number and edit.before < old_length:
+            raised.append(f"{edit.file} {edit.key} {edit.before}")
+    if raised:
+        what = "table's" if plan.has_rows else "model's"
+        text = (
+            f"Limits below the {what} {old_length} positions are raised "
+            f"({', '.join(raised)}): inputs that were truncated there give different outputs now."
+        )
+        yield Note(LIMITS_CODE, WARNING, text)
+
+
+def scaling_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning if a lower limit may state the length of the training of a rotary model.
+
+    Its own length may have been raised by hand, and no scaling is planned up to it.
+    """
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
+    for table in plan.tables:
+        is_stated_by_user = any(layers.choice.name == LIMITS for layers in table.rope)
+        if is_stated_by_user or not may_lack_scaling(table.location, plan.checkpoint):
+            continue
+        before = table.max_len_before
+        lower = lower_stated_length(table.location, plan.checkpoint, before)
+        if lower is not None and lower < table.max_len_after:
+            text = (
+                f"{table.location.file} {table.location.config_key} states {before} tokens "
+                f"without scaling: if the model was trained at {lower}, pass --trained-length "
+                f"{lower}, which scales it."
+            )
+            yield Note(LENGTHS, WARNING, text)
+
+
+def padding_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning for each table of a model whose outputs depend on the padding length."""
+    for table in plan.tables:
+        family = table.location.family
+        if not family.padding_effect or not table.is_changed:
+            continue
+        before = table.max_len_before
+        after = table.max_len_after
+        condition = (
+            "short texts give the same outputs only if padded as before, for example with "
+            f"padding='max_length', max_length={before}"
+        )
+        if table.keeps_padding:
+            files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+        else:
+            files = f"Texts padded to {after} tokens give other outputs."
+        text = f"{family.model_type} {family.padding_effect}: {condition}. {files}"
+        yield Note(PADDING, WARNING, text)
+
+
+def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
+    """Yield which limits of `generate()` change, and whether it stops before the new length.
+
+    Args:
+        plan: What changes.
+        old_length: If it is not that of the plan: a twin has its new length already, and
+            ``--fix-limits`` does not apply to it.
+    """
+    for edit in plan.edits:
+        if is_of_generation(edit) and TASKS not in edit.path:
+            verb = "raised" if raises_generation_limit(edit) else "lowered"
+            text = (
+                f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
+                f"({edit.file})."
+            )
+            yield Note(GENERATION, NOTE, text)
+    alternative = ""
+    if old_length is None:
+        if plan.settings.fix_limits:
+            return
+        alternative = ", or pass --fix-limits"
+    generating = generating_table(plan.model.tables)
+    name = generating.name if generating else ""
+    table = next((table for table in plan.tables if table.name == name), None)
+    limit = deciding_limit(generation_limits(plan.checkpoint))
     if table is None or limit is None:
         return
-    if old_length is None:
-        old_length = table.max_len_before
     length = table.max_len_after
-    if length <= old_length or limit.tokens >= length:
+    if length <= (old_length or table.max_len_before) or limit.tokens >= length:
         return
     where = f"{limit.file} {'.'.join(limit.path)}"
     if limit.key == MAX_NEW_TOKENS:
@@ -52,82 +125,45 @@ def generation_notes(
     else:
         stops = f"generate() still stops at {limit.tokens} tokens ({where})."
         use = f"To use all {length}, set it to {length}"
-    yield f"{stops} {use}{alternative}."
+    yield Note(GENERATION, NOTE, f"{stops} {use}{alternative}.")
 
 
-def generation_edit_notes(edits: Sequence[Edit]) -> Iterator[str]:
-    """Yield a note for each limit that `generate()` may use and a plan changes."""
-    for edit in edits:
-        if is_of_generation(edit) and TASKS not in edit.path:
-            verb = "raised" if raises_generation_limit(edit) else "lowered"
-            yield (
-                f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
-                f"({edit.file})."
-            )
-
-
-def length_key_warnings(
-    model: OpenedModel,
-    tables: Sequence[TablePlan],
-    settings: Resize,
-) -> Iterator[str]:
+def key_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each other length key that disagrees with the old length.
 
     A key above the length of positions that are scaled may be the length of the training. Any other
-    key stays wrong, unless it states the new length already, or `fix_limits` sets it.
+    key stays wrong, unless it states the new length already, or ``--fix-limits`` sets it.
     """
-    agreeing = _agreeing_keys(model, tables)
-    for path, (table, value) in _stated_keys(tables).items():
-        if path in agreeing:
-            continue
-        name = f"{model.checkpoint.config_file} {'.'.join(path)}"
-        if _may_be_trained_length(table, value):
-            yield _longer_training(name, value, table)
-        elif not settings.fix_limits and not _states_new_length(table, value):
-            yield _stays(name, value, table, readers(table.location, path))
-
-
-def _agreeing_keys(model: OpenedModel, tables: Sequence[TablePlan]) -> set[Keys]:
-    """Return the other length keys that agree with the old length of any table."""
+    model = plan.model
+    stated = dict[Keys, tuple[TablePlan, int]]()
+    for table in plan.tables:
+        for path, value in config_length_keys(table.location):
+            stated.setdefault(path, (table, value))
+    if not stated:
+        return
+    config = model.checkpoint.config
     agreeing = set[Keys]()
-    for location, before, _ in length_changes(model.checkpoint.config, model.architecture, tables):
+    for location, before, _ in length_changes(config, model.architecture, plan.tables):
         for path, value in config_length_keys(location):
             if value in agreeing_values(location, before):
                 agreeing.add(path)
-    return agreeing
 
-
-def _stated_keys(tables: Sequence[TablePlan]) -> dict[Keys, tuple[TablePlan, int]]:
-    """Return the first table that each other length key is near to, and the value of the key."""
-    stated = dict[Keys, tuple[TablePlan, int]]()
-    for table in tables:
-        for path, value in config_length_keys(table.location):
-            stated.setdefault(path, (table, value))
-    return stated
-
-
-def _may_be_trained_length(table: TablePlan, value: int) -> bool:
-    """Whether a value can be the length that scaled positions were trained at, and none is given.
-
-    If it is, the plan scales more than needed.
-    """
-    is_scaled = any(plan.choice.name != LIMITS for plan in table.rope)
-    return is_scaled and value > table.max_len_before and table.location.trained_length is None
-
-
-def _states_new_length(table: TablePlan, value: int) -> bool:
-    """Whether a key already has a value that agrees with the new length."""
-    return value in agreeing_values(table.location, table.max_len_after)
-
-
-def _stays(name: str, value: int, table: TablePlan, programs: Sequence[str]) -> str:
-    """Return the warning that a key keeps a value that agrees with neither length."""
-    after = table.max_len_after
-    stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
-    effect = may_take(programs, value)
-    if effect:
-        stays += f": {effect} of {after}"
-    return f"{stays}. To set it to {after}, pass --fix-limits."
+    for path, (table, value) in stated.items():
+        if path in agreeing:
+            continue
+        name = f"{model.checkpoint.config_file} {'.'.join(path)}"
+        after = table.max_len_after
+        is_scaled = any(layers.choice.name != LIMITS for layers in table.rope)
+        is_given = table.location.trained_length is not None
+        if is_scaled and value > table.max_len_before and not is_given:
+            yield Note(LENGTHS, WARNING, _longer_training(name, value, table))
+        elif not plan.settings.fix_limits and value not in agreeing_values(table.location, after):
+            stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
+            effect = may_take(readers(table.location, path), value)
+            if effect:
+                stays += f": {effect} of {after}"
+            text = f"{stays}. To set it to {after}, pass --fix-limits."
+            yield Note(LENGTHS, WARNING, text)
 
 
 def _longer_training(name: str, value: int, table: TablePlan) -> str:

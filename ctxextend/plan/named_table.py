@@ -12,7 +12,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
 from ctxextend.kinds import TableName
-from ctxextend.plan.table_names import find_names
+from ctxextend.plan.table_names import match_names
 from ctxextend.settings import CheckpointRef
 
 CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
@@ -107,7 +107,7 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     try:
         architecture = find_architecture(checkpoint.config)
         # Its errors are not shown, so they need not say where the names are from.
-        named = find_names(architecture, checkpoint.weights.entries, where="")
+        named = match_names(architecture, checkpoint.weights.entries, where="")
     except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:

@@ -3,30 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import (
-    ADAPTER_PREFIX,
-    Checkpoint,
-    open_checkpoint,
-)
+from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.mistral_files import mistral_params, without_format
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import (
-    CheckpointError,
-    UnsupportedModelError,
-)
+from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import (
     Architecture,
     TableLocation,
-    find_architecture,
+    look_up_architecture,
     matching_types,
 )
+from ctxextend.notes import NOTE, OWN_CODE, SOURCE, Note
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -34,14 +27,12 @@ from ctxextend.plan.gguf_model import (
     measure_gguf_tables,
 )
 from ctxextend.plan.named_table import named_architecture
-from ctxextend.plan.own_code import code_error, describe_code, own_class
+from ctxextend.plan.own_code import describe_code, own_class, refuse_code
 from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
-from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
+from ctxextend.plan.unknown_models import refuse_missing_table, refuse_unknown_type
 from ctxextend.plan.usable_types import check_model_type, is_unknown
 from ctxextend.settings import CheckpointRef
-
-MAX_LISTED_TYPES = 5
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
 
@@ -66,7 +57,7 @@ class OpenedModel:
             architecture=self.architecture._replace(locations=tuple(locations)),
         )
 
-    def with_note(self, note: str) -> "OpenedModel":
+    def with_note(self, note: Note) -> "OpenedModel":
         """Return the model with another note for the user, unless it has that one already."""
         return replace(self, checkpoint=_with_note(self.checkpoint, note))
 
@@ -77,11 +68,12 @@ class OpenedModel:
             CheckpointError: It cannot be read.
         """
         name = self.tables[0].name
-        file = self.checkpoint.weights.file_of.get(name)
-        return read_floats(file, name) if file else None
+        if name not in self.checkpoint.weights.entries:
+            return None
+        return self.checkpoint.weights.read_floats(name)
 
 
-def _with_note(checkpoint: Checkpoint, note: str) -> Checkpoint:
+def _with_note(checkpoint: Checkpoint, note: Note) -> Checkpoint:
     """Return a checkpoint with another note on how it was resolved."""
     source = checkpoint.source
     if note in source.notes:
@@ -173,20 +165,25 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
             tables=measure_gguf_tables(checkpoint, architecture),
         )
     model_type = ref.model_type
-    if _lacks_type(checkpoint, ref):
+    is_named = model_type is not None or ref.table is not None
+    if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    architecture = _with_schemes(architecture)
+    if any(location.table.rope is not None for location in architecture.locations):
+        from ctxextend.families.removed_positions import with_removed_positions
+
+        architecture = with_removed_positions(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
-    architecture = _with_params(architecture, checkpoint)
+    if mistral_params(checkpoint) is not None:
+        architecture = _without_scaling_key(architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
-        raise missing_table_error(checkpoint, architecture)
+        refuse_missing_table(checkpoint, architecture)
     if ref.model_type is not None:
         check_model_type(checkpoint, [location for location, _ in matches], ref.model_type)
     elif own_class(checkpoint.config):
-        note = describe_code(checkpoint.config, checkpoint.config_file)
-        checkpoint = _with_note(checkpoint, note)
+        text = describe_code(checkpoint.config, checkpoint.config_file)
+        checkpoint = _with_note(checkpoint, Note(OWN_CODE, NOTE, text))
     return OpenedModel(
         ref=ref,
         checkpoint=checkpoint,
@@ -196,12 +193,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
 
 
 # ---- the model type
-
-
-def _lacks_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
-    """Whether neither the user nor the config states the model type, but the config the rest."""
-    is_named = ref.model_type is not None or ref.table is not None
-    return bool(checkpoint.config) and not is_named and checkpoint.config.get("model_type") is None
 
 
 def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
@@ -216,36 +207,22 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         return checkpoint, None
     file = checkpoint.config_file
     if len(matching) > 1:
-        listed = ", ".join(matching[:MAX_LISTED_TYPES])
-        if len(matching) > MAX_LISTED_TYPES:
-            listed += " and others"
-        message = f"{file} has no model_type, and its tensors match {listed}."
+        message = f"{file} has no model_type, and its tensors match {listed(matching)}."
         raise CheckpointError(message, "Name the type: --model-type TYPE.")
-    note = f"{file} has no model_type; detected {matching[0]} from its tensors."
-    return _with_note(checkpoint, note), matching[0]
+    text = f"{file} has no model_type; detected {matching[0]} from its tensors."
+    return _with_note(checkpoint, Note(SOURCE, NOTE, text)), matching[0]
 
 
 # ---- the architecture
 
 
-def _with_schemes(architecture: Architecture) -> Architecture:
-    """Return an architecture in which rotary settings that rotate nothing have scheme ``none``."""
-    if all(location.table.rope is None for location in architecture.locations):
-        return architecture
-    from ctxextend.families.removed_positions import with_removed_positions
-
-    return with_removed_positions(architecture)
-
-
-def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
-    """Return an architecture that states no ``rope_scaling`` next to Mistral's params.json.
+def _without_scaling_key(architecture: Architecture) -> Architecture:
+    """Return an architecture that states no ``rope_scaling``, as next to Mistral's params.json.
 
     vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    if mistral_params(checkpoint) is None:
-        return architecture
     locations = list[TableLocation]()
     for location in architecture.locations:
         is_outer = location.table.rope is not None and not location.path
@@ -265,11 +242,11 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         return named_architecture(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        raise _no_config_error(checkpoint)
+        _refuse_without_config(checkpoint)
     if isinstance(model_type, str) and is_unknown(model_type, config):
-        raise unknown_type_error(checkpoint, model_type)
+        refuse_unknown_type(checkpoint, model_type)
     if model_type is None and own_class(config):
-        raise code_error(config, checkpoint.config_file, found="It has no model_type.")
+        refuse_code(config, checkpoint.config_file, found="It has no model_type.")
     where = checkpoint.root
     if checkpoint.has_config:
         where = checkpoint.root / checkpoint.config_file
@@ -279,14 +256,14 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     return architecture
 
 
-def _no_config_error(checkpoint: Checkpoint) -> CheckpointError:
-    """Return the error for weights without a config."""
+def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
+    """Raise CheckpointError for weights without a config."""
     file = checkpoint.weights.first_file.path
     example = "the model type, for example --model-type gpt2."
     if not checkpoint.adapter_of:
         message = f"No config.json found next to {file}, so the model type is unknown."
-        return CheckpointError(message, f"Pass {example}")
-    return CheckpointError(
+        raise CheckpointError(message, f"Pass {example}")
+    raise CheckpointError(
         f"{file} is a PEFT adapter of {checkpoint.adapter_of}, whose config is not read.",
         f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the "
         f"table, pass {example}",
@@ -303,12 +280,12 @@ def _known_architecture(
         UnsupportedModelError: The class of transformers has no position table; the folder's own
             code is named if it has any.
     """
-    try:
-        return find_architecture(config, where, model_type)
-    except UnsupportedModelError as error:
+    architecture = look_up_architecture(config, where, model_type)
+    if not architecture.locations:
         if model_type is None and own_class(config):
-            raise code_error(config, PurePath(where).name) from error
-        raise
+            refuse_code(config, PurePath(where).name)
+        architecture.refuse()
+    return architecture
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:

@@ -6,7 +6,7 @@ They are those of a folder's own code, or of an unknown model type.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.lookup import MAX_CONFIG_DEPTH
@@ -141,15 +141,15 @@ def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
     return f"{RUN_CODE} {advice}"
 
 
-def code_error(
+def refuse_code(
     config: Mapping[str, Any],
     file: str,
     *,
     names: Collection[str] = (),
     found: str = "",
     usable: str | None = None,
-) -> UnsupportedModelError:
-    """Return the error for a folder whose own code has its positions.
+) -> NoReturn:
+    """Refuse a folder whose own code has its positions.
 
     Args:
         config: Its config.
@@ -157,8 +157,11 @@ def code_error(
         names: The names of its tensors.
         found: A sentence on what was found instead.
         usable: The model type as which the folder can be resized.
+
+    Raises:
+        UnsupportedModelError: Always.
     """
     hint = advise_code(config, names)
     if usable:
         hint += f" If the weights are those of transformers' own class, use --model-type {usable}."
-    return UnsupportedModelError(f"{describe_code(config, file)} {found}".rstrip(), hint)
+    raise UnsupportedModelError(f"{describe_code(config, file)} {found}".rstrip(), hint)

@@ -8,6 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
+from ctxextend.notes import METHOD, NOTE, Note
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
@@ -16,7 +17,7 @@ from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_plan import ShortInputs, TablePlan, rounds_short_inputs
+from ctxextend.plan.table_plan import ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
@@ -41,102 +42,79 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
 
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The source checkpoint."""
-        return self.model.checkpoint
+    # What follows from these.
 
-    @property
-    def model_type(self) -> str:
-        """The model type."""
-        return self.model.architecture.family.model_type
+    checkpoint: Checkpoint = field(init=False, metadata=not_in_json)  # the source
+    model_type: str = field(init=False, metadata=not_in_json)
+    # The tables that the checkpoint contains; transformers computes the others.
+    stored: tuple[TablePlan, ...] = field(init=False, metadata=not_in_json)
+    # Whether any position table is one of rows; rotary and unlimited positions have none.
+    has_rows: bool = field(init=False, metadata=not_in_json)
+    # Usable positions of the first table before the resize, and those that were requested.
+    max_len_before: int = field(init=False, metadata=not_in_json)
+    max_len_after: int = field(init=False, metadata=not_in_json)
+    # Whether the length of any table changes, or any rotary setting.
+    is_changed: bool = field(init=False, metadata=not_in_json)
+    # Whether any table is extended, or any rotary setting is to change.
+    creates_rows: bool = field(init=False, metadata=not_in_json)
+    # Whether all learned rows are kept, bit for bit, at the start of every table: inputs up to the
+    # old length then give identical outputs.
+    keeps_learned_rows: bool = field(init=False, metadata=not_in_json)
+    # Whether short inputs give the same outputs as before, but for rounding.
+    rounds_short_inputs: bool = field(init=False, metadata=not_in_json)
+    # The method of each extended table by table name, and its text with all settings.
+    choices: dict[str, MethodChoice] = field(init=False, metadata=not_in_json)
+    methods: dict[str, str] = field(init=False, metadata=not_in_json)
+    # The method that creates new rows. If the tables' methods differ, that of the first table whose
+    # learned rows change.
+    main_choice: MethodChoice = field(init=False, metadata=not_in_json)
+    # Its name; ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
+    method: str = field(init=False, metadata=not_in_json)
 
-    @property
-    def stored(self) -> tuple[TablePlan, ...]:
-        """The tables that the checkpoint contains; transformers computes the others."""
-        return tuple(table for table in self.tables if table.is_stored)
+    def __post_init__(self) -> None:
+        tables = self.tables
+        is_changed = any(table.is_changed for table in tables)
+        creates_rows = any(table.is_extended for table in tables)
+        has_rows = any(table.has_rows for table in tables)
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether any position table is one of rows; rotary and unlimited positions have none."""
-        return any(table.has_rows for table in self.tables)
+        # Short inputs
+        keeps_learned_rows = True
+        rounds_short_inputs = False
+        for table in tables:
+            effects = {plan.short_inputs for plan in table.rope}
+            if effects:
+                keeps_learned_rows &= effects == {ShortInputs.IDENTICAL}
+                rounds_short_inputs |= max(effects) is ShortInputs.ROUNDED
+            elif table.choice is not None:
+                length = table.max_len_before
+                keeps_learned_rows &= table.choice.kept_rows(length) == length
 
-    @property
-    def max_len_before(self) -> int:
-        """Usable positions of the first table before the resize."""
-        return self.tables[0].max_len_before
+        # Methods
+        choices = {table.name: table.choice for table in tables if table.choice is not None}
+        changing = [choice for choice in choices.values() if not choice.keeps_learned_rows]
+        main_choice = [*changing, *choices.values(), self.settings.choice][0]
+        method = main_choice.name
+        if not creates_rows and is_changed:
+            method = TRUNCATE
+        elif not creates_rows:
+            method = COPY if has_rows else LIMITS
 
-    @property
-    def max_len_after(self) -> int:
-        """The requested context length, in usable positions."""
-        return self.settings.positions
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the length of any table changes."""
-        return any(table.is_changed for table in self.tables)
-
-    @property
-    def creates_rows(self) -> bool:
-        """Whether any table is extended, or any rotary setting is to change."""
-        return any(table.is_extended for table in self.tables)
-
-    @property
-    def keeps_learned_rows(self) -> bool:
-        """Whether all learned rows are kept, bit for bit, at the start of every table.
-
-        Inputs up to the old length then give identical outputs.
-        """
-        for table in self.tables:
-            if table.choice is None:
-                continue
-            if table.rope:
-                if any(plan.short_inputs is not ShortInputs.IDENTICAL for plan in table.rope):
-                    return False
-                continue
-            length = table.max_len_before
-            if table.choice.kept_rows(length) != length:
-                return False
-        return True
-
-    @property
-    def rounds_short_inputs(self) -> bool:
-        """Whether short inputs give the same outputs as before, but for rounding."""
-        return any(rounds_short_inputs(table) for table in self.tables)
-
-    @property
-    def choices(self) -> dict[str, MethodChoice]:
-        """The method of each extended table, by table name."""
-        return {table.name: table.choice for table in self.tables if table.choice is not None}
-
-    @property
-    def methods(self) -> dict[str, str]:
-        """The method of each extended table with all of its settings, by table name."""
-        return {name: choice.text for name, choice in self.choices.items()}
-
-    @property
-    def main_choice(self) -> MethodChoice:
-        """The method that creates new rows.
-
-        If the tables' methods differ, that of the first table whose learned rows change.
-        """
-        choices = list(self.choices.values())
-        for choice in choices:
-            if not choice.keeps_learned_rows:
-                return choice
-        return choices[0] if choices else self.settings.choice
-
-    @property
-    def method(self) -> str:
-        """The name of the method that creates new rows.
-
-        It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
-        """
-        if self.creates_rows:
-            return self.main_choice.name
-        if self.is_changed:
-            return TRUNCATE
-        return COPY if self.has_rows else LIMITS
+        vars(self).update(  # a frozen dataclass has no other way
+            checkpoint=self.model.checkpoint,
+            model_type=self.model.architecture.family.model_type,
+            stored=tuple(table for table in tables if table.is_stored),
+            has_rows=has_rows,
+            max_len_before=tables[0].max_len_before,
+            max_len_after=self.settings.positions,
+            is_changed=is_changed,
+            creates_rows=creates_rows,
+            keeps_learned_rows=keeps_learned_rows,
+            rounds_short_inputs=rounds_short_inputs,
+            choices=choices,
+            methods={name: choice.text for name, choice in choices.items()},
+            main_choice=main_choice,
+            method=method,
+        )
 
     def choice_of(self, table: TablePlan) -> MethodChoice:
         """Return the method of one of `tables`, or the requested one if it is not extended."""
@@ -185,11 +163,17 @@ def plan_model(
             check_width(table.location, table.hidden_size, table.name)
     if any(table.is_stored and table.is_changed for table in tables):
         model = model.without_other_format()
-    model, settings = _limit_kept_rows(model, settings, tables)
+    # A method keeps at most all learned rows.
+    learned = max(table.max_len_before for table in tables)
+    given = settings.choice.keep_first
+    kept = limit_kept_first(settings.choice, learned).keep_first
+    if kept < given:
+        settings = replace(settings, keep_first=kept)
+        text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
+        model = model.with_note(Note(METHOD, NOTE, text))
     tables = choose_methods(checkpoint, tables, settings, recorded)
-    fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
-    dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
+    dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=settings.fix_limits)
     return Plan(
         model=with_type_note(model),
         settings=settings,
@@ -209,17 +193,3 @@ def with_settings(plan: Plan, settings: Resize) -> Plan:
     """
     tables = choose_methods(plan.checkpoint, plan.tables, settings, {})
     return replace(plan, settings=settings, tables=tables)
-
-
-def _limit_kept_rows(
-    model: OpenedModel, settings: Resize, tables: tuple[TablePlan, ...]
-) -> tuple[OpenedModel, Resize]:
-    """Keep at most all learned rows, and note it."""
-    learned = max(table.max_len_before for table in tables)
-    given = settings.choice.keep_first
-    kept = limit_kept_first(settings.choice, learned).keep_first
-    if kept < given:
-        settings = replace(settings, keep_first=kept)
-        note = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-        model = model.with_note(note)
-    return model, settings

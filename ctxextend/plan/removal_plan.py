@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
-from ctxextend.families.causal_masks import why_not_causal
+from ctxextend.families.causal_masks import mask_remover
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import read_rope, rotary_facts
@@ -23,6 +23,8 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none
 from ctxextend.tables.rope_types import LLAMA_4_BETA, NONE
+
+RESIZE_INSTEAD = "Resize it instead, with ctxextend resize."
 
 
 def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
@@ -84,11 +86,11 @@ def _check_positions(model: OpenedModel, location: TableLocation) -> None:
         f"{source} ({model_type}) cannot be converted to no positions: its positions are "
         f"{location.scheme}, and only rotary ones are removed by settings."
     )
-    hint = "Resize it instead, with ctxextend resize."
+    hint = RESIZE_INSTEAD
     if location.table.has_rows:
         hint = (
-            "Resize it instead, with ctxextend resize. A GPT-2 can be converted to rotary "
-            "positions and trained first: ctxextend convert MODEL --scheme rotary --to N"
+            f"{RESIZE_INSTEAD} A GPT-2 can be converted to rotary positions and trained first: "
+            "ctxextend convert MODEL --scheme rotary --to N"
         )
     raise UnsupportedModelError(message, hint)
 
@@ -99,14 +101,13 @@ def _check_is_causal(model: OpenedModel, location: TableLocation) -> None:
     Raises:
         UnsupportedModelError: Each token sees the later ones too.
     """
-    reason = why_not_causal(model.architecture, location)
-    if not reason:
-        return
-    message = (
-        f"{model.ref.source} cannot be converted to no positions: {reason}. Without positions, it "
-        "could not know the order of tokens."
-    )
-    raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
+    cause = mask_remover(model.architecture, location)
+    if cause is not None:
+        message = (
+            f"{model.ref.source} cannot be converted to no positions: {cause} has no causal mask. "
+            "Without positions, it could not know the order of tokens."
+        )
+        raise UnsupportedModelError(message, RESIZE_INSTEAD)
 
 
 def _check_length_is_known(location: TableLocation) -> None:
@@ -151,34 +152,26 @@ def _kind_of(location: TableLocation) -> Kind:
     Raises:
         MethodError: The classes apply neither, or queries are scaled by their position.
     """
+    model_type = location.family.model_type
     if any(layers.parameters.get(LLAMA_4_BETA) for layers in read_rope(location)):
-        raise _scales_queries(location)
+        message = (
+            f"--scheme {NONE}: {LLAMA_4_BETA} scales the queries of {model_type} models by their "
+            "position, which would stay."
+        )
+        raise MethodError(message, RESIZE_INSTEAD)
     methods = rotary_facts(location).methods
     if "linear" in methods:
         return "linear"
     if "proportional" in methods:
         return "proportional"
-    raise _not_removable(location)
-
-
-def _not_removable(location: TableLocation) -> MethodError:
-    """Return the error for classes that cannot be set to no rotation."""
-    model_type = location.family.model_type
-    facts = rotary_facts(location)
-    if not facts.methods:
-        reason = f"transformers ignores the rotary settings of {model_type} models"
+    if not methods:
+        message = (
+            f"--scheme {NONE}: transformers ignores the rotary settings of {model_type} models."
+        )
         hint = f"No config.json removes their positions: use ctxextend resize --method {LIMITS}."
-        return MethodError(f"--scheme {NONE}: {reason}.", hint)
-    applied = ", ".join(facts.methods)
-    reason = f"{model_type} models apply only {applied}, and no settings of these stop the rotation"
-    return MethodError(f"--scheme {NONE}: {reason}.", "Resize it instead, with ctxextend resize.")
-
-
-def _scales_queries(location: TableLocation) -> MethodError:
-    """Return the error for queries that are scaled by their position."""
-    model_type = location.family.model_type
+        raise MethodError(message, hint)
     message = (
-        f"--scheme {NONE}: {LLAMA_4_BETA} scales the queries of {model_type} models by their "
-        "position, which would stay."
+        f"--scheme {NONE}: {model_type} models apply only {', '.join(methods)}, and no settings of "
+        "these stop the rotation."
     )
-    return MethodError(message, "Resize it instead, with ctxextend resize.")
+    raise MethodError(message, RESIZE_INSTEAD)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -67,7 +68,11 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     before = lengths.context
     after = table.max_len_after
     is_changed = after > before or (after == before and _corrects_any(location))
-    unchanged = replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
+    has_rope = has_settings(location)
+    dialects = tuple[str, ...]()
+    if has_rope:
+        dialects = stated_dialects(location)
+    unchanged = replace(table, lengths=lengths, rope_dialects=dialects)
     stays = after == before and not is_changed
     if stays and settings.fix_limits:
         return unchanged
@@ -76,8 +81,8 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     if stays:
         return unchanged
     if not is_changed:
-        raise _no_change_needed(location, before, after, has_others=has_others)
-    if not has_settings(location):
+        _refuse_shorter(location, before, after, has_others=has_others)
+    if not has_rope:
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
     return replace(
@@ -86,13 +91,6 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         rope=tuple(plans),
         rope_dialects=planned_dialects(location, plans),
     )
-
-
-def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
-    """Return the dialects that state the rotary settings of a config; none without settings."""
-    if not has_settings(location):
-        return ()
-    return stated_dialects(location)
 
 
 def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tuple[str, ...]:
@@ -110,40 +108,24 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
     Raises:
         MethodError: They do not.
     """
-    _check_no_rows_given(location, settings)
-    name = settings.choice.name
-    if name == DEFAULT_METHOD:
-        return
-    if name == LIMITS:
-        _check_no_trained_length_given(location)
-        return
-    _check_method(location, name)
-
-
-def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
-    """Raise MethodError if the user states a number of rows."""
     if settings.keep_first:
         message = (
             f"--keep-first cannot be used with {location.scheme} positions, which have no rows."
         )
         raise MethodError(message, "Remove --keep-first.")
-
-
-def _check_no_trained_length_given(location: TableLocation) -> None:
-    """Raise MethodError if the user states the first trained length, and it tells nothing.
-
-    It tells what scaled settings serve whose config key may state the length before scaling.
-    """
-    if location.trained_length is None:
+    name = settings.choice.name
+    if name == DEFAULT_METHOD:
         return
-    kinds = [rope_type(layers.parameters) for layers in _global_layers(location)]
-    if all(kind.presumed_key is None for kind in kinds):
-        message = "--trained-length has no effect with --method limits, which scales nothing."
-        raise MethodError(message, "Remove one of them.")
+    if name == LIMITS:
+        if location.trained_length is None:
+            return
+        # It tells what scaled settings serve whose config key may state the length before scaling.
+        kinds = [rope_type(layers.parameters) for layers in _global_layers(location)]
+        if all(kind.presumed_key is None for kind in kinds):
+            message = "--trained-length has no effect with --method limits, which scales nothing."
+            raise MethodError(message, "Remove one of them.")
+        return
 
-
-def _check_method(location: TableLocation, name: str) -> None:
-    """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
     if location.table.rope and not applicable and name in SCALING_METHODS:
@@ -179,32 +161,32 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     return bool(given != round(layers.parameters[TRAINED]))
 
 
-def _no_change_needed(
+def _refuse_shorter(
     location: TableLocation, before: int, after: int, *, has_others: bool
-) -> ResizeError:
+) -> NoReturn:
+    """Raise ResizeError for a length that the model already accepts."""
     reason = f"its positions are {location.scheme}"
     if location.scheme == NONE:
         reason = "it has no positions"
     message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
+    settings = tuple[RopeLayers, ...]()
+    if location.table.rope is not None:
+        settings = read_rope(location)
     if has_others:
-        return ResizeError(message, f"Resize other parts than {location.part} with --part.")
-    settings = read_rope(location) if location.table.rope else ()
-    if any(has_switch_lists(layers.parameters) for layers in settings):
+        hint = f"Resize other parts than {location.part} with --part."
+    elif any(has_switch_lists(layers.parameters) for layers in settings):
         hint = f"If it was resized by --method {SWITCH}, resize its base to {after}."
-        return ResizeError(message, hint)
-    if any(layers.parameters[TYPE] != "default" for layers in settings):
-        return ResizeError(
-            message,
+    elif any(layers.parameters[TYPE] != "default" for layers in settings):
+        hint = (
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
-            "inputs too.",
+            "inputs too."
         )
-    if is_gguf(location.file):
-        return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
-    return ResizeError(
-        message,
-        f'To truncate texts at {after} tokens, set "model_max_length": {after} in '
-        "tokenizer_config.json.",
-    )
+    elif is_gguf(location.file):
+        hint = f"To use less memory in llama.cpp, pass it -c {after}."
+    else:
+        limit = f'"model_max_length": {after}'
+        hint = f"To truncate texts at {after} tokens, set {limit} in tokenizer_config.json."
+    raise ResizeError(message, hint)
 
 
 def _plan_layers(

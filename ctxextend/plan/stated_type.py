@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES, is_known
+from ctxextend.notes import NOTE, SOURCE, Note
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.own_code import code_error, own_class
+from ctxextend.plan.own_code import own_class, refuse_code
 from ctxextend.settings import CheckpointRef
 
 
@@ -23,40 +23,34 @@ def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
 
 def with_type_note(model: OpenedModel) -> OpenedModel:
     """Return a model with a note on how an output is loaded, if the user named its type."""
-    note = _describe_type(model)
-    return model if note is None else model.with_note(note)
-
-
-def _describe_type(model: OpenedModel) -> str | None:
-    """Say which type an output states, and what loads it.
-
-    None if the user named no type, or the output states the named one.
-    """
     checkpoint = model.checkpoint
     named = model.ref.model_type
     stated = checkpoint.config.get("model_type")
+    has_code = own_class(checkpoint.config) is not None
     # The twin of a conversion has another type than its source.
     if stated is None or named != model.architecture.family.model_type:
-        return None
+        return model
+    if stated == named and not has_code:
+        return model
     file = checkpoint.config_file
-    if own_class(checkpoint.config):
-        if stated == named:
-            return (
-                f"Planned for transformers' own {named} class: load the output without "
-                "trust_remote_code=True."
-            )
-        return (
+    if stated == named:
+        note = (
+            f"Planned for transformers' own {named} class: load the output without "
+            "trust_remote_code=True."
+        )
+    elif has_code:
+        note = (
             f"{file} keeps model_type {stated} and auto_map: its own code loads the output. To "
             f"load it as {named}, set model_type to {named} there and remove auto_map."
         )
-    if stated == named:
-        return None
-    if rewrites_model_type(checkpoint, model.ref):
-        return f"The output's {file} has model_type {named} instead of {stated}."
-    return (
-        f"{file} keeps model_type {stated}: transformers loads the output as {stated}. If the "
-        f"weights are those of {named}, set it to {named}."
-    )
+    elif rewrites_model_type(checkpoint, model.ref):
+        note = f"The output's {file} has model_type {named} instead of {stated}."
+    else:
+        note = (
+            f"{file} keeps model_type {stated}: transformers loads the output as {stated}. If the "
+            f"weights are those of {named}, set it to {named}."
+        )
+    return model.with_note(Note(SOURCE, NOTE, note))
 
 
 def check_own_code(model: OpenedModel) -> None:
@@ -65,12 +59,11 @@ def check_own_code(model: OpenedModel) -> None:
     Raises:
         UnsupportedModelError: They are, and the user named no model type.
     """
-    checkpoint = model.checkpoint
-    is_stored = all(table.name in checkpoint.weights.entries for table in model.tables)
-    if own_class(checkpoint.config) is None or model.ref.model_type is not None or is_stored:
+    if not _has_unnamed_code(model):
         return
+    checkpoint = model.checkpoint
     stated = checkpoint.config.get("model_type")
-    raise code_error(
+    refuse_code(
         checkpoint.config,
         checkpoint.config_file,
         names=checkpoint.weights.entries,
@@ -78,13 +71,19 @@ def check_own_code(model: OpenedModel) -> None:
     )
 
 
+def _has_unnamed_code(model: OpenedModel) -> bool:
+    """Whether positions are not in the weights, of own code whose type the user did not name."""
+    checkpoint = model.checkpoint
+    if own_class(checkpoint.config) is None or model.ref.model_type is not None:
+        return False
+    return any(table.name not in checkpoint.weights.entries for table in model.tables)
+
+
 def resizable_ref(model: OpenedModel) -> CheckpointRef:
     """Return the reference with which `resize` accepts a model.
 
     For a model with own code, it names the model type.
     """
-    try:
-        check_own_code(model)
-    except UnsupportedModelError:
+    if _has_unnamed_code(model):
         return replace(model.ref, model_type=model.architecture.family.model_type)
     return model.ref

@@ -1,7 +1,7 @@
 """Check that a config states the rows and the width of a position table."""
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation, whole_number
@@ -34,9 +34,26 @@ def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
     Raises:
         CheckpointError: It does not.
     """
-    if has_config:
-        _check_stated_rows(table)
     location = table.location
+    if has_config:
+        key = location.effective_key
+        value = location.value(key)
+        expected = location.rows(value)
+        if table.rows != expected:
+            default = ""
+            if location.stated(key) is None:
+                default = " (transformers' default, because the key is missing)"
+            path = ".".join((*location.path, key))
+            message = (
+                f"{location.file}: {path} is {reprlib.repr(value)}{default}, so {table.name} "
+                f"should have {reprlib.repr(expected)} rows, but has {table.rows}."
+            )
+            hint = (
+                f"Correct {location.file} (see ctxextend inspect MODEL --check), resize with "
+                "--fix-limits, which takes the length of the table, or download config and weights "
+                "again."
+            )
+            raise CheckpointError(message, hint)
     if location.positions(table.rows) >= 1:
         return
     after = ""
@@ -48,33 +65,6 @@ def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
     )
     reserved = location.table.reserved.config_key or "the number of reserved rows"
     raise CheckpointError(message, f"Check {reserved} and {location.config_key}.")
-
-
-def _check_stated_rows(table: FoundTable) -> None:
-    """Check that a table has the number of rows that its config states.
-
-    Raises:
-        CheckpointError: It does not.
-    """
-    location = table.location
-    key = location.effective_key
-    value = location.value(key)
-    expected = location.rows(value)
-    if table.rows == expected:
-        return
-    default = ""
-    if location.stated(key) is None:
-        default = " (transformers' default, because the key is missing)"
-    path = ".".join((*location.path, key))
-    message = (
-        f"{location.file}: {path} is {reprlib.repr(value)}{default}, so {table.name} should have "
-        f"{reprlib.repr(expected)} rows, but has {table.rows}."
-    )
-    hint = (
-        f"Correct {location.file} (see ctxextend inspect MODEL --check), resize with --fix-limits, "
-        "which takes the length of the table, or download config and weights again."
-    )
-    raise CheckpointError(message, hint)
 
 
 def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | None:
@@ -96,35 +86,21 @@ def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | Non
     if is_named_by_user or (family.model_type, location.table.part) in OTHER_WIDTH_PARTS:
         return None
     own = OWN_WIDTH_KEYS.get(family.model_type)
-    if own is not None:
-        return next(_stated_widths(location, own), None)
-    found = list(_stated_widths(location, WIDTH_KEYS))
-    for key, value in found:
-        if value == columns:
-            return key, value
-    return found[0] if found else None
-
-
-def _stated_widths(location: TableLocation, keys: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """Yield those of the keys, with dots, that the config states as a number, and its value."""
     prefix = location.table.config_key.rpartition(".")[0]
-    for key in keys:
+    widths = list[tuple[str, int]]()
+    for key in own or WIDTH_KEYS:
         if prefix:
             key = f"{prefix}.{key}"
         value = whole_number(location.stated(key))
         if value is not None:
-            yield ".".join((*location.path, key)), value
-
-
-def width_fault(location: TableLocation, columns: int, name: str) -> str:
-    """Describe a config that states another width than a stored table has; empty if none does."""
-    stated = stated_width(location, columns)
-    if stated is None:
-        return ""
-    key, value = stated
-    if value == columns:
-        return ""
-    return f"{location.file}: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
+            widths.append((".".join((*location.path, key)), value))
+    if own == () or not widths:
+        return None
+    if own is None:
+        for key, value in widths:
+            if value == columns:
+                return key, value
+    return widths[0]
 
 
 def check_width(location: TableLocation, columns: int, name: str) -> None:
@@ -133,11 +109,16 @@ def check_width(location: TableLocation, columns: int, name: str) -> None:
     Raises:
         CheckpointError: It does.
     """
-    fault = width_fault(location, columns, name)
-    if not fault:
+    stated = stated_width(location, columns)
+    if stated is None:
         return
-    hint = (
-        "Correct config.json, or download config and weights again: transformers cannot load them "
-        "together."
-    )
-    raise CheckpointError(fault, hint)
+    key, value = stated
+    if value != columns:
+        message = (
+            f"{location.file}: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
+        )
+        hint = (
+            "Correct config.json, or download config and weights again: transformers cannot load "
+            "them together."
+        )
+        raise CheckpointError(message, hint)

@@ -1,10 +1,15 @@
 """Match the position tables of an architecture to the names of a model's tensors."""
 
 from collections.abc import Collection
+from typing import NoReturn
 
-from ctxextend.errors import CheckpointError, CtxextendError
+from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.families.schema import SinusoidalTable
+
+CHECK_TYPE = (
+    "Check that the weights match model_type in config.json, or the one passed with --model-type."
+)
 
 
 def match_names(
@@ -36,21 +41,6 @@ def match_names(
     return matches
 
 
-def find_names(
-    architecture: Architecture, names: Collection[str], where: str
-) -> list[tuple[TableLocation, str]]:
-    """Return the positions of a model, and their names among its tensors, in registry order.
-
-    Raises:
-        CheckpointError: There are none, or two tensors may be the same table.
-        UnsupportedModelError: The architecture has none.
-    """
-    matches = match_names(architecture, names, where)
-    if not matches:
-        raise no_table_error(architecture, where)
-    return matches
-
-
 def _names_of(location: TableLocation, names: Collection[str], *, is_only: bool) -> list[str]:
     """Return the names that one table has; `is_only`: whether the model has no other tables."""
     if not location.table.has_rows:
@@ -78,20 +68,29 @@ def _computed_names(
     return []
 
 
-def no_table_error(architecture: Architecture, where: str) -> CtxextendError:
-    """Return the error for a model whose tensors contain none of its position tables."""
+def refuse_without_table(
+    architecture: Architecture, where: str, cause: str = "", hint: str = CHECK_TYPE
+) -> NoReturn:
+    """Refuse a model whose tensors contain none of its position tables.
+
+    Args:
+        architecture: That of the model.
+        where: The model.
+        cause: A sentence on the likely cause.
+        hint: What to do.
+
+    Raises:
+        CheckpointError: The tables are missing.
+        UnsupportedModelError: A part of the model has none.
+    """
     if architecture.unsupported:
-        return architecture.unsupported_error()
+        architecture.refuse()
     expected = " or ".join(expected_names(architecture))
     message = (
         f"{where}: no position table found; in a {architecture.family.model_type} model it is "
-        f"{expected}."
+        f"{expected}. {cause}"
     )
-    return CheckpointError(
-        message,
-        "Check that the weights match model_type in config.json, or the one passed with "
-        "--model-type.",
-    )
+    raise CheckpointError(message.rstrip(), hint)
 
 
 def expected_names(architecture: Architecture) -> list[str]:

@@ -1,8 +1,8 @@
 """What a resize changes in one position table, or in positions without a table of rows."""
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import ClassVar, NamedTuple
+from enum import IntEnum, auto
+from typing import NamedTuple
 
 from ctxextend.families.lengths import PositionLengths
 from ctxextend.families.lookup import TableLocation
@@ -14,8 +14,8 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import TRAINED, Parameters
 
 
-class ShortInputs(Enum):
-    """What new rotary settings give inputs up to the old length."""
+class ShortInputs(IntEnum):
+    """What new rotary settings give inputs up to the old length, the least change first."""
 
     IDENTICAL = auto()  # the angles and the attention of the old ones, bit for bit
     ROUNDED = auto()  # the same within float32 rounding
@@ -36,7 +36,7 @@ class RopePlan(NamedTuple):
     long_inputs_as: Parameters | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TablePlan:
     """The planned change to one position table, or to positions without a table of rows."""
 
@@ -53,6 +53,10 @@ class TablePlan:
     hidden_size: int  # columns
     dtype: str  # in safetensors' spelling; empty if transformers computes the rows
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
+    # Whether it is a table of rows, stored or computed.
+    has_rows: bool = field(metadata=not_in_json)
+    # Whether the checkpoint contains its rows; otherwise transformers computes them.
+    is_stored: bool = field(metadata=not_in_json)
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # of rotary settings
     # The dialects that state the rotary settings of the output, each completely:
     # ``rope_parameters``, which transformers 5 reads, and ``rope_scaling``, which others read.
@@ -66,23 +70,7 @@ class TablePlan:
     choice: MethodChoice | None = field(default=None, metadata=not_in_json)
     # Rows that no training has changed; None if its limits do not rise.
     untrained: UntrainedRows | None = field(default=None, metadata=not_in_json)
-
-    json_properties: ClassVar = ("scheme",)
-
-    @property
-    def scheme(self) -> str:
-        """The position scheme: learned, sinusoidal, rotary, ALiBi, relative or none."""
-        return self.location.scheme
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the checkpoint contains its rows; otherwise transformers computes them."""
-        return bool(self.dtype)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether it is a table of rows, stored or computed."""
-        return self.location.table.has_rows
+    scheme: str  # learned, sinusoidal, rotary, ALiBi, relative or none
 
     @property
     def is_changed(self) -> bool:
@@ -131,12 +119,6 @@ def scales(table: TablePlan) -> bool:
 def switches(table: TablePlan) -> bool:
     """Whether only inputs beyond the old length get other frequencies, by a separate list."""
     return any(plan.long_inputs_as is not None for plan in table.rope)
-
-
-def rounds_short_inputs(table: TablePlan) -> bool:
-    """Whether frequencies of short inputs change by rounding, and no more than that."""
-    found = {plan.short_inputs for plan in table.rope}
-    return ShortInputs.ROUNDED in found and ShortInputs.CHANGED not in found
 
 
 def same_up_to(table: TablePlan) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lookup import positive_numbers
@@ -70,11 +69,12 @@ def plan_tables(
         else:
             options = replace(settings, method=recorded.get(plan.name, settings.method))
             plan = plan_without_rows(plan, options, has_others=len(selected) > 1)
-        plans.append(replace(plan, keeps_padding=_keeps_padding(plan, settings)))
+        if plan.location.family.padding_effect and not settings.fix_limits:
+            plan = replace(plan, keeps_padding=plan.rows_after > plan.rows_before)
+        plans.append(plan)
     _check_directions(plans, settings)
     for plan in plans:
         if plan.has_rows:  # `plan_without_rows` has checked the others
-            _check_flags(settings, plan)
             _check_method(settings, plan)
             _check_multiple(plan)
     return tuple(plans)
@@ -101,14 +101,10 @@ def plan_length(table: FoundTable, tables: Sequence[FoundTable], settings: Resiz
         hidden_size=table.hidden_size,
         dtype=table.dtype,
         location=location,
+        has_rows=location.table.has_rows,
+        is_stored=bool(table.dtype),
+        scheme=location.scheme,
     )
-
-
-def _keeps_padding(plan: TablePlan, settings: Resize) -> bool:
-    """Whether the tokenizer keeps the old limits of a table; see `TablePlan`."""
-    if settings.fix_limits or plan.rows_after <= plan.rows_before:
-        return False
-    return bool(plan.location.family.padding_effect)
 
 
 def _check_shared_keys(
@@ -146,9 +142,10 @@ def _check_directions(plans: Sequence[TablePlan], settings: Resize) -> None:
     )
 
 
-def _check_flags(settings: Resize, plan: TablePlan) -> None:
-    """Raise ResizeError if settings are given that do not apply to a table of rows."""
-    if settings.choice.facts.scheme:  # a rotary method
+def _check_method(settings: Resize, plan: TablePlan) -> None:
+    """Raise ResizeError if the method or its flags do not apply to a table of rows."""
+    choice = settings.choice
+    if choice.facts.scheme:  # a rotary method
         message = (
             f"--method {settings.method} does not apply to {plan.name}, whose positions are "
             f"{plan.scheme}."
@@ -164,15 +161,10 @@ def _check_flags(settings: Resize, plan: TablePlan) -> None:
             f"positions: the first {after} are kept."
         )
         raise ResizeError(message, f"Remove {flags}.")
-
-
-def _check_method(settings: Resize, plan: TablePlan) -> None:
-    """Raise ResizeError if the method cannot create the new rows of a table."""
-    if plan.max_len_after <= plan.max_len_before:
+    if after <= before:
         return
-    choice = settings.choice
     if plan.is_stored:
-        check_source_rows(plan.max_len_before, plan.max_len_after, choice)
+        check_source_rows(before, after, choice)
         return
     values = set(choice.settings.values())
     is_formula = choice.name == FORMULA and values <= {None, plan.location.layout}
@@ -181,19 +173,23 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
             f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids.",
             "Remove --method: the length in config.json is all that changes.",
         )
-    formula = default_choice(FORMULA).keeping(choice.keep_first)
-    check_source_rows(plan.max_len_before, plan.max_len_after, formula)
+    check_source_rows(before, after, default_choice(FORMULA).keeping(choice.keep_first))
 
 
 def _check_multiple(plan: TablePlan) -> None:
     """Raise ResizeError unless the new length is a multiple of what inputs are padded to."""
-    table = plan.location.table
-    if not isinstance(table, LearnedTable) or table.multiple_of is None:
+    location = plan.location
+    table = location.table
+    if not plan.is_changed or not isinstance(table, LearnedTable) or table.multiple_of is None:
         return
-    if not plan.is_changed or _is_lifted(plan, table):
+    lifts = table.multiple_unless
+    if lifts is not None and lifts.holds(location.stated(lifts.key)):
         return
     key = table.multiple_of
-    step = max(positive_numbers(_stated_or_default(plan, key)), default=1)
+    stated = location.stated(key)
+    if stated is None:
+        stated = location.family.defaults.get(key)
+    step = max(positive_numbers(stated), default=1)
     after = plan.max_len_after
     below = after // step * step
     if after == below:
@@ -205,17 +201,3 @@ def _check_multiple(plan: TablePlan) -> None:
     )
     allowed = f"{below} or {above}" if below else str(above)
     raise ResizeError(message, f"Use --to {allowed}.")
-
-
-def _is_lifted(plan: TablePlan, table: LearnedTable) -> bool:
-    """Whether a config value lifts the requirement of a multiple."""
-    condition = table.multiple_unless
-    if condition is None:
-        return False
-    return condition.holds(plan.location.stated(condition.key))
-
-
-def _stated_or_default(plan: TablePlan, key: str) -> Any:
-    """Return a value of the config, or transformers' default."""
-    stated = plan.location.stated(key)
-    return plan.location.family.defaults.get(key) if stated is None else stated

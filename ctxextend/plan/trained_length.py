@@ -1,6 +1,7 @@
 """Collect what other files of a folder say about its lengths if the rotary settings do not tell."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -33,7 +34,11 @@ def with_trained_length(
         return state_trained_length(architecture, trained_length)
     locations = list[TableLocation]()
     for location in architecture.locations:
-        if _is_open(location):
+        is_open = False
+        if location.table.rope is not None:
+            with suppress(CheckpointError):  # reported when the settings are used
+                is_open = bool(position_lengths(location).question)
+        if is_open:
             location = replace(location, seen_lengths=tuple(_seen_lengths(location, checkpoint)))
         locations.append(location)
     return architecture._replace(locations=tuple(locations))
@@ -117,16 +122,6 @@ def lower_stated_length(location: TableLocation, checkpoint: Checkpoint, length:
             if limit.tokens is not None and may_state_trained_length(limit.file):
                 stated.append(limit.tokens)
     return max((value for value in stated if value < length), default=None)
-
-
-def _is_open(location: TableLocation) -> bool:
-    """Whether rotary settings leave open which length the config key states."""
-    if location.table.rope is None:
-        return False
-    try:
-        return bool(position_lengths(location).question)
-    except CheckpointError:  # reported when the settings are used
-        return False
 
 
 def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[int]:

@@ -1,7 +1,9 @@
-"""The errors for weights without a known table, and for models of an unknown type."""
+"""Refuse weights without a known table, and models of an unknown type."""
+
+from typing import NoReturn
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
+from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.known_types import describe_unknown
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.unsupported import FAMILIES_HINT
@@ -9,14 +11,14 @@ from ctxextend.plan.named_table import table_flags
 from ctxextend.plan.own_code import (
     ANGLE_BUFFERS,
     advise_code,
-    code_error,
     describe_code,
     list_keys,
     named_scheme,
     own_class,
+    refuse_code,
     stated_positions,
 )
-from ctxextend.plan.table_names import expected_names, no_table_error
+from ctxextend.plan.table_names import CHECK_TYPE, expected_names, refuse_without_table
 from ctxextend.plan.usable_types import known_parts
 
 # Parts of names in models with adapters that are not merged.
@@ -26,61 +28,49 @@ SAME_SETTINGS = (
 )
 
 
-def missing_table_error(checkpoint: Checkpoint, architecture: Architecture) -> CtxextendError:
-    """Return the error for weights without a position table of their model type."""
+def refuse_missing_table(checkpoint: Checkpoint, architecture: Architecture) -> NoReturn:
+    """Refuse weights without a position table of their model type, with the likely cause.
+
+    Raises:
+        CheckpointError: transformers' class has a table.
+        UnsupportedModelError: It has none, or the folder has its own code.
+    """
+    names = checkpoint.weights.entries
+    expected = expected_names(architecture)
     if own_class(checkpoint.config) is not None:
-        return _own_code_error(checkpoint, architecture)
-    error = no_table_error(architecture, str(checkpoint.root))
-    if isinstance(error, UnsupportedModelError):
-        return error
-    return _with_cause(error, checkpoint, architecture)
+        found = ""
+        if not architecture.unsupported:
+            found = (
+                "The weights have no position table, which in transformers' "
+                f"{architecture.family.model_type} models is {' or '.join(expected)}."
+            )
+        refuse_code(checkpoint.config, checkpoint.config_file, names=names, found=found)
 
-
-def _own_code_error(checkpoint: Checkpoint, architecture: Architecture) -> UnsupportedModelError:
-    """Return the error for weights of a folder's own code without the table of their type."""
-    found = ""
-    if not architecture.unsupported:
-        expected = " or ".join(expected_names(architecture))
-        found = (
-            "The weights have no position table, which in transformers' "
-            f"{architecture.family.model_type} models is {expected}."
-        )
-    return code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.entries, found=found
-    )
-
-
-def _with_cause(
-    error: CtxextendError, checkpoint: Checkpoint, architecture: Architecture
-) -> CtxextendError:
-    """Return an error for a missing table with its likely cause, if any."""
-    message = error.message
-    if any(part in name for part in PEFT for name in checkpoint.weights.entries):
+    cause = ""
+    hint = CHECK_TYPE
+    endings = tuple(f".{name}" for name in expected)
+    wrapped = [name for name in names if name.endswith(endings)]
+    stated = stated_positions(checkpoint.config)
+    if any(part in name for part in PEFT for name in names):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."
         )
-        return CheckpointError(message, hint)
-    endings = tuple(f".{name}" for name in expected_names(architecture))
-    for name in checkpoint.weights.entries:
-        if name.endswith(endings):
-            return CheckpointError(
-                f"{message} It has {name}, which transformers does not load.",
-                "Save only the model's tensors: torch.save(model.state_dict(), NAME).",
-            )
-    stated = stated_positions(checkpoint.config)
-    if stated:
-        message += (
-            f" The config states {list_keys(stated)}, which transformers' class may not read."
-        )
-        return CheckpointError(message, error.hint)
-    return error
+    elif wrapped:
+        cause = f"It has {wrapped[0]}, which transformers does not load."
+        hint = "Save only the model's tensors: torch.save(model.state_dict(), NAME)."
+    elif stated:
+        cause = f"The config states {list_keys(stated)}, which transformers' class may not read."
+    refuse_without_table(architecture, str(checkpoint.root), cause, hint)
 
 
-def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelError:
-    """Return the error for an unknown model type.
+def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
+    """Refuse an unknown model type.
 
-    Its hint has the flags of the tensors that may be the position table, if it has one.
+    The hint has the flags of the tensors that may be the position table, if it has one.
+
+    Raises:
+        UnsupportedModelError: Always.
     """
     config = checkpoint.config
     message = describe_unknown(model_type)
@@ -103,4 +93,4 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     if tables:
         hints.append(tables)
     hints += [SAME_SETTINGS, FAMILIES_HINT]
-    return UnsupportedModelError(message, " ".join(hints))
+    raise UnsupportedModelError(message, " ".join(hints))

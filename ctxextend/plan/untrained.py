@@ -1,8 +1,7 @@
 """Rows of a position table that look randomly initialised, and how to say so."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +28,15 @@ def untrained_rows(
         location: The table.
         rows: Its rows without reserved ones, shape (positions, hidden_size).
     """
-    own = nested(checkpoint.config, location.path)
-    stds = (*_stated_stds(own), *_stated_stds(checkpoint.config), *DEFAULT_STDS)
-    return find_untrained_rows(rows, tuple(dict.fromkeys(stds)))
-
-
-def _stated_stds(config: Any) -> Iterator[float]:
-    """Yield the standard deviations of weight initialisation that a config states."""
-    if not isinstance(config, Mapping):
-        return
-    for key in INITIALIZER_KEYS:
-        value = config.get(key)
-        if isinstance(value, int | float) and 0 < value < MAX_STD:
-            yield float(value)
+    stds = list[float]()
+    for config in (nested(checkpoint.config, location.path), checkpoint.config):
+        if not isinstance(config, Mapping):
+            continue
+        for key in INITIALIZER_KEYS:
+            value = config.get(key)
+            if isinstance(value, int | float) and 0 < value < MAX_STD:
+                stds.append(float(value))
+    return find_untrained_rows(rows, tuple(dict.fromkeys((*stds, *DEFAULT_STDS))))
 
 
 def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
@@ -55,23 +50,11 @@ def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class UntrainedRows:
+class UntrainedRows(NamedTuple):
     """The rows of a table that no training has changed, by position."""
 
     random: Mapping[int, float]  # those that look randomly initialised; see `untrained_rows`
     zero: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return len(self.random) + len(self.zero)
-
-    def describe(self) -> Iterator[str]:
-        """Yield what is wrong with them, in the words of `inspect`."""
-        if self.zero:
-            yield f"zero rows: {describe_rows(self.zero)}"
-        yield from describe_untrained(self.random)
 
 
 def find_untrained(

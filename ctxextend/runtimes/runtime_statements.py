@@ -1,7 +1,5 @@
 """What runtimes do with a folder, by the rules."""
 
-from collections.abc import Sequence
-
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
@@ -27,65 +25,42 @@ def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
     """Return what each runtime that has a rule for a folder does with it, in a fixed order."""
     statements = list[RuntimeStatement]()
     for runtime in RUNTIMES:
-        rule = find_rule(runtime, facts)
-        if rule is not None:
-            statements.append(_statement(runtime, rule, facts))
+        for rule in RULES:
+            is_same_type = not rule.model_types or facts.model_type in rule.model_types
+            if rule.runtime == runtime.key and is_same_type and facts.positions in rule.positions:
+                statements.append(_statement(runtime, rule, facts))
+                break
     return tuple(statements)
-
-
-def find_rule(runtime: Runtime, facts: FolderFacts) -> Rule | None:
-    """Return the rule of a runtime for a folder; None if it has none."""
-    for rule in RULES:
-        is_same_type = not rule.model_types or facts.model_type in rule.model_types
-        if rule.runtime == runtime.key and is_same_type and facts.positions in rule.positions:
-            return rule
-    return None
-
-
-def _reads_dialect(dialects: Sequence[str], facts: FolderFacts) -> bool:
-    """Whether a runtime reads any of the keys that state a folder's rotary settings."""
-    if facts.positions in WITHOUT_SETTINGS:
-        return True
-    return not set(dialects).isdisjoint(facts.dialects)
 
 
 def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeStatement:
     """Return what a rule says about a folder."""
-    if rule.without_prefix and facts.table_name.startswith(rule.without_prefix):
-        reason = f"it expects tensor names without {rule.without_prefix[:-1]}"
-        rule = rule._replace(effect=Effect.REFUSES, reason=reason)
-    length = _length(rule, facts)
     dialects = rule.dialects or runtime.dialects
-    if not _reads_dialect(dialects, facts):
-        read = " or ".join(dialects)
-        return RuntimeStatement(
-            runtime=runtime,
-            outcome=RuntimeOutcome.IGNORES,
-            length=length,
-            option="",
-            reason=f"it reads {read}, not {' or '.join(facts.dialects)}",
-            evidence=rule.evidence,
-        )
-    if rule.effect is Effect.REFUSES:
-        return RuntimeStatement(
-            runtime=runtime,
-            outcome=RuntimeOutcome.REFUSES,
-            length=None,
-            option="",
-            reason=rule.reason,
-            evidence=rule.evidence,
-        )
-    if rule.effect is Effect.APPLIES and _takes_default_betas(runtime, facts):
+    has_settings = facts.positions not in WITHOUT_SETTINGS
+    reads_none = has_settings and set(dialects).isdisjoint(facts.dialects)
+    takes_default_betas = bool(runtime.beta_option) and facts.betas is not None
+    if reads_none:
+        reason = f"it reads {' or '.join(dialects)}, not {' or '.join(facts.dialects)}"
+        rule = rule._replace(effect=Effect.IGNORES, option="", reason=reason)
+    elif rule.without_prefix and facts.table_name.startswith(rule.without_prefix):
+        reason = f"it expects tensor names without {rule.without_prefix[:-1]}"
+        rule = rule._replace(effect=Effect.REFUSES, option="", reason=reason)
+    elif rule.effect is Effect.APPLIES and takes_default_betas:
         reason = "it takes beta_fast 32 and beta_slow 1"
         rule = rule._replace(effect=Effect.DIFFERS, reason=reason, option=runtime.beta_option)
-    elif rule.option and _takes_default_betas(runtime, facts):
+    elif rule.option and takes_default_betas:
         rule = rule._replace(option=f"{rule.option} {runtime.beta_option}")
+
+    length: int | None = _length(rule, facts)
+    if rule.effect is Effect.REFUSES:
+        length = None
     if rule.effect is not Effect.APPLIES:
         outcome = RuntimeOutcome(rule.effect)
     elif length == facts.max_len:
         outcome = RuntimeOutcome.SERVES
     else:
         outcome = RuntimeOutcome.DERIVES
+    reads_settings = not reads_none and length is not None
     return RuntimeStatement(
         runtime=runtime,
         outcome=outcome,
@@ -93,12 +68,12 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         option=_options(runtime, rule, facts, length),
         reason=rule.reason,
         evidence=rule.evidence,
-        ignores_attention_factor=_ignores_attention_factor(runtime, rule, facts),
-        ignores_short_list=rule.ignores_short_list,
+        ignores_attention_factor=reads_settings and _takes_other_factor(runtime, rule, facts),
+        ignores_short_list=reads_settings and rule.ignores_short_list,
     )
 
 
-def _ignores_attention_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) -> bool:
+def _takes_other_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) -> bool:
     """Whether a runtime multiplies by another attention factor than the folder states."""
     if facts.attention_factor is None:
         return False
@@ -107,18 +82,22 @@ def _ignores_attention_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) 
     return rule.ignores_attention_factor or runtime.ignores_attention_factor
 
 
-def _takes_default_betas(runtime: Runtime, facts: FolderFacts) -> bool:
-    """Whether a runtime gives yarn settings other betas than the folder states."""
-    return bool(runtime.beta_option) and facts.betas is not None
-
-
-def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int) -> str:
+def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int | None) -> str:
     """Return what makes a folder right in a runtime at the requested length; else nothing."""
     if rule.effect is not Effect.APPLIES and not rule.option:
         return ""
     options = list[str]()
     if rule.option:
-        options.append(rule.option.format(**_option_values(facts)))
+        beta_fast, beta_slow = facts.betas or (0, 0)
+        values = {
+            "max_len": str(facts.max_len),
+            "first_trained": str(facts.first_trained),
+            "factor": f"{facts.factor:.15g}",
+            "theta": f"{facts.theta or 0:.15g}",
+            "beta_fast": f"{beta_fast:.15g}",
+            "beta_slow": f"{beta_slow:.15g}",
+        }
+        options.append(rule.option.format(**values))
     if length != facts.max_len and runtime.length_option:
         options.append(runtime.length_option.format(max_len=facts.max_len))
     return " ".join(options)
@@ -139,17 +118,3 @@ def _length(rule: Rule, facts: FolderFacts) -> int:
             return facts.stated if facts.trained_key is None else facts.trained_key
         case Length.TOKENIZER:
             return facts.max_len if facts.has_tokenizer_length else facts.stated
-
-
-def _option_values(facts: FolderFacts) -> dict[str, str]:
-    """Return the values that an option of a rule can name, by name."""
-    values = {
-        "max_len": str(facts.max_len),
-        "first_trained": str(facts.first_trained),
-        "factor": f"{facts.factor:.15g}",
-        "theta": f"{facts.theta or 0:.15g}",
-    }
-    if facts.betas is not None:
-        beta_fast, beta_slow = facts.betas
-        values |= {"beta_fast": f"{beta_fast:.15g}", "beta_slow": f"{beta_slow:.15g}"}
-    return values

@@ -98,4 +98,4 @@ def find_runtime(key: str) -> Runtime:
         if runtime.key == key:
             return runtime
     hint = did_you_mean(key, RUNTIME_KEYS) or f"Use one of {', '.join(RUNTIME_KEYS)}."
-    raise ResizeError(f"Unknown runtime {key!r}.", hint)
+    raise ResizeError(f"Unknown engine {key!r}.", hint)

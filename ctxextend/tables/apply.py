@@ -1,6 +1,5 @@
 """Resize a stored position table in its dtype, with a method that was chosen for it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,17 +43,32 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
         ResizeError: The method cannot extend this table.
     """
     learned = len(table)
-    if rows <= learned:
+    if rows > learned:
+        choice = limit_kept_first(choice or default_choice(), learned)
+        check_source_rows(learned, rows, choice)
+        choice = choose_method(table, rows, choice)
+    return resize_with_reserved(table, 0, rows, choice)
+
+
+def resize_with_reserved(
+    table: Table, reserved_rows: int, positions: int, choice: MethodChoice | None
+) -> Table:
+    """Resize a table with reserved rows, shape (reserved_rows + n, d), to (reserved_rows +
+    positions, d).
+
+    `choice` is that of `choose_method`; a table that does not become longer needs none.
+    """
+    rows = reserved_rows + positions
+    if rows <= len(table):
         return table[:rows].copy()
-    choice = limit_kept_first(choice or default_choice(), learned)
-    check_source_rows(learned, rows, choice)
-    choice = choose_method(table, rows, choice)
-    first = choice.first_source_row
-    kept = choice.kept_rows(learned)
+    assert choice is not None
+    learned = table[reserved_rows:]
+    first = reserved_rows + choice.first_source_row
+    kept = reserved_rows + choice.kept_rows(len(learned))
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
-        computed = _compute_rows(table, rows, choice)
+        computed = _compute_rows(learned, positions, choice)
         for start in range(kept, rows, BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, rows)
             block = computed[start - first : stop - first]
@@ -86,16 +100,6 @@ def _compute_rows(table: Table, rows: int, choice: MethodChoice) -> NDArray[Any]
     return computed
 
 
-def resize_with_reserved(
-    table: Table, reserved_rows: int, positions: int, choice: MethodChoice
-) -> Table:
-    """Resize a table with reserved rows, shape (reserved_rows + n, d), to (reserved_rows +
-    positions, d).
-    """
-    resized = resize_table(table[reserved_rows:], positions, choice)
-    return np.concatenate([table[:reserved_rows], resized]) if reserved_rows else resized
-
-
 def choose_method(
     table: Table, rows: int, choice: MethodChoice, layout: str = "", no_lm_reason: str = ""
 ) -> MethodChoice:
@@ -125,43 +129,44 @@ def choose_method(
         ResizeError: The method has no source rows, is `sinusoidal` for a table that already is, or
             `formula` for one that is not.
     """
-    if rows <= len(table) or not choice.depends_on_table:
+    learned = len(table)
+    if rows <= learned:
         return choice
-    choice = limit_kept_first(choice, len(table))
+    choice = limit_kept_first(choice, learned)
+    if not choice.depends_on_table:
+        return choice
     if choice.name == SINUSOIDAL:
-        _check_not_sinusoidal(table, layout)
+        formula = find_formula(table, layout)
+        if formula is not None:
+            message = f"the table already is sinusoidal, with layout {formula.layout}"
+            hint = "Remove --method to continue it by its formula."
+            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
         return choice
     if choice.name == FORMULA:
-        return _stated_formula(table, choice, layout)
+        formula = find_formula(table, choice.settings["layout"] or layout)
+        given = {key: value for key, value in choice.settings.items() if value is not None}
+        if formula is None or not given.items() <= formula._asdict().items():
+            message = f"--method {choice.text}: the table does not equal this formula."
+            raise ResizeError(message, CHOOSE_ANOTHER)
+        return _continued(choice, formula)
     if choice.name == DEFAULT_METHOD:
         formula = find_formula(table, layout)
         if formula is not None:
             return _continued(choice, formula)
-    return _chosen_from_rows(table, rows, choice, no_lm_reason)
 
-
-def _check_not_sinusoidal(table: Table, layout: str) -> None:
-    """Raise ResizeError if a table is sinusoidal."""
-    formula = find_formula(table, layout)
-    if formula is not None:
-        found = f"the table already is sinusoidal, with layout {formula.layout}"
-        hint = "Remove --method to continue it by its formula."
-        raise ResizeError(f"--method {SINUSOIDAL}: {found}.", hint)
-
-
-def _stated_formula(table: Table, choice: MethodChoice, layout: str) -> MethodChoice:
-    """Return the formula that a table equals; raise ResizeError if it is not the requested one."""
-    formula = find_formula(table, choice.settings["layout"] or layout)
-    if formula is None or not _is_requested(formula, choice.settings):
-        message = f"--method {choice.text}: the table does not equal this formula."
-        raise ResizeError(message, CHOOSE_ANOTHER)
-    return _continued(choice, formula)
-
-
-def _is_requested(formula: Formula, settings: Mapping[str, Any]) -> bool:
-    """Whether a formula has the values of all settings that are not None."""
-    found = formula._asdict()
-    return all(value is None or found[key] == value for key, value in settings.items())
+    # The learned rows decide
+    assert choice.facts.choose is not None
+    with np.errstate(invalid="ignore", over="ignore"):
+        chosen: MethodChoice = choice.facts.choose(
+            table.astype(np.float64), rows, choice, no_lm_reason
+        )
+    if chosen.keeps_learned_rows and chosen.keep_first == learned:
+        # As a request this is an error: no source is left, and all rows are kept anyway. Here the
+        # user did not know which method it would be, so that the method reads them all.
+        reason = f"{chosen.reason}; it keeps all {learned} already"
+        chosen = replace(chosen, keep_first=0, reason=reason)
+    check_source_rows(learned, rows, chosen)
+    return chosen
 
 
 def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
@@ -174,24 +179,6 @@ def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
         reason=f"its sinusoids continue (layout {formula.layout})",
     )
     return chosen.keeping(choice.keep_first)
-
-
-def _chosen_from_rows(
-    table: Table, rows: int, choice: MethodChoice, no_lm_reason: str
-) -> MethodChoice:
-    """Return the choice that a method makes by the learned rows; raise ResizeError if it fails."""
-    assert choice.facts.choose is not None
-    learned = len(table)
-    source = table.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        chosen: MethodChoice = choice.facts.choose(source, rows, choice, no_lm_reason)
-    if chosen.keeps_learned_rows and chosen.keep_first == learned:
-        # As a request this is an error: no source is left, and all rows are kept anyway. Here the
-        # user did not know which method it would be, so that the method reads them all.
-        reason = f"{chosen.reason}; it keeps all {learned} already"
-        chosen = replace(chosen, keep_first=0, reason=reason)
-    check_source_rows(learned, rows, chosen)
-    return chosen
 
 
 def deviation(table: Table, layout: str) -> str:

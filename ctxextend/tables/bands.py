@@ -7,9 +7,9 @@ every seam. `bands` interpolates the former, tiles the latter.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,30 +118,19 @@ def choose_bands(
         "high_gain": high_gain,
         "within": (split.head, split.stop),
     }
-    reason = ""
-    if _has_free_settings(given):
-        reason = _reason(split, gain, high_gain)
-    return replace(choice, settings=settings, reason=reason)
-
-
-def _has_free_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether settings of `bands` are unset that others do not determine."""
-    if settings["gain"] is None:
-        return True
-    if settings["sigma"] == 0:  # nothing is repeated
-        return False
-    return settings["sigma"] is None or settings["repeat"] is None
-
-
-def _reason(split: BandSplit, gain: float, high_gain: float | None) -> str:
-    """Say which settings were chosen."""
+    # With sigma 0 nothing is repeated, so that only the gain can be free.
+    is_repeat_free = given["sigma"] != 0 and None in (given["sigma"], given["repeat"])
+    if given["gain"] is not None and not is_repeat_free:
+        return replace(choice, settings=settings, reason="")
     gains = f"gain {gain:.3g}"
     if high_gain:
         gains += f", high-gain {high_gain:.3g}"
     if not split.sigma:
-        return f"bands, as interpolation with {gains}: the table has no high-frequency part"
-    start, stop = split.repeat
-    return f"bands with sigma {split.sigma:.3g}, repeat {start}:{stop}, {gains}"
+        reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
+    else:
+        start, stop = split.repeat
+        reason = f"bands with sigma {split.sigma:.3g}, repeat {start}:{stop}, {gains}"
+    return replace(choice, settings=settings, reason=reason)
 
 
 def choose_split(
@@ -169,13 +158,19 @@ def choose_split(
     """
     split = _typical_rows(table) if within is None else BandSplit(head=within[0], stop=within[1])
     source = table[split.head : split.stop]
-    if not _can_be_split(source):
+    if len(source) < MIN_ROWS or not np.isfinite(source).all():
         return split
-    split = split._replace(is_local=_is_local(source))
+    centred = (block - block.mean(axis=0) for block in _columns(source))
+    correlation = _autocorrelation(centred, len(source), LOCAL_SHARE)
+    is_local = bool((correlation < correlation[0] / 2).any())
+    split = split._replace(is_local=is_local)
     cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
     if not cutoff_sigma:
         return split
-    given = None if repeat is None else _clipped(repeat, split)
+    given = None
+    if repeat is not None:
+        first = min(max(repeat[0], split.head), split.stop - 1) - split.head
+        given = (first, max(min(repeat[1], split.stop) - split.head, first + 1))
     min_stop = max(min(keep, split.stop) - split.head, 0)
     best = _split_at(split, source, cutoff_sigma, min_stop, given)
     is_noise = best.noise_distance < MIN_NOISE_DISTANCE or best.high_share < MIN_HIGH_SHARE
@@ -186,13 +181,6 @@ def choose_split(
         if wider.match >= GOOD_MATCH and wider.sigma > best.sigma:
             return wider
     return best
-
-
-def _clipped(repeat: Range, split: BandSplit) -> Range:
-    """Return a range of the table's rows as one of the rows that are split."""
-    first, stop = repeat
-    first = min(max(first, split.head), split.stop - 1) - split.head
-    return first, max(min(stop, split.stop) - split.head, first + 1)
 
 
 def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> tuple[float, float]:
@@ -231,14 +219,16 @@ def extend_bands(
     table: Rows,
     rows: int,
     *,
-    keep: int,
-    sigma: float | None,
-    repeat: Range | None,
-    gain: float | None,
-    high_gain: float | None,
-    within: Range | None,
+    keep: int = 0,
+    sigma: float | None = None,
+    repeat: Range | None = None,
+    gain: float | None = None,
+    high_gain: float | None = None,
+    within: Range | None = None,
 ) -> Rows:
     """Extend a table, shape (n, d), to `rows` rows as the method `bands` does."""
+    if rows == len(table):
+        return table.copy()
     if within and sigma == 0 and gain is not None:
         # There is nothing to choose, and to measure a large table takes seconds.
         split = BandSplit(head=within[0], stop=within[1])
@@ -252,7 +242,8 @@ def extend_bands(
     assert high_gain is not None
     source = table[split.head : split.stop]
     low = smoothed(source, split.sigma) if split.sigma else source
-    mean = _finite_mean(low)
+    finite = low[np.isfinite(low).all(axis=1)]  # one other row would make the mean NaN
+    mean = finite.mean(axis=0) if len(finite) else np.zeros(low.shape[1])
     lower, upper, weight = _low_positions(split, rows, keep)
     result = np.empty((rows, table.shape[1]))
     first = max(split.head, keep)
@@ -269,14 +260,6 @@ def extend_bands(
         if split.sigma and high_gain != gain:
             result[block] += (high_gain - gain) * (values - lows)
     return result
-
-
-def _finite_mean(rows: Rows) -> Rows:
-    """Return the mean of the finite rows, so that one other row does not make it NaN."""
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.any():
-        return np.zeros(rows.shape[1])
-    return np.asarray(rows[finite].mean(axis=0))
 
 
 def _low_positions(split: BandSplit, rows: int, keep: int) -> tuple[Indices, Indices, Rows]:
@@ -352,17 +335,6 @@ def smoothed(rows: Rows, sigma: float) -> Rows:
     return result
 
 
-def _can_be_split(rows: Rows) -> bool:
-    return len(rows) >= MIN_ROWS and bool(np.isfinite(rows).all())
-
-
-def _is_local(rows: Rows) -> bool:
-    """Whether the autocorrelation falls by half within `LOCAL_SHARE` of the rows."""
-    centred = (block - block.mean(axis=0) for block in _columns(rows))
-    correlation = _autocorrelation(centred, len(rows), LOCAL_SHARE)
-    return bool((correlation < correlation[0] / 2).any())
-
-
 def _typical_rows(table: Rows) -> BandSplit:
     """Return a split that excludes outlier and untrained rows at both ends."""
     if len(table) < MIN_ROWS:
@@ -384,7 +356,13 @@ def _typical_rows(table: Rows) -> BandSplit:
 def _valley_sigma(rows: Rows) -> float:
     """Return the sigma whose cutoff starts the valley between low and high frequencies."""
     widest = min(MAX_SIGMA, MAX_SIGMA_SHARE * len(rows))
-    power = _power(_detrended(rows), len(rows))
+    power = np.zeros(1)
+    line = np.linspace(0, 1, len(rows))[:, None]
+    taper = np.hanning(len(rows) + 2)[1:-1, None]
+    for block in _columns(rows):  # minus the line between both ends, tapered
+        start = block[:SEAM].mean(axis=0)
+        end = block[-SEAM:].mean(axis=0)
+        power = power + _power((block - (1 - line) * start - line * end) * taper, len(rows))
     frequencies = np.fft.rfftfreq(len(rows))
     is_above = frequencies >= HALF_AMPLITUDE / widest
     is_below = frequencies <= HALF_AMPLITUDE / MIN_SIGMA
@@ -392,18 +370,8 @@ def _valley_sigma(rows: Rows) -> float:
     if not len(tried):  # too few rows for a frequency in this range
         return widest
     floor = max(VALLEY_FACTOR * power[tried].min(), VALLEY_SHARE * power.sum())
-    start = tried[power[tried] <= floor][0]
-    return float(HALF_AMPLITUDE / frequencies[start])
-
-
-def _detrended(rows: Rows) -> Iterator[Rows]:
-    """Yield blocks of columns minus the line between both ends, tapered."""
-    line = np.linspace(0, 1, len(rows))[:, None]
-    taper = np.hanning(len(rows) + 2)[1:-1, None]
-    for block in _columns(rows):
-        start = block[:SEAM].mean(axis=0)
-        end = block[-SEAM:].mean(axis=0)
-        yield (block - (1 - line) * start - line * end) * taper
+    valley = tried[power[tried] <= floor][0]
+    return float(HALF_AMPLITUDE / frequencies[valley])
 
 
 def _split_at(
@@ -422,36 +390,28 @@ def _split_at(
     np.subtract(rows, high, out=high)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
     share = float(np.einsum("td,td->", high, high)) / variance if variance > 0 else 0.0
+    count = len(high)
+    noise_distance = 0.0
+    if share > 0:
+        correlation = _autocorrelation(_columns(high), count, min(LAGS / count, 1 / 2))
+        expected = _noise_autocorrelation(min(sigma, float(count)), len(correlation))
+        noise_distance = float(np.square(correlation - expected).sum())
     if given is None:
         ranges = _best_ranges(high, min_stop)
-        (first, stop), match = max(ranges, key=lambda item: item[1], default=((0, len(high)), -1.0))
+        (first, stop), match = max(ranges, key=lambda item: item[1], default=((0, count), -1.0))
     else:
         first, stop = given
-        match = _match(high, given)
+        match = 0.0
+        length = stop - first
+        if length < count:  # else no rows follow it, so there is nothing to correlate
+            match = float(next(_matches(high, range(length, length + 1)))[first])
     return split._replace(
         sigma=sigma,
-        noise_distance=_noise_distance(high, sigma) if share > 0 else 0.0,
+        noise_distance=noise_distance,
         high_share=share,
         repeat=(first + split.head, stop + split.head),
         match=match,
     )
-
-
-def _noise_distance(high: Rows, sigma: float) -> float:
-    """Return the squared distance of an autocorrelation from that of high-pass filtered noise."""
-    count = len(high)
-    autocorrelation = _autocorrelation(_columns(high), count, min(LAGS / count, 1 / 2))
-    expected = _noise_autocorrelation(min(sigma, float(count)), len(autocorrelation))
-    return float(np.square(autocorrelation - expected).sum())
-
-
-def _match(high: Rows, repeat: Range) -> float:
-    """Return the correlation of the rows around both ends of a range."""
-    first, stop = repeat
-    length = stop - first
-    if length == len(high):  # no rows follow it, so there is nothing to correlate
-        return 0.0
-    return float(next(_matches(high, range(length, length + 1)))[first])
 
 
 def _columns(rows: Rows) -> Iterator[Rows]:
@@ -460,12 +420,9 @@ def _columns(rows: Rows) -> Iterator[Rows]:
         yield rows[:, start : start + BLOCK_COLUMNS]
 
 
-def _power(blocks: Iterable[Rows], length: int) -> Rows:
+def _power(rows: Rows, length: int) -> Rows:
     """Return the power spectrum of rows, zero-padded to a length and summed over all columns."""
-    power = np.zeros(1)
-    for block in blocks:
-        power = power + np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1)
-    return power
+    return np.asarray(np.square(np.abs(np.fft.rfft(rows, length, axis=0))).sum(axis=1))
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
@@ -474,7 +431,7 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
     power = np.zeros(count + 1)
     squares = np.zeros(count)
     for block in blocks:
-        power += _power([block], 2 * count)
+        power += _power(block, 2 * count)
         squares += np.einsum("td,td->t", block, block)
     products = np.fft.irfft(power)[lags]
     sums = np.concatenate([[0], np.cumsum(squares)])
@@ -518,9 +475,16 @@ def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
 
     Each has shape (n - length + 1,): item i uses the 16 rows around the boundary before row i.
     """
+    # Dot products of each row with the one `length` rows later, shape (lengths, n).
+    products = np.zeros((len(lengths), len(high)))
+    for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
+        block = high[start : start + BLOCK_ROWS]
+        dots = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
+        for row in range(len(block)):
+            values = dots[row, row : row + len(lengths)]
+            products[: len(values), start + row] = values
     window = np.hanning(2 * SEAM + 2)[1:-1]
     squares = np.einsum("td,td->t", high, high)
-    products = _products(high, lengths)
     for length in lengths:
         count = len(high) - length
         at_boundaries = slice(SEAM - 1, SEAM + count)
@@ -529,18 +493,3 @@ def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
         earlier = np.convolve(squares[:count], window)[at_boundaries]
         norms = np.sqrt(later * earlier)
         yield np.divide(paired, norms, out=np.zeros_like(paired), where=norms > 0)
-
-
-def _products(high: Rows, lengths: range) -> Rows:
-    """Return dot products of each row with the one `length` rows later, shape (lengths, n).
-
-    They are 0 past the last row.
-    """
-    products = np.zeros((len(lengths), len(high)))
-    for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
-        block = high[start : start + BLOCK_ROWS]
-        dots = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
-        for row in range(len(block)):
-            values = dots[row, row : row + len(lengths)]
-            products[: len(values), start + row] = values
-    return products

@@ -115,17 +115,15 @@ def method_text(name: str, settings: Mapping[str, Any]) -> str:
     """
     given = []
     for key, value in settings.items():
-        if value is not None:
-            given.append(f"{key.replace('_', '-')}={_value_text(value)}")
+        if value is None:
+            continue
+        text = str(value)
+        if isinstance(value, tuple):
+            text = ":".join(map(str, value))
+        elif isinstance(value, float) and value.is_integer():
+            text = text.removesuffix(".0")
+        given.append(f"{key.replace('_', '-')}={text}")
     return f"{name}:{','.join(given)}" if given else name
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ":".join(map(str, value))
-    if isinstance(value, float) and value.is_integer():
-        return str(value).removesuffix(".0")
-    return str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +189,15 @@ def registering(
             name = function.__name__
             if name in methods:
                 raise TypeError(f"There already is a method {name}.")
-            facts = _documented(function) | shared | stated
+            text, _, source = (function.__doc__ or "").partition("Source:")
+            if not source:
+                raise TypeError(f'The docstring of the method {name} has no "Source:".')
+            summary = text.splitlines()[0].strip().removesuffix(".")
+            documented = {
+                "summary": summary[0].lower() + summary[1:],
+                "source": " ".join(source.split()).removesuffix("."),
+            }
+            facts = documented | shared | stated
             if "short_inputs" not in facts:
                 keeps = facts.get("keeps_learned_rows", True)
                 facts["short_inputs"] = UNCHANGED if keeps else MOVED
@@ -201,15 +207,3 @@ def registering(
         return register
 
     return method
-
-
-def _documented(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the fields of `Method` that the docstring of a function gives."""
-    text, _, source = (function.__doc__ or "").partition("Source:")
-    if not source:
-        raise TypeError(f'The docstring of the method {function.__name__} has no "Source:".')
-    summary = text.splitlines()[0].strip().removesuffix(".")
-    return {
-        "summary": summary[0].lower() + summary[1:],
-        "source": " ".join(source.split()).removesuffix("."),
-    }

@@ -19,7 +19,6 @@ from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.bands import (
     MIN_ROWS,
     Indices,
-    Range,
     Rows,
     choose_bands,
     extend_bands,
@@ -381,17 +380,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     choose=choose_bands,
     tolerance=BLAS_TOLERANCE,
 )
-def bands(
-    table: Rows,
-    rows: int,
-    *,
-    keep: int = 0,
-    sigma: float | None = None,
-    repeat: Range | None = None,
-    gain: float | None = None,
-    high_gain: float | None = None,
-    within: Range | None = None,
-) -> Rows:
+def bands(table: Rows, rows: int, **settings: Any) -> Rows:
     """Interpolate the low frequencies of the table, tile the high ones.
 
     The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local
@@ -407,18 +396,7 @@ def bands(
     Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary
     positions).
     """
-    if rows == len(table):
-        return table.copy()
-    return extend_bands(
-        table,
-        rows,
-        keep=keep,
-        sigma=sigma,
-        repeat=repeat,
-        gain=gain,
-        high_gain=high_gain,
-        within=within,
-    )
+    return extend_bands(table, rows, **settings)
 
 
 # The method of a shorter table. It is not listed, because no other one applies.
@@ -463,19 +441,6 @@ def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
     # Exact: integers decide which rows coincide.
     lower, remainder = np.divmod(np.arange(rows) * (learned - 1), steps)
     return lower, remainder / steps
-
-
-def keys_kernel(distance: Rows) -> Rows:
-    """Return the weights of cubic convolution with a = -0.75 at distances from 0 to 2.
-
-    As in `torch.nn.functional.interpolate` with mode ``bicubic``.
-
-    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
-    1153-1160.
-    """
-    near = (1.25 * distance - 2.25) * distance**2 + 1
-    far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
-    return np.where(distance <= 1, near, far)
 
 
 def _second_derivatives(table: Rows, degree: int) -> Rows:

@@ -7,7 +7,7 @@ reads no rows.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.tables.choice import MethodChoice
@@ -455,7 +455,7 @@ def _choose_method(
     """
     applicable = _applicable_methods(rope, methods)
     if requested not in (DEFAULT_METHOD, LIMITS, *applicable):
-        raise _does_not_apply(requested, rope, applicable)
+        _refuse_method(requested, rope, applicable)
     if requested == LIMITS:
         return ROTARY_METHODS[LIMITS], WhyChosen.LIMITS_REQUESTED
     if lengths.after <= lengths.served and not changes_anyway:
@@ -463,7 +463,7 @@ def _choose_method(
     if requested != DEFAULT_METHOD:
         return ROTARY_METHODS[requested], WhyChosen.REQUESTED
     if not applicable:
-        raise _cannot_scale(rope)
+        _refuse_scaling(rope)
     method = ROTARY_METHODS[applicable[0]]
     if rope[TYPE] != "default":
         return method, WhyChosen.KEEPS_TYPE
@@ -495,22 +495,21 @@ def can_switch(rope: Parameters) -> bool:
     return rope[TYPE] in SWITCHED_TYPES and not rope.get(MSCALE_ALL_DIM)
 
 
-def _cannot_scale(rope: Parameters) -> MethodError:
-    """Return the error for settings that no method scales."""
-    hint = f"To raise only limits, use --method {LIMITS}."
+def _refuse_scaling(rope: Parameters) -> NoReturn:
+    """Raise MethodError for settings that no method scales."""
+    message = "The model type applies no method that scales rotary settings."
     if rope[TYPE] == NTK_ALPHA:
-        return MethodError(
+        message = (
             f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes "
-            "one base from it, for inputs of every length, and reads no factor.",
-            hint,
+            "one base from it, for inputs of every length, and reads no factor."
         )
-    return MethodError("The model type applies no method that scales rotary settings.", hint)
+    raise MethodError(message, f"To raise only limits, use --method {LIMITS}.")
 
 
-def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> MethodError:
-    """Return the error for a requested method that is not applicable."""
+def _refuse_method(name: str, rope: Parameters, applicable: Sequence[str]) -> NoReturn:
+    """Raise MethodError for a requested method that is not applicable."""
     if not applicable:
-        return _cannot_scale(rope)
+        _refuse_scaling(rope)
     if name == SWITCH and rope[TYPE] in SWITCHED_TYPES and rope.get(MSCALE_ALL_DIM):
         reason = f"some classes scale their attention by {MSCALE_ALL_DIM} and the factor"
         hint = f"Use --method {applicable[0]}."
@@ -529,7 +528,7 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
     else:
         reason = f"the model has no {name} settings"
         hint = f"Use {', '.join(applicable)}."
-    return MethodError(f"--method {name}: {reason}.", hint)
+    raise MethodError(f"--method {name}: {reason}.", hint)
 
 
 def _method_settings(

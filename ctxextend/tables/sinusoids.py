@@ -181,7 +181,12 @@ def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
             is_formula=True,
             first_deviating_row=None,
         )
-    deviating = _first_deviation_from_row(table, expected)
+    deviating = None
+    for row in (0, len(table) // 2):  # the sinusoids that the first or a middle row starts
+        single = find_formula(table[row : row + 1], expected)
+        if single is not None and single.layout == expected:
+            deviating = first_deviation(table, Formula(expected, single.start - row))
+            break
     if deviating is None and layout:
         deviating = 0
     return LayoutFit(
@@ -190,18 +195,6 @@ def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
         is_formula=False,
         first_deviating_row=deviating,
     )
-
-
-def _first_deviation_from_row(table: NDArray[Any], layout: str) -> int | None:
-    """Return the first row that deviates from the sinusoids that the first or a middle row starts.
-
-    None if neither is a row of sinusoids.
-    """
-    for row in (0, len(table) // 2):
-        single = find_formula(table[row : row + 1], layout)
-        if single is not None and single.layout == layout:
-            return first_deviation(table, Formula(layout, single.start - row))
-    return None
 
 
 def _explained(table: NDArray[Any], layout: str) -> float:

@@ -1,7 +1,7 @@
 """Statistics of the rows of a position table."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -90,7 +90,8 @@ def measure(table: Table) -> TableStats:
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
     mean = np.zeros(table.shape[1])
-    for block in _blocks(table, finite):
+    for start in range(0, len(finite), BLOCK_ROWS):  # to avoid a second table in memory
+        block = table[finite[start : start + BLOCK_ROWS]].astype(np.float64)
         mean = mean + block.sum(axis=0)
     mean = mean / max(len(finite), 1)
     return TableStats(
@@ -133,12 +134,6 @@ def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
     return norms, cosines, steps
 
 
-def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
-    """Yield blocks of rows as float64, to avoid a second table in memory."""
-    for start in range(0, len(rows), BLOCK_ROWS):
-        yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
-
-
 def _eigenvalues(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
     """Return the variances along all principal components, descending.
 
@@ -147,21 +142,16 @@ def _eigenvalues(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
     """
     if len(rows) < 2:
         return np.zeros(0)
-    centred = table[_sampled(rows, table.shape[1])].astype(np.float64)
+    maximum = SPECTRUM_ROWS
+    if min(len(rows), table.shape[1]) > WIDE_TABLE:
+        maximum = WIDE_SPECTRUM_ROWS
+    evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)
+    centred = table[rows[evenly]].astype(np.float64)
     centred -= mean
     is_wide = centred.shape[0] < centred.shape[1]
     scatter = centred @ centred.T if is_wide else centred.T @ centred
     values = np.linalg.eigvalsh(scatter)[::-1]
     return np.asarray(np.maximum(values, 0) / len(centred))
-
-
-def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
-    """Return evenly spaced rows, few enough to compute the spectrum of."""
-    maximum = SPECTRUM_ROWS
-    if min(len(rows), width) > WIDE_TABLE:
-        maximum = WIDE_SPECTRUM_ROWS
-    evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum))
-    return rows[evenly.astype(np.intp)]
 
 
 def median(values: Floats) -> float:

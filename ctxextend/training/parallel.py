@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import open_device
 from ctxextend.settings import Train
-from ctxextend.training.training_source import one_process_error
+from ctxextend.training.training_source import refuse_one_process
 
 try:
     from accelerate import PartialState
@@ -54,7 +54,7 @@ def open_devices(device: str | None = None, *, fsdp: bool = False) -> PartialSta
         raise TrainingError(message, hint)
     state = PartialState(cpu=requested.type == "cpu")
     if fsdp and state.num_processes == 1:
-        raise one_process_error()
+        refuse_one_process()
     return state
 
 

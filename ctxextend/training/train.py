@@ -248,7 +248,7 @@ def _opened_run(
                 devices,
                 folder,
                 notify,
-                source=None if planned is None else planned.source,
+                source=None if planned is None else planned.base,
             )
         notes = _notes(source, task, folder, resume=resume)
         yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)

@@ -7,7 +7,7 @@ from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.settings import Train
 from ctxextend.tables.sinusoids import find_formula
-from ctxextend.training.training_source import no_rows_error, without_rows
+from ctxextend.training.training_source import refuse_rows, without_rows
 
 
 def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
@@ -43,7 +43,7 @@ def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[
     reason = without_rows(scheme)
     requested = settings.trainable
     if requested in ("new", "positions"):
-        raise no_rows_error(scheme, settings)
+        refuse_rows(scheme, settings)
     trainable = "all-but-positions" if settings.lora else "all"
     notes = tuple[str, ...]()
     if not requested:

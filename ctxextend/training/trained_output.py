@@ -12,9 +12,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.families.rope_dialects import both_dialects
-from ctxextend.output.card import CARD_FILE, LOG_FILE
+from ctxextend.output.card import CARD_FILE, LOG_FILE, UNDECODED
 from ctxextend.output.output import NewTensors, Output
-from ctxextend.output.prepare import encode
 from ctxextend.plan.edits import in_existing_objects, missing_engine_keys
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
@@ -52,7 +51,6 @@ def trained_output(run: FinishedRun) -> Output:
         default_folder=run.result.output,
         layouts=layouts,
         texts=files,
-        planned_recipe=lambda folder: recipe,
         compute=lambda folder: NewTensors(tensor=weights.tensor, recipe=recipe),
     )
 
@@ -108,7 +106,8 @@ def _record_files(run: FinishedRun) -> dict[str, bytes]:
         CARD_FILE: trained_card(run),
         LOG_FILE: log,
     }
-    return encode(texts) | _tracker_files(run.folder) | _write_curve(run)
+    files = {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
+    return files | _tracker_files(run.folder) | _write_curve(run)
 
 
 def _tracker_files(folder: RunFolder) -> dict[str, bytes]:

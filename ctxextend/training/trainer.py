@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -136,26 +136,26 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
             trainer.evaluate()
     except NotFiniteError:
         folder.remove_saves([step for step in folder.steps if step > callback.last_finite_step])
-        raise _not_finite(callback, trainer.state.global_step) from None
+        _refuse_loss(callback, trainer.state.global_step)
 
 
-def _not_finite(callback: "RunCallback", step: int) -> TrainingError:
-    """Return the error for a loss that is not finite at a step."""
+def _refuse_loss(callback: "RunCallback", step: int) -> NoReturn:
+    """Raise TrainingError for a loss that is not finite at a step."""
     setup = callback.setup
     folder = callback.folder
+    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
+    restart = f"Restart with an --lr below {setup.lr:.2g}"
     if step == 0:
         message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
         hint = "Check its table with ctxextend inspect, or train with --precision fp32."
-        return TrainingError(message, hint)
-    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
-    restart = f"Restart with an --lr below {setup.lr:.2g}"
-    if folder.save is None:
-        return TrainingError(f"{message} No state was saved.", f"{restart}.")
-    message += f" The state of step {folder.step} is saved in {folder.save}."
-    finish = (
-        f"finish at step {folder.step} with the same command and --resume --steps {folder.step}"
-    )
-    return TrainingError(message, f"{restart} and --force, or {finish}.")
+    elif folder.save is None:
+        message += " No state was saved."
+        hint = f"{restart}."
+    else:
+        message += f" The state of step {folder.step} is saved in {folder.save}."
+        finish = f"the same command and --resume --steps {folder.step}"
+        hint = f"{restart} and --force, or finish at step {folder.step} with {finish}."
+    raise TrainingError(message, hint) from None
 
 
 def held_out_losses(log: Iterable[Mapping[str, Any]], name: str = "eval_loss") -> dict[int, float]:
@@ -486,7 +486,16 @@ class RunTrainer(Trainer):
             error = _writing_error(failure)
             if error is None:
                 raise
-            raise self._not_saved(error) from failure
+            saves = self.folder.saves
+            previous = "no earlier state exists"
+            if self.folder.save is not None:
+                previous = f"the previous state, {self.folder.save}, is complete"
+            _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
+            message = (
+                f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
+            )
+            hint = "Free disk space, then resume with --resume."
+            raise OutputError(message, hint) from failure
         self.accelerator.wait_for_everyone()
 
     def _publish_save(self) -> None:
@@ -500,18 +509,6 @@ class RunTrainer(Trainer):
             (unfinished / name).rename(saves / name)
             sync(saves)
         shutil.rmtree(unfinished, ignore_errors=True)
-
-    def _not_saved(self, error: BaseException) -> OutputError:
-        """Return the error for a state that cannot be saved."""
-        saves = self.folder.saves
-        previous = "no earlier state exists"
-        if self.folder.save is not None:
-            previous = f"the previous state, {self.folder.save}, is complete"
-        _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
-        message = (
-            f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
-        )
-        return OutputError(message, "Free disk space, then resume with --resume.")
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None

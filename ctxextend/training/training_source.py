@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
@@ -12,8 +13,9 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
+from ctxextend.notes import warning_texts
 from ctxextend.output.write import output_path
-from ctxextend.plan.file_warnings import file_warnings
+from ctxextend.plan.file_notes import file_notes
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
@@ -97,14 +99,14 @@ class TrainingSource:
         """How the reference was resolved; the notes of a plan say so too."""
         if self.planned is not None:
             return ()
-        return self.model.checkpoint.source.notes
+        return tuple(note.text for note in self.model.checkpoint.source.notes)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the resize or conversion, or about files that are copied."""
-        warnings = tuple(file_warnings(self.model.checkpoint))
+        warnings = warning_texts(file_notes(self.model.checkpoint))
         if self.planned is not None:
-            warnings = self.planned.warnings
+            warnings = warning_texts(self.planned.notes)
         stale = format_files(self.model.checkpoint)
         if stale:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
@@ -158,7 +160,7 @@ class TrainingSource:
         if self.planned is not None or table.has_rows:
             return
         if settings.trainable in ("new", "positions"):
-            raise no_rows_error(table.location.scheme, settings)
+            refuse_rows(table.location.scheme, settings)
 
 
 def without_rows(scheme: str) -> str:
@@ -168,11 +170,17 @@ def without_rows(scheme: str) -> str:
     return f"{scheme} positions have no rows to train"
 
 
-def no_rows_error(scheme: str, settings: Train) -> TrainingError:
-    """Return the error of rows that are to be trained, of a model that has none."""
-    hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+def refuse_rows(scheme: str, settings: Train) -> NoReturn:
+    """Refuse to train the rows of a model that has none.
+
+    Raises:
+        TrainingError: Always.
+    """
+    hint = "Use --trainable all."
+    if settings.lora:
+        hint = "Remove --trainable."
     message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
-    return TrainingError(message, hint)
+    raise TrainingError(message, hint)
 
 
 def check_processes() -> None:
@@ -182,17 +190,21 @@ def check_processes() -> None:
         TrainingError: There is one process.
     """
     if not any(name in os.environ for name in PROCESS_COUNTS):
-        raise one_process_error()
+        refuse_one_process()
 
 
-def one_process_error() -> TrainingError:
-    """Return the error of a model that would be sharded across one process."""
+def refuse_one_process() -> NoReturn:
+    """Refuse to shard a model across one process.
+
+    Raises:
+        TrainingError: Always.
+    """
     hint = (
         "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
         "--fsdp."
     )
     message = "--fsdp shards a model across processes, but there is only one."
-    return TrainingError(message, hint)
+    raise TrainingError(message, hint)
 
 
 def check_train_texts(settings: Train) -> None:

@@ -11,7 +11,7 @@ from ctxextend.errors import CheckpointError, counted
 from ctxextend.output.record import table_hash
 from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.found_table import computed_shape
-from ctxextend.plan.table_checks import width_fault
+from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.provenance import learned_before
 from ctxextend.recipe import RECIPE_FILE
@@ -81,9 +81,10 @@ def _add_stored_table(
         evidence.failures.append(fault)
         return
     location = replace(table.location, config=resized.config)
-    fault = width_fault(location, table.hidden_size, table.name)
-    if fault:
-        evidence.failures.append(fault)
+    try:
+        check_width(location, table.hidden_size, table.name)
+    except CheckpointError as error:
+        evidence.failures.append(error.message)
     after = resized.weights.read_floats(table.name)
     written = recorded.hashes.get(table.name)
     rewritten = ""
@@ -114,7 +115,7 @@ def _add_rows(
     plan = expected.plan
     choice = plan.choice_of(table)
     before = expected.base.weights.read_floats(table.name)
-    recreated = resize_rows(table, before, choice)
+    recreated = resize_rows(table, before)
     matches = equal_rows(recreated, after)
     tolerance = choice.facts.tolerance if plan.creates_rows else 0.0
     exactness = "bit for bit"

@@ -1,6 +1,5 @@
 """Files of other programs are refused in one sentence, and left out of outputs."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import plan_resize, resize
+from ctxextend import plan_resize
 from ctxextend.checkpoints.foreign_files import FOREIGN_FILES, STALE_FILES, find_foreign
 from ctxextend.errors import CtxextendError
 from tests.helpers import pico
@@ -99,38 +98,9 @@ def test_an_output_lacks_files_with_the_old_table(make_pico: Callable[..., pico.
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("other.safetensors", "Pass the file itself"),
-        ("model.fp16.safetensors", "--variant fp16"),
-        ("large/config.json", "Pass one with --subfolder"),
-    ],
-)
-def test_weights_next_to_such_a_file_are_suggested_instead(
-    name: str, hint: str, tmp_path: Path
-) -> None:
-    (tmp_path / "x.onnx").write_bytes(b"x")
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("{}")
-    if not name.startswith("large"):
-        (tmp_path / "config.json").write_text(json.dumps(GPT2))
-    assert hint in str(error_of(tmp_path).hint)
-
-
 def test_files_of_a_checkpoint_are_no_foreign_ones(make_pico: Callable[..., pico.Pico]) -> None:
     names = [path.name for path in make_pico("bert").folder.iterdir()]
     assert find_foreign(names) is None
-
-
-def test_a_folder_of_the_hub_cache_names_the_hub_id() -> None:
-    root = Path("models--owner--some--name")
-    snapshot = root / "snapshots" / ("0123456789" * 4)
-    resize("tiny-gpt2", 256, output=snapshot)
-    error = error_of(root)
-    assert error.message.endswith("is a folder of the Hub cache, and its checkpoints are below.")
-    assert error.hint == "Pass the Hub id: owner/some/name"
-    plan_resize(snapshot, 1024)
 
 
 def test_a_table_that_mlx_quantised_is_named(make_pico: Callable[..., pico.Pico]) -> None:

@@ -69,7 +69,7 @@ def test_delete_equals_deleting_from_the_parsed_object(
         (b'{"a": 1, "a": 2}', "duplicate key 'a'"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' * 150 + b"1" + b"}" * 150, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "a number of 5,000 digits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a number has more than 4,300 digits"),
         (b'{"a": "\xff"}', r"not UTF-8 text \(byte 7\)"),
         (None, "is missing"),
     ],

@@ -75,7 +75,9 @@ def test_converted_models_leave_out_old_consolidated_weights(
         "convert", folder, "--scheme", "rotary", "--to", 64, "--output", "converted", "--verify"
     )
     assert {path.name for path in Path("converted").iterdir()}.isdisjoint(FORMAT)
-    stale = "skipped: consolidated.safetensors, params.json (Mistral's own format, not rewritten)"
+    stale = (
+        "Not copied: consolidated.safetensors, params.json (Mistral's own format, not rewritten)"
+    )
     assert stale in unwrapped(done.stderr)
 
 
@@ -97,7 +99,7 @@ def test_resized_rows_leave_out_old_consolidated_weights(
     shutil.copy(folder / "model.safetensors", weights_of(folder))
     done = succeed("resize", folder, "--to", 32, "--output", "longer")
     assert not weights_of(Path("longer")).exists()
-    stale = "skipped: consolidated.safetensors (Mistral's own format, not rewritten)"
+    stale = "Not copied: consolidated.safetensors (Mistral's own format, not rewritten)"
     assert stale in unwrapped(done.stderr)
 
 

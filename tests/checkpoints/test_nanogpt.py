@@ -12,11 +12,12 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt, read_characters
+from ctxextend.checkpoints.nanogpt import from_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
+from tests.helpers.notes import text_of, texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 NEW = 40
@@ -56,7 +57,7 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
     torch.save(content, checkpoint)
     result = resize(checkpoint, to=OLD, output=folder / "out")
     warning = "already has 16 positions: the output is the same weights as safetensors"
-    assert warning in result.warnings[0]
+    assert warning in texts(result, level="warning")[0]
     config: dict[str, Any] = pico.config_of(folder / "out")
     return config
 
@@ -111,10 +112,10 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     untouched = pico.contents(out_dir)
     source = out_dir / "ckpt.pt" if by_file else out_dir
     plan = plan_resize(source, to=NEW)
-    assert "gelu_new" in plan.explanation.notes[0]
+    assert "gelu_new" in text_of(plan, "source")
     assert plan.output.default_folder == Path("out-shakespeare-40")
     assert plan.plan.model_type == "gpt2"
-    assert plan.warnings == ()
+    assert texts(plan, level="warning") == ()
     output = plan.execute().output
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
@@ -136,14 +137,6 @@ def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) ->
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(CheckpointError, match="nanoGPT.*separate folder"):
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
-
-
-def test_resize_rejects_a_nanogpt_checkpoint_as_a_shard(tmp_path: Path) -> None:
-    torch.save(make(), tmp_path / "ckpt.pt")
-    index = {"weight_map": {"transformer.wpe.weight": "ckpt.pt"}}
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="nanoGPT.*but an index lists it as a shard"):
-        resize(tmp_path, to=NEW, output="out")
 
 
 @pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
@@ -244,19 +237,6 @@ def test_from_nanogpt_rejects_unexpected_tensors(
         from_nanogpt(content, Path("ckpt.pt"))
 
 
-def test_is_nanogpt_rejects_other_contents() -> None:
-    no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
-    others: list[Any] = [
-        None,
-        [],
-        {"model": {}},
-        {"model": {}, "model_args": ["block_size"]},
-        no_tensors,
-    ]
-    for content in others:
-        assert not is_nanogpt(content)
-
-
 # ---- evaluated, compared and trained with a separate tokenizer
 
 
@@ -328,18 +308,6 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     deep = invoke("verify", longer, "--deep")
     assert "bit-identical to the base's on inputs of" in unwrapped(deep.stdout)
     succeed("evaluate", longer, *text, "--measure", "position")
-
-
-def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
-    out, meta = write_folder(tmp_path)
-    done = invoke("evaluate", out, "--data", "text.txt")
-    assert done.exit_code == 1
-    assert f"No tokenizer found in {out}." in done.stderr
-    assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
-    Path("other.txt").write_text("Zebra" * 99)
-    done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
-    assert done.exit_code == 1
-    assert done.stderr.splitlines()[-2] == "Error: The tokenizer has no token for 'Z'."
 
 
 class WritesFile:

@@ -119,14 +119,6 @@ def test_weights_that_are_in_the_cache_are_read_from_there(hub: Hub) -> None:
     assert pico.recipe_of("edited")["provenance"]["source_fingerprint"] is not None
 
 
-def test_edit_only_says_that_weights_must_be_written_before_it_downloads_them(hub: Hub) -> None:
-    hub.add("someone/gpt2", BUNDLED["tiny-gpt2"])
-    done = invoke("resize", "someone/gpt2", "--to", "4x", "--edit-only")
-    assert done.exit_code == 2
-    assert "--edit-only writes no weights, but model.safetensors must be written." in done.stderr
-    assert cached_weights() == []
-
-
 def test_dry_run_and_inspect_of_learned_rows_download_the_weights(hub: Hub) -> None:
     hub.add("someone/gpt2", BUNDLED["tiny-gpt2"])
     planned = invoke("resize", "someone/gpt2", "--to", "4x", "--dry-run")
@@ -196,11 +188,3 @@ def test_edit_only_downloads_no_weights_if_the_hub_fails(
     assert Path("edited").exists() == (times == 1)
     if times > 1:
         assert "could not be downloaded from the Hub" in done.stderr
-
-
-def test_dry_run_with_link_downloads_no_weights(hub: Hub) -> None:
-    publish(hub)
-    done = invoke("resize", REPO, "--to", "64", "--link", "--dry-run")
-    assert done.exit_code == 0, done.stderr
-    assert cached_weights() == []
-    assert "link" in done.stdout

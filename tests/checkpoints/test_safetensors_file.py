@@ -12,8 +12,8 @@ from ctxextend.checkpoints.safetensors_file import (
     MAX_HEADER_BYTES,
     numpy_dtype,
     open_safetensors,
-    read_floats,
 )
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import CheckpointError
 from tests.helpers.hostile_weights import entry, open_with_safetensors, pack
 from tests.helpers.time_limit import time_limit
@@ -36,7 +36,8 @@ def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
     expected = load_file(path)["table"]
     expected_bytes = expected.view(torch.uint8).numpy()
 
-    table = read_floats(open_safetensors(path), "table")
+    weights = Weights(files={path.name: open_safetensors(path)})
+    table = weights.read_floats("table")
 
     assert table.shape == (5, 3)
     assert table.dtype == numpy_dtype(name)

@@ -72,6 +72,13 @@ def printed(command: str) -> dict[str, Any]:
 
 SHORT: dict[str, Any] = {"tokens": 512, "measure": ("position", "context")}
 RESULTS: dict[str, Callable[[], Result]] = {
+    "resize gpt --to 32 --method linear -o out": lambda: ctxextend.resize(
+        "gpt", 32, method="linear", output="again"
+    ),
+    "convert gpt --scheme rotary --to 32 -o out": lambda: ctxextend.convert(
+        "gpt", "rotary", 32, output="again"
+    ),
+    "run gpt-32/ctxextend.yaml -o out": lambda: ctxextend.run("gpt-32/ctxextend.yaml", "again"),
     f"evaluate gpt-32 {LOSSES}": lambda: ctxextend.evaluate("gpt-32", "book.txt", **SHORT),
     "evaluate root-32 --search search": lambda: ctxextend.evaluate("root-32", search="search"),
     f"compare gpt --to 32 --method copy --method linear {LOSSES}": lambda: ctxextend.compare(

@@ -69,7 +69,7 @@ def test_print_of_a_resize_shows_its_output_and_what_is_new() -> None:
     result = ctxextend.resize("tiny-gpt2", to=256, output="out")
     done = succeed("resize", "tiny-gpt2", "--to", 256, "--output", "again")
     timed = re.compile(r"in \d+ ms|in [\d.]+ s")
-    printed = timed.sub("", str(result).replace("\nout", "\nagain"))
+    printed = timed.sub("", str(result)).replace("out:", "again:").replace("\nout", "\nagain")
     assert printed.split() == timed.sub("", done.stderr + done.stdout).split()
 
 

@@ -7,7 +7,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +21,7 @@ from ctxextend.evaluation.evaluation_result import (
     LossEstimate,
     difference_bounds,
     estimate,
-    text_summary,
 )
-from ctxextend.evaluation.windows import cut_windows
 from ctxextend.json_output import to_json
 from ctxextend.report.figures import error_bar
 from ctxextend.report.numbers import NumberFormat
@@ -96,38 +93,6 @@ def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommende
     reason = "`yarn` is recommended: scores of long inputs do not say what"
     assert (reason in verdict) == (recommended == "yarn")
     assert replace(compared, rows=rows[:1]).recommended == best
-
-
-def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
-    verdict = comparison_verdict(with_results("bands", (0, 0), (0.01, 0.02)), NumberFormat())
-    assert verdict.startswith("`stretch` is best at 512 tokens: ")
-    assert "; `bands` is tied with it; of those tied, auto takes `bands`. " in verdict
-
-
-@pytest.mark.parametrize(
-    ("samples", "found"), [(1, "1 window is"), (2, "2 windows are"), (7, "7 windows are")]
-)
-def test_verdict_says_that_there_is_too_little_text_to_choose(samples: int, found: str) -> None:
-    comparison = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
-    verdict = comparison_verdict(comparison, NumberFormat())
-    assert f"; {found} too little text to choose; auto takes `bands`. " in verdict
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("compare", "--data", "short.txt"), "one window"),
-    ],
-)
-def test_errors_about_short_text_say_what_auto_takes(
-    arguments: tuple[Any, ...], named: str
-) -> None:
-    Path("short.txt").write_text("A short text. " * 5)
-    command, *flags = arguments
-    failed = invoke(command, "tiny-gpt2", "--to", 256, *flags)
-    assert failed.exit_code == 1
-    assert named in failed.stderr
-    assert failed.stderr.rstrip().endswith("Too little text to choose; auto takes bands.")
 
 
 # ---- intervals
@@ -213,23 +178,6 @@ def test_percent_stays_between_0_and_100() -> None:
 # ---- how much text was used
 
 
-@pytest.mark.parametrize(
-    ("lengths", "count", "limited_by"),
-    [([100], 3, "tokens"), ([100], 30, "text"), ([5] * 100, 2, "tokens")],
-)
-def test_cut_windows_says_what_limited_the_text(
-    lengths: list[int], count: int, limited_by: str
-) -> None:
-    documents = [np.arange(length) for length in lengths]
-    assert cut_windows(documents, 10, count, None).limited_by == limited_by
-
-
-def test_text_summary_names_the_limit() -> None:
-    assert text_summary(1, 8192, "tokens") == "8,192 tokens, 1 document; limited by --tokens"
-    assert text_summary(2, 99, "text") == "99 tokens, 2 documents; limited by the end of the text"
-    assert text_summary(2, 99, "") == "99 tokens, 2 documents"
-
-
 @pytest.mark.parametrize("kind", ["roberta", "encoder"])
 def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None:
     if kind == "encoder":
@@ -276,22 +224,3 @@ def test_resize_takes_keep_first_above_the_learned_rows_as_all_of_them() -> None
     assert "taken as" not in exact.stderr
     weights = Path("exact/model.safetensors").read_bytes()
     assert weights == Path("kept/model.safetensors").read_bytes()
-
-
-def test_resize_whose_auto_takes_copy_keeps_all_rows_anyway(tmp_path: Path) -> None:
-    source = make_encoder(tmp_path / "encoder")
-    done = invoke("resize", source, "--to", 64, "--keep-first", 500, "-o", "kept")
-    assert done.exit_code == 0, done.stderr
-    assert "auto chose copy, which keeps the learned rows: " in done.stderr
-    assert "; it keeps all 16 already" in done.stderr
-    verified = invoke("verify", "kept")
-    assert verified.exit_code == 0
-    rerun = invoke("run", "kept/ctxextend.yaml", "-o", "again")
-    assert rerun.exit_code == 0
-
-
-def test_resize_with_copy_says_that_it_keeps_all_rows_already() -> None:
-    failed = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "--method", "copy")
-    message = "Error: --keep-first 200: copy keeps all 128 already.\nRemove --keep-first.\n"
-    assert failed.exit_code == 1
-    assert failed.stderr == message

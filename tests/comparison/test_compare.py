@@ -14,7 +14,6 @@ from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from tests.helpers import pico
-from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import make_encoder, make_source
 from tests.helpers.word_tokenizer import write_texts
 
@@ -134,16 +133,6 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, method=["copy", name])
-
-
-def test_compare_names_the_method_of_auto_if_no_other_applies() -> None:
-    texts = write_texts()
-    make_rotary("bloom", n_layer=2, seq_length=16)
-    with pytest.raises(ResizeError, match="No method that is compared by default") as raised:
-        ctxextend.compare("bloom", TO, texts, tokens=128)
-    assert raised.value.hint == "To measure what auto does, use --method limits."
-    found = ctxextend.compare("bloom", TO, texts, method=["limits"], tokens=128)
-    assert [row.method for row in found.rows] == ["limits"]
 
 
 def test_compare_loads_one_model_and_reports_progress(

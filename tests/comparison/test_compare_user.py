@@ -64,29 +64,6 @@ def test_compare_json_prints_one_object(source: Path) -> None:
     assert values["warnings"] == [line.removeprefix("Warning: ") for line in shown]
 
 
-def test_compare_prints_a_verdict_and_the_next_command(source: Path) -> None:
-    flags = ("--method", "copy", "--method", "linear", "--json", "--model-type", "gpt2")
-    done = compare(source, *flags)
-    assert done.exit_code == 0, done.stderr
-    values = json.loads(done.stdout)
-    check_result(values)
-    assert "2 windows are too little text to choose; auto takes copy." in values["verdict"]
-    assert values["auto"] == "copy"
-    assert values["recommended"] == "copy"
-    assert values["limited_by"] == "tokens"
-    resize = f"ctxextend resize {source} --model-type gpt2 --to 64 --method copy"
-    assert values["next_command"] == resize
-
-
-def test_compare_without_data_says_what_it_reads(source: Path) -> None:
-    flags = ("--to", "3x", "--tokens", 96, "--method", "copy", "--report", "page.html")
-    done = invoke("compare", source, *flags)
-    assert done.exit_code == 0, done.stderr
-    assert "The text is Python's documentation. Pass your own with --data." in done.stderr
-    assert "16 -> 48 positions" in done.stdout
-    assert "Next: <code>ctxextend resize" in Path("page.html").read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [

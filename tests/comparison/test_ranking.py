@@ -1,21 +1,16 @@
 """Ranking of synthetic losses, and parsing of methods."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
 from ctxextend.comparison.candidates import Candidate
-from ctxextend.comparison.comparison_settings import (
-    CandidateRequest,
-    evaluate_for,
-    read_methods,
-)
+from ctxextend.comparison.comparison_settings import evaluate_for, read_methods
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
-from ctxextend.errors import ResizeError
-from ctxextend.settings import Compare, Resize
+from ctxextend.settings import Compare
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.helpers.evaluations import WITHOUT_BASE
@@ -51,23 +46,6 @@ def test_rank_puts_nan_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "method", "settings"),
-    [
-        ("linear", "linear", {}),
-        ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
-        ("copy:keep-first=1", "copy", {"keep_first": 1}),
-        ("hierarchical:alpha=0.3", "hierarchical:alpha=0.3", {}),
-        ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
-    ],
-)
-def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
-    resize = Resize(64, method=method, **settings)
-    (request,) = read_methods(Compare(("m",), 64, method=spec).method)
-    assert request == CandidateRequest(spec, request.method, can_be_skipped=False)
-    assert request.resize(64) == resize
-
-
-@pytest.mark.parametrize(
     ("specs", "named"),
     [
         ([], []),
@@ -78,7 +56,7 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
 def test_read_methods_expands_all_and_removes_duplicates(
     specs: list[str], named: list[str]
 ) -> None:
-    requests = read_methods(Compare(("m",), 64, method=specs).method)
+    requests = read_methods([spec if spec == "all" else parse_method(spec) for spec in specs])
     names = [request.name for request in requests]
     names_given = [request.name for request in requests if not request.can_be_skipped]
     without_duplicates = dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
@@ -86,33 +64,15 @@ def test_read_methods_expands_all_and_removes_duplicates(
     assert names_given == named
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("", "Unknown method ''"),
-        ("linear:keep-first=x", "keep-first must be an integer"),
-        ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
-        ("mean:seed=1", "--method mean has no setting 'seed'"),
-    ],
-)
-def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
-    with pytest.raises(ResizeError, match=message):
-        Compare(("m",), 64, method=spec)
-
-
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    compare = Compare(("m",), 64, measure="context")
-    assert evaluate_for(compare, "causal", 64).measure == ("context", "position")
-    assert evaluate_for(compare, "encoder", 64).measure == ("context", "retrieval")
+    settings = Compare(models=("m",), to=64, data=("a",), measure=("context",))
+    assert evaluate_for(settings, "causal", 64).measure == ("context", "position")
+    assert evaluate_for(settings, "encoder", 64).measure == ("context", "retrieval")
 
 
-def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured() -> None:
-    compare = Compare(("m",), 64, measure="effective")
+def test_methods_are_ranked_by_the_effective_length_if_nothing_else_is_measured() -> None:
+    effective = Compare(models=("m",), to=64, data=("a",), measure=("effective",))
     for kind in ("causal", "masked", "encoder"):
-        settings = evaluate_for(compare, kind, 64)
+        settings = evaluate_for(effective, kind, 64)
         assert settings.measure == ("effective",)
         assert choose_metric(kind, settings) == FOUND
-    compare = Compare(("m",), 64, measure=("effective", "context"))
-    settings = evaluate_for(compare, "causal", 64)
-    assert settings.measure == ("effective", "context", "position")
-    assert choose_metric("causal", settings) == LOSS

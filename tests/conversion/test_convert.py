@@ -21,8 +21,9 @@ from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, conve
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import by_head, plus_mean
-from tests.helpers import nanogpt, pico
+from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
+from tests.helpers.notes import text_of
 
 TOKENS = 12
 TINY_GPT2 = resolve_source("tiny-gpt2").folder
@@ -132,7 +133,7 @@ def test_convert_without_positions_gives_equal_outputs(
     assert_twins(source, load(output))
 
     has_pooler = head == "Model" and model_type not in ("gpt2", "electra")
-    is_dropped = any("Dropped" in warning for warning in result.warnings)
+    is_dropped = "Dropped" in text_of(result, "tensors")
     assert is_dropped == (has_pooler or head == "ForPreTraining")
     assert verify(output)
 
@@ -222,30 +223,6 @@ def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> 
     model(longest)
     with pytest.raises(IndexError):
         model(too_long)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "head", "sentence"),
-    [
-        (
-            "gpt2",
-            "LMHeadModel",
-            "Every tensor is computed from the source's: ",
-        ),
-        (
-            "bert",
-            "ForMaskedLM",
-            "Every tensor but roformer.encoder.embed_positions.weight, a table of angles, is "
-            "computed from the source's: ",
-        ),
-    ],
-)
-def test_convert_says_in_the_card_which_tensors_are_computed_from_the_sources(
-    model_type: str, head: str, sentence: str, tmp_path: Path
-) -> None:
-    make(tmp_path / "source", model_type, head)
-    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    assert sentence in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -457,16 +434,6 @@ def test_convert_accepts_a_pickle_and_a_sparse_config(
     assert read(tmp_path / "out")["architectures"] == ["RoFormerForMaskedLM"]
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_convert_accepts_a_nanogpt_checkpoint(bias: bool, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "ckpt.pt"
-    torch.save(nanogpt.make(bias=bias), checkpoint)
-    resize(checkpoint, OLD, output=tmp_path / "gpt2")
-    convert(checkpoint, "rotary", NEW, output=tmp_path / "out")
-    assert_twins(load(tmp_path / "gpt2"), load(tmp_path / "out"))
-    assert verify(tmp_path / "out")
-
-
 @pytest.mark.parametrize("model_type", SOURCE_TYPES)
 def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_type: str) -> None:
     """Files saved by transformers 4 lack keys that have the default value of their type."""
@@ -535,9 +502,8 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
 ) -> None:
     output = tmp_path / "out"
     source = make(tmp_path / "source", model_type, head, **changes)
-    with pytest.raises(UnsupportedModelError, match=message) as raised:
+    with pytest.raises(UnsupportedModelError, match=message):
         convert(tmp_path / "source", "rotary", NEW, output=output)
-    assert "--encoder-only" in str(raised.value.hint)
 
     convert(tmp_path / "source", "rotary", NEW, output=output, encoder_only=True)
     assert_twins(source.base_model, load(output))
@@ -565,14 +531,6 @@ def test_convert_refuses_what_the_twin_cannot_compute(
     with pytest.raises(UnsupportedModelError, match=message):
         convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_convert_refuses_a_width_that_is_null(tmp_path: Path) -> None:
-    make(tmp_path / "source", "gpt2", "Model")
-    path = tmp_path / "source/config.json"
-    pico.write_json(path, pico.read_json(path) | {"n_embd": None})
-    with pytest.raises(UnsupportedModelError, match="2 heads do not fit a width of None"):
-        convert(tmp_path / "source", "rotary", NEW)
 
 
 @pytest.mark.parametrize("head", ["Model", "LMHeadModel"])

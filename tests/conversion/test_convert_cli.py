@@ -30,25 +30,6 @@ def run(*arguments: object) -> Result:
 # ---- the command
 
 
-def test_convert_prints_the_output_what_it_adds_and_what_to_do_next() -> None:
-    done = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
-    assert done.exit_code == 0
-    assert done.stdout == "tiny-gpt2-rotary-512\n"
-    first, lengths, added, serving, *others, cost, effects = done.stderr.splitlines()
-    assert first == "gpt2 -> gpt_neox (rotary positions, theta 1000)"
-    assert lengths == "128 -> 512 tokens"
-    assert added == "131,072 parameters added: the LM head is separate from the embeddings"
-    assert serving.startswith("Context length 512 in transformers, transformers 4, vLLM, SGLang")
-    flags = (
-        "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
-    )
-    assert flags in others
-    assert cost.startswith("4.3 MB in ")
-    assert effects.startswith(
-        "Not yet trained at 512. Outputs are far from the source's, for short inputs too"
-    )
-
-
 def test_convert_replaces_an_output_only_with_force() -> None:
     run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
     again = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
@@ -69,22 +50,8 @@ def test_convert_replaces_an_output_only_with_force() -> None:
 
 
 def test_convert_dry_run_prints_the_plan_and_writes_nothing() -> None:
-    done = run("convert", "tiny-gpt2", *LM, "--dry-run")
-    assert list(Path().iterdir()) == []
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[:5] == [
-        "source tiny-gpt2",
-        "output tiny-gpt2-rotary-40",
-        "convert gpt2 -> gpt_neox (rotary positions, theta 1000)",
-        "128 -> 40 tokens",
-        "131,072 parameters added: the LM head is separate from the embeddings",
-    ]
-    assert "rewrite model.safetensors" in lines
-    assert "config.json" in lines
-    assert "extend README.md" in lines
-    assert "create ctxextend.yaml" in lines
-
     done = run("convert", "tiny-gpt2", *LM, "--dry-run", "--json")
+    assert list(Path().iterdir()) == []
     values = json.loads(done.stdout)
     assert values["files"]["rewritten"] == ["model.safetensors", "config.json"]
     assert values["dry_run"] is True
@@ -309,26 +276,12 @@ def make_adapter(folder: Path, base: Path) -> None:
         ("tiny-gpt2 --scheme rotary", 2, "--scheme rotary requires --to", "--to N"),
         ("tiny-gpt2 --to 512", 2, "Missing option '--scheme'", "convert --help"),
         (
-            "tiny-gpt2 --scheme rotory --to 512",
-            2,
-            "--scheme must be one of rotary, alibi, window, none, got rotory",
-            "mean rotary?",
-        ),
-        ("tiny-gpt2 --scheme rotary --to 0", 2, "--to must be at least 1, got 0", ""),
-        (
-            "tiny-gpt2 --scheme rotary --to many",
-            2,
-            "--to must be a number, such as 4096, 4,096, 4k or 1m, or a factor",
-            "",
-        ),
-        (
             "bert --scheme rotary --to 9000000000000000k",
             1,
             "--to 9,216,000,000,000,000,000 is too large",
             "Use a smaller --to.",
         ),
         ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
-        ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "--theta must be a number, got x.", ""),
         (
             "tiny-gpt2 --scheme alibi --to 512 --theta 500",
             2,
@@ -347,29 +300,14 @@ def make_adapter(folder: Path, base: Path) -> None:
             "bert (bert) cannot be converted to alibi",
             "Use --scheme rotary.",
         ),
-        ("tiny-gpt2 --scheme rotary --to 512 --steps 3", 2, "--steps", "--train"),
-        ("tiny-gpt2 --scheme rotary --to 512 --tensor wpe", 2, "No such option: --tensor", ""),
         ("llama --scheme rotary --to 64", 1, "llama models cannot be converted", "type gpt2, bert"),
-        (
-            "bare/model.safetensors --scheme rotary --to 64 --model-type bert",
-            1,
-            "cannot be converted",
-            "Pass the",
-        ),
         ("adapter --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
-        (
-            "tiny-gpt2-rotary-512 --scheme alibi --to 512",
-            1,
-            "gpt_neox models cannot be converted",
-            "Pass the folder",
-        ),
         (
             "broken --scheme rotary --to 64",
             1,
             "tokenizer_config.json is a JSON list, not an object",
             "",
         ),
-        ("no-such --scheme rotary --to 512", 1, "no-such", ""),
     ],
 )
 def test_convert_refuses_by_name(
@@ -381,13 +319,8 @@ def test_convert_refuses_by_name(
             vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
         )
         transformers.LlamaForCausalLM(config).save_pretrained("llama")
-    if "rotary-512" in arguments:
-        converted = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "512")
-        assert converted.exit_code == 0
     shutil.copytree("bert", "broken")
     Path("broken/tokenizer_config.json").write_text("[]")
-    Path("bare").mkdir()
-    shutil.copy("bert/model.safetensors", "bare")
     make_adapter(Path("adapter"), Path("bert"))
 
     before = files_here()
@@ -398,28 +331,3 @@ def test_convert_refuses_by_name(
     assert hint in text
     assert "Traceback" not in text
     assert files_here() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "convert: {scheme: rotary, to: 512}\nresize: {to: 512}\n",
-            "a recipe either resizes or converts",
-        ),
-        (
-            "convert: {scheme: rotory, to: 512}\n",
-            "--scheme must be one of rotary, alibi, window, none, got rotory",
-        ),
-        ("convert: {scheme: rotary}\n", "line 2: --scheme rotary requires --to"),
-        ("convert: {scheme: rotary, to: 512, tetha: 500}\n", "did you mean convert.theta?"),
-        ("tensor: wpe\nconvert: {scheme: rotary, to: 512}\n", "tensor"),
-    ],
-)
-def test_a_recipe_with_invalid_settings_of_a_conversion_is_refused(text: str, message: str) -> None:
-    Path("recipe.yaml").write_text(f"source: tiny-gpt2\n{text}")
-    done = run("run", "recipe.yaml")
-    shown = " ".join(done.stderr.split())
-    assert done.exit_code == 1, shown
-    assert message in shown
-    assert files_here() == ["recipe.yaml"]

@@ -141,9 +141,7 @@ def prepare(case: Case, folder: Path) -> Prepared:
         auto_class=name,
         reference=reference_values(output, name),
         others={what: reference_values(path, name) for what, path in others.items()},
-        statements={
-            statement.runtime.key: statement for statement in result.planned.explanation.runtimes
-        },
+        statements={statement.runtime.key: statement for statement in result.planned.runtimes},
         short_reference=short_reference,
     )
 

@@ -102,7 +102,7 @@ def runs(name: str) -> dict[Case, Run]:
             continue
         finally:
             _remove_weights(folder)
-        for statement in result.planned.explanation.runtimes:
+        for statement in result.planned.runtimes:
             if statement.runtime.key == engine.runtime:
                 folders[case] = (folder / "output", statement)
     requests = [_request(engine, folder, item) for folder, item in folders.values()]
@@ -169,7 +169,7 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
 def test_serving_code_reads_betas(engine: Engine, tmp_path: Path) -> None:
     result = make_folder(Case("llama", "yarn", betas=True), tmp_path)
     _remove_weights(tmp_path)
-    for statement in result.planned.explanation.runtimes:
+    for statement in result.planned.runtimes:
         if statement.runtime.key == engine.runtime:
             assert statement.outcome is RuntimeOutcome.SERVES
             folder = tmp_path / "output"
@@ -184,7 +184,7 @@ def test_resize_says_which_serving_code_ignores_the_attention_factor_of_switch(
 ) -> None:
     case = Case("llama", SWITCHED)
     result = make_folder(case, tmp_path)
-    found = {item.runtime.key: item for item in result.planned.explanation.runtimes}
+    found = {item.runtime.key: item for item in result.planned.runtimes}
     statement = found[engine.runtime]
     assert statement.ignores_attention_factor
     folder = tmp_path / "output"

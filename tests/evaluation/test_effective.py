@@ -1,9 +1,8 @@
 """How far models read of which that is known: they copy, from all or from the last tokens."""
 
-import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import EffectiveTask, effective_lengths, plan_effective
+from ctxextend.evaluation.effective import EffectiveTask, plan_effective
 from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
@@ -270,12 +269,6 @@ def test_passages_are_not_in_the_texts_that_hide_others(minilm: EvalModel) -> No
         assert np.concatenate([group.hidden, group.haystack]).tolist() == whole.tolist()
 
 
-def test_encoder_needs_text_for_passages(minilm: EvalModel) -> None:
-    text = minilm.tokenizer.encode(TEXT * 5)
-    with pytest.raises(DataError, match=r"passages and texts of 128 tokens need 768 tokens"):
-        plan_effective(open_embedder(minilm), text, 128, Evaluate(data=("book.txt",)))
-
-
 class SlowTrials:
     """Trials that take so many seconds of a clock by length."""
 
@@ -321,33 +314,10 @@ def test_budget_leaves_out_lengths(tiny: EvalModel, monkeypatch: pytest.MonkeyPa
     assert found.max_len == 512
 
 
-def test_budget_is_planned_again_from_the_times_of_the_texts(
-    tiny: EvalModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = {128: 1.0, 256: 2.0, 512: 4.0}
-    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=50)
-    task.predicted = {128: 10.0, 256: 20.0, 512: 40.0}  # ten times too high
-    found = measured(task)
-    assert found.left_out == ()
-    assert texts_of(found) == {128: 8, 256: 7, 512: 7}
-    assert sum(texts * seconds[length] for length, texts in texts_of(found).items()) == 50
-
-
 def test_measure_stops_after_the_budget(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {128: 25.0, 256: 25.0, 512: 25.0}
     task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=100)
     task.predicted = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
-    found = measured(task)
-    assert texts_of(found) == {128: 3}
-    assert found.left_out == (256, 512)
-
-
-def test_measure_reads_the_shortest_texts_after_a_plan_that_took_too_long(
-    tiny: EvalModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = {128: 1.0, 256: 1.0, 512: 1.0}
-    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=10)
-    task.planning_seconds = 99.0
     found = measured(task)
     assert texts_of(found) == {128: 3}
     assert found.left_out == (256, 512)
@@ -367,14 +337,6 @@ def test_another_task_reads_the_same_texts_without_a_budget(tiny: EvalModel) -> 
     assert sum(map(sum, first.scores)) > sum(map(sum, second.scores))
 
 
-def test_task_that_was_not_asked_at_all_lengths_does_not_set_the_length(tiny: EvalModel) -> None:
-    task = plan(copier(tiny, matched=3), 512)
-    found = measured(task)
-    read = found.tasks["key"]
-    shortest = replace(read, lengths=read.lengths[:1])
-    assert replace(found, tasks={**found.tasks, "tracking": shortest}).effective_length == 512
-
-
 def test_scores_pair_the_questions_of_all_lengths(tiny: EvalModel) -> None:
     task = plan(copier(tiny, matched=3, window=200), 256)
     found = measured(task)
@@ -383,51 +345,6 @@ def test_scores_pair_the_questions_of_all_lengths(tiny: EvalModel) -> None:
     assert {len(one) for one in task.scores} == {2 * len(task.lengths)}  # needle and key
     shares = [one.accuracy for result in found.tasks.values() for one in result.lengths]
     assert np.mean(np.concatenate(task.scores)) == pytest.approx(np.mean(shares[:4]), abs=0.02)
-
-
-def test_measure_twice_reads_the_same(tiny: EvalModel) -> None:
-    task = plan(copier(tiny, matched=3, window=200), 512)
-    first = measured(task)
-    assert measured(task) == first
-
-
-def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
-    task = plan(copier(tiny, matched=3), 128)
-    trials = [Answer("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]
-    task.found = {(0, 128, 0): trials[:8], (0, 128, 1): trials[8:16], (0, 128, 2): trials[16:]}
-    (result,) = task.report()["effective"].tasks["key"].lengths
-    assert [(cell.found, cell.trials) for cell in result.cells] == [(8, 8), (4, 8), (0, 8)]
-    assert result.texts == 3
-
-
-@pytest.mark.parametrize(
-    ("longest", "lengths"),
-    [
-        (8192, [256, 512, 1024, 2048, 4096, 8192]),
-        (131_072, [4096, 8192, 16_384, 32_768, 65_536, 131_072]),
-        (512, [128, 256, 512]),
-        (4000, [500, 1000, 2000, 4000]),
-        (1000, [125, 250, 500, 1000]),
-        (100, [100]),
-    ],
-)
-def test_effective_lengths_double_up_to_the_longest(longest: int, lengths: Sequence[int]) -> None:
-    assert effective_lengths(longest, shortest=70) == tuple(lengths)
-
-
-def test_plan_skips_lengths_below_the_needles_with_a_note(tiny: EvalModel) -> None:
-    task = plan(copier(tiny, matched=3), 256, length=(16, 32, 256))
-    assert task.lengths == (256,)
-    assert task.notes[0].startswith("The effective length was not measured at 16, 32 tokens")
-    with pytest.raises(DataError, match=r"needs texts of at least \d+ tokens.*Pass --length \d+"):
-        plan(copier(tiny, matched=3), 32, length=(16, 32))
-
-
-def test_trials_depend_on_the_seed(tiny: EvalModel) -> None:
-    first, same, other = (plan(copier(tiny, 3), 256, seed=seed).groups[0] for seed in (0, 0, 1))
-    assert first.read(256, 0) == same.read(256, 0)
-    texts = [group.texts.text(256, 0).ids.tolist() for group in (first, other)]  # type: ignore[attr-defined]
-    assert texts[0] != texts[1]
 
 
 # ---- the command
@@ -452,23 +369,6 @@ def test_evaluate_says_that_the_bundled_model_is_at_chance(book: Path) -> None:
     assert found.effective.effective_length is None
     text = run_evaluate("tiny-gpt2", "--data", str(book), "--measure", "effective")
     assert text.startswith("At chance in texts of every length")
-
-
-def test_evaluate_joins_short_documents(tmp_path: Path) -> None:
-    data = tmp_path / "letters.jsonl"
-    data.write_text("\n".join(json.dumps({"text": "a"}) for _ in range(90)), "utf-8")
-    found = ctxextend.evaluate("tiny-gpt2", data, measure=["effective"])
-    assert found.effective is not None
-
-
-def test_evaluate_prints_the_effective_length_as_json(book: Path) -> None:
-    flags = ["--data", str(book), "--measure", "effective", "--budget", "20", "--json"]
-    values = json.loads(run_evaluate("tiny-gpt2", *flags))
-    assert values["positions"] is None
-    assert values["effective"]["budget"] == 20
-    assert values["effective"]["effective_length"] is None
-    assert set(values["effective"]["tasks"]) == {"needle", "key"}
-    assert "Variable tracking was not measured: it needs at least" in values["notes"][0]
 
 
 @pytest.mark.parametrize(

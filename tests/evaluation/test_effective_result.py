@@ -12,10 +12,8 @@ from ctxextend.evaluation.effective_result import (
     count_depths,
     make_cells,
     probability_of_drop,
-    tail,
     wilson_interval,
 )
-from ctxextend.json_output import to_json
 
 
 def result(length: int, found: Sequence[int], trials: int = 8, chance: float = 0.1) -> LengthResult:
@@ -63,16 +61,6 @@ def test_wilson_interval_of_known_counts(
 
 
 @pytest.mark.parametrize(
-    ("found", "trials", "chance", "probability"),
-    [(0, 5, 0.1, 1.0), (1, 1, 0.1, 0.1), (2, 2, 0.1, 0.01), (1, 2, 0.5, 0.75), (3, 3, 0.5, 0.125)],
-)
-def test_tail_is_the_probability_of_guessing(
-    found: int, trials: int, chance: float, probability: float
-) -> None:
-    assert tail(found, trials, chance) == pytest.approx(probability)
-
-
-@pytest.mark.parametrize(
     ("before", "after", "probability"),
     [
         # Fisher's tea: of 8 cups, 4 of each kind. 1 / 70 for all right, 17 / 70 for one or none
@@ -113,11 +101,6 @@ def test_is_read_needs_the_threshold_at_every_depth(found: tuple[int, ...], is_r
     assert result(64, found).is_read is is_read
 
 
-def test_is_read_needs_more_than_chance() -> None:
-    assert not result(64, (6, 6, 6), chance=0.5).is_read
-    assert result(64, (8, 8, 8), chance=0.5).is_read
-
-
 def test_effective_length_is_the_largest_that_is_read() -> None:
     found = task(result(64, (8, 8)), result(128, (8, 8)), result(256, (2, 8)))
     assert found.effective_length == 128
@@ -155,13 +138,3 @@ def test_effective_is_the_smallest_of_the_tasks_that_are_read() -> None:
     assert effective(needle=read, tracking=never).effective_length == 128
     assert effective(tracking=never).effective_length is None
     assert not effective(tracking=never).is_above_chance
-
-
-def test_json_has_accuracies_and_intervals() -> None:
-    values = to_json(effective(needle=task(result(64, (8, 4)))))
-    (length,) = values["tasks"]["needle"]["lengths"]
-    assert length["accuracy"] == 0.75
-    assert length["is_read"] is False
-    assert length["cells"][1]["accuracy"] == 0.5
-    assert length["cells"][1]["interval"] == pytest.approx([0.2152, 0.7848], abs=1e-4)
-    assert values["effective_length"] is None

@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import (
-    POOLING_FLAGS,
     POOLINGS,
     Embedder,
     cosines,
@@ -130,16 +129,6 @@ def test_means_of_starts_read_only_chunks_that_are_cut(
         special = 1 / np.sqrt(3**2 + 2), 1 / np.sqrt(1 + 2)
         ratio = (3 * 3 * special[0]) / (1 * 1 * special[1])
         assert means[0, 9] / means[0, 8] == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize(("flag", "name"), POOLING_FLAGS.items())
-def test_read_pooling_reads_one_flag_of_the_old_config(
-    flag: str, name: str, tmp_path: Path
-) -> None:
-    config = dict.fromkeys(POOLING_FLAGS, False)
-    config[flag] = True
-    folder = write_folder(tmp_path, OLD, config)
-    assert read_pooling(folder) == (name,)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
+from ctxextend.evaluation.eval_model import CAUSAL, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
@@ -156,42 +156,10 @@ def test_evaluate_joins_short_documents_and_warns_if_losses_are_measured(make_pi
     assert "windows span several documents" in warning
 
 
-def test_evaluate_does_not_join_short_documents_for_an_encoder(make_pico: Make) -> None:
-    encoder = add_tokenizer(make_pico("bert", base=True).folder, special_tokens=True)
-    found = ctxextend.evaluate(encoder, write_texts(5, 40), tokens=64)
-    assert found.kind == ENCODER
-    assert found.warnings == ()
-    assert not found.across_documents
-
-
 @pytest.fixture
 def masked(make_pico: Make) -> Path:
     """A masked language model with a tokenizer."""
     return add_tokenizer(make_pico("bert").folder, special_tokens=True)
-
-
-def test_evaluate_reads_text_with_much_white_space(masked: Path) -> None:
-    words = Path(write_texts(1, 300)).read_text().split()
-    Path("wide.txt").write_text("".join(f"{word:<40}" for word in words))
-    found = ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"])
-    assert found.tokens == 64
-
-
-def test_evaluate_rejects_empty_text(masked: Path) -> None:
-    Path("none.jsonl").write_text('{"text": null}\n' * 3)
-    with pytest.raises(DataError, match=r"none\.jsonl contains no text"):
-        ctxextend.evaluate(masked, "none.jsonl", tokens=64)
-
-
-def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(masked: Path) -> None:
-    text = write_texts(300, 1)
-    found = ctxextend.evaluate(masked, text, tokens=64)
-    assert found.kind == MASKED
-    assert found.effective is None
-    few_words = "0 words and letters that are single tokens; needles need"
-    assert any(few_words in note for note in found.notes)
-    with pytest.raises(DataError, match=f"{few_words}.*Measure the loss by position instead"):
-        ctxextend.evaluate(masked, text, tokens=64, measure=["effective"])
 
 
 @pytest.fixture
@@ -302,9 +270,3 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     warnings = [line for line in first.stderr.splitlines() if "Warn" in line]
     assert warnings == [f"Warning: {warning}" for warning in values["warnings"]]
-
-
-def test_evaluate_rejects_model_shorter_than_the_shortest_context(make_pico: Make) -> None:
-    folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, special_tokens=True)
-    with pytest.raises(ResizeError, match=r"context length of 2, too short for windows of 8"):
-        ctxextend.evaluate(folder, write_texts(40))

@@ -311,16 +311,6 @@ def test_loss_task_report_pairs_losses_by_token(task_of_three_windows: LossTask)
         assert change.standard_error == pytest.approx(expected.std(ddof=1) / np.sqrt(3))
 
 
-def test_loss_task_report_has_a_bucket_for_every_two_positions(
-    task_of_three_windows: LossTask,
-) -> None:
-    positions = task_of_three_windows.report()["positions"]
-    spans = [(bucket.start, bucket.stop) for bucket in positions.buckets]
-    assert spans == [(start, start + 2) for start in range(0, 32, 2)]
-    tokens = [bucket.losses[MODEL].tokens for bucket in positions.buckets]
-    assert sum(tokens) == 3 * 31
-
-
 def test_loss_task_report_compares_contexts_with_that_of_the_base(
     task_of_three_windows: LossTask,
 ) -> None:
@@ -352,11 +342,6 @@ def test_loss_task_report_warns_of_a_text_that_the_base_reads_worse_with_context
     for warning in warnings:
         assert warning.startswith("This text does not show what a longer context is worth: ")
         assert "than in separate ones, by 0.2" in warning
-
-
-def test_loss_task_report_of_a_single_window_does_not_judge_the_text(make_pico: Make) -> None:
-    model, base = open_pair(make_pico, "gpt2")
-    assert score(model, base, (8, 16, 32), TEXT).report()["warnings"] == []
 
 
 # ---- rejected models
@@ -406,14 +391,6 @@ def test_open_eval_model_rejects_missing_tensors(make_pico: Make) -> None:
     del tensors["transformer.h.1.mlp.c_fc.weight"]
     save_file(tensors, path, metadata={"format": "pt"})
     message = r"missing or have the wrong shape \(1\): .*h\.1\.mlp\.c_fc\.weight"
-    with pytest.raises(CheckpointError, match=message):
-        load_model(folder)
-
-
-def test_open_eval_model_rejects_tensors_of_wrong_shapes(make_pico: Make) -> None:
-    folder = make_pico("bert").folder
-    edit_json(folder / "config.json", vocab_size=40)
-    message = r"missing or have the wrong shape .*word_embeddings\.weight"
     with pytest.raises(CheckpointError, match=message):
         load_model(folder)
 

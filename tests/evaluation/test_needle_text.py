@@ -158,13 +158,3 @@ def test_count_needles_leaves_most_of_the_text_to_the_haystack(form: NeedleForm)
     needles = form.count_needles(WORDS, 150)
     used = needles * form.tokens_per_needle(WORDS) + form.question_tokens(WORDS)
     assert used <= STATEMENTS_SHARE * 150 < used + form.tokens_per_needle(WORDS)
-
-
-def test_count_needles_needs_enough_words() -> None:
-    few = replace(WORDS, as_key=WORDS.as_key[:42], as_value=WORDS.as_value[:42])
-    assert NEEDLES_FORM.count_needles(few, 10_000) == 8  # three words each, and 18 others
-    two_words = replace(few, key_words=2)
-    assert NEEDLES_FORM.count_needles(two_words, 10_000) == 12
-    text = replace(texts(needles=12), words=two_words).text(600, 0)
-    keys = {tuple(question.ids.tolist()) for question in text.questions}
-    assert len(keys) == 12

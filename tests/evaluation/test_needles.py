@@ -1,6 +1,5 @@
 """Words of a vocabulary for needles."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,14 +65,6 @@ def test_find_words_makes_lines_that_the_tokenizer_makes_too(name: str, minilm: 
         assert words.line(key, value)[: words.question_tokens].tolist() == list(words.question(key))
 
 
-def test_find_words_takes_distinct_words_of_several_letters(minilm: EvalModel) -> None:
-    words = find_words(minilm.tokenizer, "m", minilm.tokenizer.encode(ENGLISH), seed=0)
-    texts = [minilm.tokenizer.tokenizer.decode([token]) for token in words.as_value]
-    assert len(set(texts)) == len(texts) > 1000
-    assert all(len(text) >= 3 and text.isalpha() for text in texts)
-    assert words.key_words == 1
-
-
 def test_find_words_takes_words_in_the_script_of_the_text() -> None:
     latin = letters(300)
     greek = letters(300, 0x3B1)
@@ -98,13 +89,6 @@ def test_find_words_takes_characters_of_a_vocabulary_without_words() -> None:
     assert decode(line) == f"\n{first}{second}: {third}\n"
 
 
-def test_find_words_depends_on_the_seed(minilm: EvalModel) -> None:
-    text = minilm.tokenizer.encode(ENGLISH)
-    first, same, other = (find_words(minilm.tokenizer, "m", text, seed) for seed in (0, 0, 1))
-    assert first.as_value.tolist() == same.as_value.tolist()
-    assert first.as_value.tolist() != other.as_value.tolist()
-
-
 def test_find_words_rejects_a_vocabulary_without_words_and_letters() -> None:
     tokenizer = word_tokenizer(["aaa", "bbb", "ccc"])
     with pytest.raises(DataError, match=r"vocabulary of m has 3 words.*needles need 36"):
@@ -115,13 +99,3 @@ def test_find_words_rejects_a_tokenizer_that_splits_words() -> None:
     tokenizer = character_tokenizer(tuple(letters(300)))
     with pytest.raises(DataError, match=r"splits needles such as .* of 300 words stay single"):
         find_words(tokenizer, "m", tokenizer.encode("aab"), seed=0)
-
-
-def test_find_words_rejects_a_tokenizer_without_colons(tmp_path: Path) -> None:
-    tokenizer = word_tokenizer(letters(300))
-    vocabulary = tokenizer.tokenizer.get_vocab()
-    vocabulary.pop(":")
-    core = tokenizer.tokenizer.backend_tokenizer
-    core.model = models.WordLevel(vocabulary, unk_token="[UNK]")
-    with pytest.raises(DataError, match=r"has no token for ':', which needles contain"):
-        find_words(tokenizer, "m", np.array([3, 4]), seed=0)

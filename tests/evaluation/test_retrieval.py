@@ -61,21 +61,6 @@ def test_plan_retrieval_rejects_short_documents(minilm: EvalModel) -> None:
         plan(minilm, minilm, LONG_AND_SHORT, 2048)
 
 
-@pytest.mark.parametrize("length", [512, 553, 100])
-def test_plan_retrieval_rejects_lengths_without_a_query_beyond_the_base(
-    length: int, minilm: EvalModel
-) -> None:
-    with pytest.raises(DataError, match="a length of at least 554"):
-        plan(minilm, minilm, LONG_AND_SHORT, length)
-
-
-def test_plan_retrieval_rejects_a_missing_base(minilm: EvalModel) -> None:
-    embedder = open_embedder(minilm)
-    message = "it needs a base, because queries are cut from text beyond"
-    with pytest.raises(DataError, match=message):
-        plan_retrieval(embedder, None, LONG_AND_SHORT, 2048)
-
-
 def ignore_progress(_tokens: int) -> None:
     pass
 
@@ -125,12 +110,6 @@ def test_retrieval_task_ranks_documents_of_mock_encoders(mock_task: RetrievalTas
     assert report.differences[TRUNCATED]["MRR"].mean == pytest.approx(0.8)
     assert report.against_chunks == Estimate(0.0, 0.0, 20, 5)
     assert report.against_same_text == report.against_chunks
-
-
-def test_retrieval_task_reports_its_progress(mock_task: RetrievalTask) -> None:
-    progress: list[int] = []
-    mock_task.measure(progress.append)
-    assert sum(progress) == mock_task.tokens + mock_task.base_tokens
 
 
 def test_retrieval_task_runs_the_base_once(counter: EvalModel, mock_task: RetrievalTask) -> None:

@@ -15,15 +15,15 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
 
 import ctxextend
-from ctxextend.errors import DataError, ResizeError
+from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import TokensRead
+from ctxextend.evaluation.evaluation_result import Evaluation, TokensRead
 from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
 from ctxextend.settings import Evaluate
-from tests.helpers.trainings import invoke, make_encoder, make_source
+from tests.helpers.trainings import invoke, make_encoder
 from tests.helpers.word_tokenizer import text_of
 
 SEARCH = Path("sets", "words")
@@ -279,22 +279,6 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
         assert change.mean == pytest.approx(score.mean - truncated.mean)
 
 
-def test_evaluate_compares_every_score_of_a_search_set_with_each_mode_of_the_base(
-    encoder: Path, longer: Path
-) -> None:
-    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
-    assert search is not None
-    assert {*search.differences} == {"truncated", "chunks_of_same_text", "chunks"}
-    for mode, differences in search.differences.items():
-        assert {*differences} == {"nDCG@10", "MRR", "recall@1", "recall@10"}
-        for name, difference in differences.items():
-            own = search.scores["model"][name].mean - search.scores[mode][name].mean
-            assert difference.mean == pytest.approx(own)
-            assert difference.samples == 6
-    assert search.against_chunks == search.differences["chunks"]["nDCG@10"]
-    assert search.against_same_text == search.differences["chunks_of_same_text"]["nDCG@10"]
-
-
 def test_evaluate_states_how_many_tokens_of_each_document_are_read(
     encoder: Path, longer: Path
 ) -> None:
@@ -400,11 +384,6 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
         ),
         (
             QRELS,
-            "q99\td0\t1\n",
-            r"Line 1 of .*test.tsv has the unknown id 'q99'. .* add it to .*queries.tsv.",
-        ),
-        (
-            QRELS,
             "q0\td0\t1\nq0\td0\t2\n",
             r"Line 2 of .*test.tsv judges document 'd0' for query 'q0' again.",
         ),
@@ -418,11 +397,6 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
             "q0 d0 1\n",
             r"Line 1 of .*test.tsv does not have the fields query-id, corpus-id, score. Write",
         ),
-        (
-            QRELS,
-            "q0\td0\t0\n",
-            r"test.tsv has no score above 0. Give each query a relevant document",
-        ),
         (QRELS, "query-id\tcorpus-id\tscore\n", r"test.tsv has no rows"),
         (
             "queries.tsv",
@@ -430,18 +404,11 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
             r"Line 2 of .*queries.tsv has the id 'q0' of an earlier line",
         ),
         ("queries.tsv", "", r"queries.tsv has no rows"),
-        ("queries.tsv", "q0\t\n", r"Line 1 of .*queries.tsv has no text"),
         (
             "corpus.jsonl",
             '{"_id": "d0", "text": 3}\n',
             r"Line 1 of .*corpus.jsonl has an _id, title or text that is not",
         ),
-        (
-            "corpus.jsonl",
-            '{"_id": "d0"}\n',
-            r"Line 1 of .*corpus.jsonl does not have the fields _id, text",
-        ),
-        ("corpus.jsonl", '{"_id": \n', r"Line 1 of .*corpus.jsonl is not valid JSON"),
     ],
 )
 def test_evaluate_rejects_a_search_set_before_loading_the_model(
@@ -452,13 +419,6 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
         ctxextend.evaluate("tiny-gpt2", search=SEARCH)
 
 
-def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "gpt2", "gpt2")
-    message = "does not apply to .*, a causal language model. Pass text with --data"
-    with pytest.raises(ResizeError, match=message):
-        ctxextend.evaluate(source, search=SEARCH)
-
-
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     settings = {"source": str(encoder), "evaluate": {"search": "judged"}}
@@ -466,6 +426,6 @@ def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: 
     with pytest.raises(DataError, match="judged is not a folder"):
         ctxextend.run(recipe)
     SEARCH.rename(tmp_path / "judged")
-    evaluation = ctxextend.run(recipe).evaluation
-    assert evaluation is not None
+    evaluation = ctxextend.run(recipe).evaluate
+    assert isinstance(evaluation, Evaluation)
     assert evaluation.search is not None

@@ -1,7 +1,6 @@
 """`evaluate` and `compare` of causal models whose positions cannot be resized."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 import ctxextend
 from ctxextend.checkpoints.source import BUNDLED
@@ -101,15 +99,6 @@ def edit_config(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def drop_tensor(folder: Path, name: str) -> Path:
-    """Remove a tensor from a folder's weights."""
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    del tensors[name]
-    save_file(tensors, path, metadata={"format": "pt"})
-    return folder
-
-
 def evaluate_json(folder: Path, text: Path, *flags: object) -> dict[str, Any]:
     done = succeed("evaluate", folder, "--data", text, "--tokens", 1024, *flags, "--json")
     values: dict[str, Any] = json.loads(done.stdout)
@@ -148,18 +137,6 @@ def test_evaluate_of_mamba_equals_the_loss_of_transformers(make: Make, text: Pat
         expected = model(input_ids=windows, labels=windows).loss.item()
     found = values["positions"]["losses"]["model"]["mean"]
     assert found == pytest.approx(expected, abs=1e-5)
-
-
-def test_evaluate_says_whose_length_is_taken_and_nothing_of_a_base(make: Make, text: Path) -> None:
-    mamba = evaluate_json(make("mamba"), text, "--length", 64)
-    (of_length,) = [note for note in mamba["notes"] if "--length" in note]
-    assert "states no context length" in of_length
-    jamba = evaluate_json(make("jamba"), text, "--length", 2 * STATED)
-    assert jamba["max_len"] == 2 * STATED
-    stated = f"states max_position_embeddings {STATED} in config.json"
-    assert any(stated in note for note in jamba["notes"])
-    for values in (mamba, jamba):
-        assert not any("base" in note for note in values["notes"])
 
 
 @pytest.mark.usefixtures("never_loads")
@@ -211,17 +188,6 @@ def test_compare_ranks_models_with_and_without_positions(
     assert values["rows"][0]["method"] == "tiny-gpt2"
 
 
-def test_compare_of_equal_weights_ties_without_a_base(
-    make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(costs, "SPEED_SECONDS", 0.0)
-    folder = make("jamba")
-    found = ctxextend.compare_checkpoints([folder, folder], text, tokens=1024)
-    assert found.base is None
-    assert list(found.warnings) == []
-    assert [row.is_tied for row in found.rows] == [True, True]
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -239,30 +205,6 @@ def test_commands_that_change_positions_refuse_such_models(
     done = invoke(name, make("jamba"), *flags)
     assert done.exit_code == 1
     assert NO_TABLE in unwrapped(done.stderr)
-
-
-def test_evaluate_refuses_files_that_lack_tensors(make: Make, text: Path) -> None:
-    folder = drop_tensor(make("jamba"), "lm_head.weight")
-    done = invoke("evaluate", folder, "--data", text)
-    assert done.exit_code == 1
-    assert "are missing or have the wrong shape (1): lm_head.weight" in unwrapped(done.stderr)
-
-
-def test_evaluate_refuses_an_encoder_as_before(make: Make, text: Path) -> None:
-    folder = edit_config(make("jamba"), architectures=["JambaModel"])
-    done = invoke("evaluate", folder, "--data", text)
-    assert done.exit_code == 1
-    assert NO_TABLE in unwrapped(done.stderr)
-
-
-def test_evaluate_names_what_quantised_weights_need(make: Make, text: Path) -> None:
-    settings = {"quant_method": "aqlm"}  # its library is not a dependency of the tests
-    folder = edit_config(make("jamba"), quantization_config=settings)
-    done = invoke("evaluate", folder, "--data", text)
-    assert done.exit_code == 1
-    error = unwrapped(done.stderr)
-    assert "transformers cannot load" in error
-    assert "Its weights are quantised" in error
 
 
 @pytest.mark.usefixtures("never_loads")
@@ -285,41 +227,3 @@ def test_evaluate_uses_the_class_of_transformers_next_to_own_code(make: Make, te
     found = evaluate_json(own, text, *flags)
     assert found["positions"] == expected["positions"]
     assert any("not the folder's code" in note for note in found["notes"])
-
-
-@pytest.mark.usefixtures("never_loads")
-def test_evaluate_refuses_weights_that_are_missing(make: Make, text: Path) -> None:
-    folder = make("jamba")
-    (folder / "model.safetensors").rename(folder / "model.onnx")
-    done = invoke("evaluate", folder, "--data", text)
-    assert done.exit_code == 1
-    assert "ONNX" in done.stderr
-
-
-def test_evaluate_reads_pytorch_weights(make: Make, text: Path) -> None:
-    folder = make("jamba")
-    expected = evaluate_json(folder, text, "--measure", "position")
-    tensors = load_file(folder / "model.safetensors")
-    torch.save(tensors, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    found = evaluate_json(folder, text, "--measure", "position")
-    assert found["positions"] == expected["positions"]
-
-
-def test_evaluate_says_if_a_model_cannot_read_windows_of_a_length(
-    make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = transformers.MambaForCausalLM.forward
-
-    def forward_up_to_32(self: Any, input_ids: Any, **inputs: Any) -> Any:
-        if input_ids.shape[1] > 32:
-            raise IndexError("index out of range in self")
-        return forward(self, input_ids, **inputs)
-
-    monkeypatch.setattr(transformers.MambaForCausalLM, "forward", forward_up_to_32)
-    folder = make("mamba")
-    losses = evaluate_json(folder, text, "--length", 32)["positions"]["losses"]["model"]
-    assert math.isfinite(losses["mean"])
-    done = invoke("evaluate", folder, "--data", text, "--tokens", 1024, "--length", 64)
-    assert done.exit_code == 1
-    assert "cannot read windows of 64 tokens: IndexError: index out" in unwrapped(done.stderr)

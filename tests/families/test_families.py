@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 import re
 from typing import Any
 
@@ -11,11 +10,10 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.listing import FamilyTable
 from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
-from ctxextend.families.schema import PositionScheme
-from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from ctxextend.families.unsupported import POSITION_SCHEMES
 from tests.helpers import tiny
 from tests.helpers.model_types import WITH_ROWS
-from tests.helpers.trainings import invoke, unwrapped
+from tests.helpers.trainings import invoke
 
 # Composite types without default parts in transformers.
 OF_ANY_PARTS = (
@@ -114,18 +112,6 @@ def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) ->
     assert (location_of("gpt2").buffer(name) is not None) == is_buffer
 
 
-def test_find_architecture_combines_parts() -> None:
-    parts = {"encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
-    encoder, decoder = find_architecture({"model_type": "encoder-decoder", **parts}).locations
-    assert encoder.part == "encoder"
-    assert encoder.config_key == "encoder.max_position_embeddings"
-    assert decoder.part == "decoder"
-    assert decoder.config_key == "decoder.n_positions"
-    assert encoder.reserved_rows == 2
-    assert decoder.reserved_rows == 0
-    assert "decoder.transformer.wpe.weight" in decoder.names
-
-
 def test_find_architecture_names_nested_parts() -> None:
     rag = find_architecture({"model_type": "rag"})
     parts = [found.part for found in rag.locations]
@@ -187,41 +173,8 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
 def test_find_architecture_names_the_scheme_of_unsupported_models(
     config: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UnsupportedModelError, match=message) as caught:
+    with pytest.raises(UnsupportedModelError, match=message):
         find_architecture(config)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize("key", ["sinusoidal_embeddings", "sinusoidal_pos_embds"])
-def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> None:
-    for model_type in ("xlm", "flaubert", "distilbert"):
-        (location,) = find_architecture({"model_type": model_type, key: True}).locations
-        expected = dataclasses.replace(location_of(model_type), config=location.config)
-        assert location == expected
-
-
-@pytest.mark.parametrize(
-    "scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20]
-)
-def test_list_families_reports_scheme_and_advice_of_unsupported_types(
-    scheme: PositionScheme,
-) -> None:
-    with_scheme = {name for name, found in POSITION_SCHEMES.items() if found == scheme}
-    for model_type in with_scheme - FAMILIES.keys():
-        (listed,) = list_families([model_type])
-        assert listed.model_type == model_type
-        assert listed.table == ""
-        assert listed.scheme == scheme.name
-        note = f"not resized: it uses {scheme.uses}"
-        assert listed.notes == (note, scheme.advice)
-        with pytest.raises(UnsupportedModelError) as caught:
-            find_architecture({"model_type": model_type})
-        message = rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\."
-        assert re.fullmatch(message, caught.value.message)
-        hint = f"{scheme.advice} {FAMILIES_HINT}"
-        assert caught.value.hint == hint
-    assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
-    assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
 
 
 @pytest.mark.parametrize(
@@ -280,23 +233,6 @@ def test_list_families_describes_learned_rows() -> None:
     assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
 
 
-def test_list_families_describes_rotary_settings() -> None:
-    listed = listed_tables()
-    assert listed["gemma3", "text"].table == "text_config.rope_parameters"
-    assert listed["gemma3", "text"].methods == ("yarn", "switch", "linear", "dynamic", "theta")
-
-
-def test_list_families_describes_sinusoids() -> None:
-    listed = listed_tables()
-    assert listed["pegasus", "decoder"].scheme == "sinusoidal"
-    assert listed["pegasus", "decoder"].notes == ("layout halves",)
-    assert listed["xglm", ""].notes == (
-        "layout halves-log",
-        "computed, unless the file has the table",
-        "longer inputs do not fail: more rows are computed",
-    )
-
-
 def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
     types = {table.model_type for table in list_families(["bert"])}
     assert types == {"bert"}
@@ -306,9 +242,8 @@ def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
     assert types == like_roberta | {"led"}
     schemes = {table.scheme for table in list_families(["mamba", "bloo"])}
     assert schemes == {"none", "ALiBi"}
-    with pytest.raises(UnsupportedModelError, match="Unknown model type 'rberta'") as caught:
+    with pytest.raises(UnsupportedModelError, match="Unknown model type 'rberta'"):
         list_families(["rberta"])
-    assert (caught.value.hint or "").startswith("Did you mean roberta?")
     exact = [table.scheme for table in list_families(["t5"])]
     assert exact == ["relative"]
 
@@ -332,24 +267,3 @@ def test_families_fits_all_types_into_the_terminal_width(
     _, _, not_resized = " ".join(lines).partition("Not resized")
     counted = re.findall(r"(\d+)\s+[A-Za-z]", not_resized)
     assert sum(map(int, counted)) == len(POSITION_SCHEMES)
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_families_fits_named_types_into_the_terminal_width(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    shown = invoke("families", "bart", "layout", "glm4v_")
-    for line in shown.stdout.splitlines():
-        assert len(line) <= width
-    text = unwrapped(shown.stdout)
-    assert (
-        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; "
-        "reserved rows: 2" in text
-    )
-    assert "layoutlmv2, layoutxlm embeddings" in text
-    assert (
-        "glm4v_moe_text, glm4v_text rope_parameters, length set by max_position_embeddings "
-        "rotary; methods" in text
-    )
-    assert "pp_doclayout_v4 not resized: it uses only positions of image" in text

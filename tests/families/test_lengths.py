@@ -316,14 +316,6 @@ def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> No
     assert rope_of("out")[TRAINED] == 32 * K
 
 
-def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
-    make("source", "llama", max_position_embeddings=40 * K)
-    arguments = ["--to", 64 * K, "--trained-length", 32 * K, "--method", "dynamic"]
-    succeed("resize", "source", *arguments, "--output", "out")
-    assert rope_of("out")["factor"] == 2.0
-    assert config_of("out")["max_position_embeddings"] == 32 * K
-
-
 @pytest.mark.parametrize(
     ("config", "arguments", "code", "message"),
     [
@@ -395,14 +387,6 @@ def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(
     succeed("inspect", "out", "--check")
 
 
-def test_resize_with_factor_1_says_that_nothing_scales() -> None:
-    make("source", "llama", max_position_embeddings=4 * K)
-    done = resize(16 * K, "--method", "yarn:factor=1")
-    assert done.exit_code == 0
-    assert "Nothing scales: beyond 4096 tokens" in done.stderr
-    assert "Outputs for short inputs change" not in done.stderr
-
-
 def test_extend_model_scales_from_the_trained_length() -> None:
     sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 40, "num_key_value_heads": 2}
     config = transformers.LlamaConfig(**sizes)
@@ -450,15 +434,6 @@ def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
         assert "nothing scales" in done.stderr
 
 
-def test_resize_of_llama3_takes_the_trained_length_that_it_states_as_stated() -> None:
-    make("source", "llama", max_position_embeddings=128 * K, rope_scaling=LLAMA3)
-    plain = resize(256 * K, output="plain")
-    given = resize(256 * K, "--trained-length", 8 * K, output="given")
-    assert plain.exit_code == 0
-    assert given.exit_code == 0
-    assert rope_of("plain") == rope_of("given")
-
-
 def test_resize_of_dynamic_settings_after_scaling_changes_short_inputs_and_says_so() -> None:
     rope = {"type": "dynamic", "factor": 4.0, TRAINED: 4 * K}
     make("source", "llama", max_position_embeddings=16 * K, rope_scaling=rope)
@@ -489,64 +464,6 @@ def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
         assert "config.json: " in done.stderr
 
 
-def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
-    rope: Any = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
-    sizes: dict[str, Any] = {
-        **SIZES,
-        "max_position_embeddings": 32,
-        "num_key_value_heads": 2,
-        "rope_parameters": rope,
-        "max_sequence_length": 128,
-    }
-    config = transformers.LlamaConfig(**sizes)
-    model = transformers.LlamaModel(config)
-    ctxextend.extend_model(model, 256)
-
-    changed: Any = model.config.rope_parameters
-    assert changed["factor"] == 8.0
-    assert model.config.max_position_embeddings == 32
-
-
-def test_extend_model_refuses_a_negative_trained_length() -> None:
-    sizes: dict[str, Any] = dict(SIZES)
-    config = transformers.LlamaConfig(**sizes)
-    model = transformers.LlamaModel(config)
-    with pytest.raises(ctxextend.ResizeError, match="--trained-length must be at least 1, got -5"):
-        ctxextend.extend_model(model, 512, trained_length=-5)
-
-
-def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
-    rope = {"type": "linear", "factor": 4.0}
-    make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
-    resized = resize(64 * K, "--trained-length", 8 * K)
-    assert resized.exit_code == 0
-    Path("out/ctxextend.yaml").unlink()
-    command = ("verify", "out", "--base", "source", "--method", "linear", "--to", 64 * K)
-    done = invoke(*command)
-    assert done.exit_code == 1
-    assert "--trained-length 8192 if it is the one before" in unwrapped(done.stderr)
-    succeed(*command, "--trained-length", 8 * K)
-
-
-def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:
-    rope = {"type": "linear", "factor": 4.0}
-    make("source", "llama", 2 * K, max_position_embeddings=16 * K, rope_scaling=rope)
-    done = invoke("inspect", "source", "--check")
-    assert done.exit_code == 3
-    assert "ctxextend resize source --to 16384 --fix-limits" in done.stdout
-    resized = resize(16 * K, "--fix-limits")
-    assert resized.exit_code == 0
-
-
-def test_inspect_refuses_a_trained_length_for_positions_that_do_not_scale() -> None:
-    done = invoke("inspect", "tiny-gpt2", "--trained-length", 64)
-    assert done.exit_code == 2
-    problem = (
-        "--trained-length applies to rotary positions that scale, not to learned ones of gpt2."
-    )
-    assert problem in done.stderr
-
-
 def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     make("source", "llama", max_position_embeddings=4 * K, max_sequence_length=8192.0)
     limits = ctxextend.inspect("source").limits
@@ -558,18 +475,6 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     (scheme,) = ctxextend.inspect("linear").schemes
     assert scheme.first_trained == 4 * K
     assert scheme.served == 16 * K
-
-
-@pytest.mark.parametrize("stated", [8 * K, 8 * K + 1, 16 * K, 32 * K, 64 * K])
-def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves(
-    stated: int,
-) -> None:
-    make("source", "llama", 128 * K, max_position_embeddings=stated, rope_scaling=LLAMA3)
-    for to, factor in ((128 * K, 16.0), (64 * K, 8.0)):
-        if to > stated:
-            resized = resize(to, output=f"out-{to}")
-            assert resized.exit_code == 0
-            assert rope_of(f"out-{to}")["factor"] == factor
 
 
 def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
@@ -736,16 +641,6 @@ def test_resize_states_the_scaling_next_to_a_copied_length() -> None:
     inner = config["text_config"]["rope_scaling"]
     assert inner == {**config["rope_scaling"], "rope_theta": 10_000.0}
     assert "rope_theta" not in config
-    assert load_config("out")["rope_type"] == "yarn"
-
-
-def test_resize_adds_the_length_that_copied_settings_need() -> None:
-    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
-    outer = {"rope_scaling": {"type": "default"}, "rope_theta": 10_000.0}
-    make_nested("source", "llava", {"model_type": "llama", **flat}, outer)
-    done = resize(8 * K)
-    assert done.exit_code == 0, done.stderr
-    assert config_of("out")["max_position_embeddings"] == 8 * K
     assert load_config("out")["rope_type"] == "yarn"
 
 

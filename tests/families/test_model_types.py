@@ -10,9 +10,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, plan_resize, resize
+from ctxextend import CheckpointError, ResizeError, plan_resize, resize
 from ctxextend.json_output import to_json
 from tests.helpers import pico, tiny
+from tests.helpers.notes import text_of
 
 Save = Callable[..., pico.Pico]
 NEW = 40
@@ -89,7 +90,7 @@ def test_plan_resize_edits_all_keys_of_the_length(
     plan = plan_resize(source.folder, to=to)
     values = to_json(plan)
     assert values["config"] == edits
-    notes = "\n".join(plan.explanation.notes)
+    notes = text_of(plan, "source")
     has_note = "short inputs attend to different blocks" in notes
     assert has_note == (model_class == "MraModel")
 
@@ -199,9 +200,8 @@ def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path:
     values = to_json(plan)
     assert values["max_len_before"] is None
     assert values["max_len_after"] is None
-    assert (
-        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs"
-        in plan.explanation.effects
+    assert "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in text_of(
+        plan, "short-inputs"
     )
     output(source, tmp_path)
 
@@ -302,35 +302,6 @@ def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Sa
     pico.add_tensors(source.folder, {name: buffer})
     plan = plan_resize(source.folder, to=4000)
     assert plan.plan.dropped == (name,)
-
-
-def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "bert")
-    config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
-    pico.write_json(source.folder / "config.json", config)
-    with pytest.raises(UnsupportedModelError, match="text: This mamba model has no position table"):
-        plan_resize(source.folder, to=NEW)
-
-
-def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "gpt2")
-    config = {
-        "model_type": "nemo_speechlm",
-        "text_config": {"model_type": "gpt2", "n_positions": 16},
-    }
-    pico.write_json(source.folder / "config.json", config)
-    with pytest.raises(
-        UnsupportedModelError, match="contains a part of a known type: gpt2"
-    ) as caught:
-        plan_resize(source.folder, to=NEW)
-    assert "--table transformer.wpe.weight:text_config.n_positions" in (
-        caught.value.hint or ""
-    )
-    named = plan_resize(
-        source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions"
-    )
-    values = to_json(named)
-    assert values["config"] == {"text_config.n_positions": [16, NEW]}
 
 
 def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-from ctxextend import inspect, list_families, plan_resize, resize, verify
+from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from tests.helpers import pico, tiny
+from tests.helpers.notes import texts
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 40
 WORDS = 10
-TABLE = "text_model.embeddings.position_embedding.weight"
 
 
 def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) -> Path:
@@ -76,7 +76,7 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     base = features(source, 5, max_length=OLD)
     moved = resized - base
     assert moved.abs().max() > 1e-3  # why the padding length is kept
-    (warning,) = result.warnings
+    (warning,) = texts(result, level="warning")
     assert warning.startswith(
         f"{model_type}_text_model pools the last position, padding included: short texts give "
     )
@@ -84,9 +84,8 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
         f"with padding='max_length', max_length={OLD}. Tokenizer files stay as they are: for "
         "longer texts" in warning
     )
-    assert (
-        "Inputs up to 16 tokens give identical outputs if padded as before; "
-        in result.planned.explanation.effects
+    assert "Inputs up to 16 tokens give identical outputs if padded as before." in texts(
+        result, "short-inputs"
     )
     assert warning in (result.output / "README.md").read_text()
     files = {edit.file for edit in result.plan.edits}
@@ -103,7 +102,7 @@ def test_fixed_padding_follows_the_length_only_if_asked(tmp_path: Path) -> None:
         plan = plan_resize(source, to, fix_limits=to == NEW)
         after = {edit.key: edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"}
         assert after == {"truncation.max_length": to, "padding.strategy": {"Fixed": to}}
-        assert f"Texts padded to {to} tokens give other outputs." in " ".join(plan.warnings)
+        assert f"Texts padded to {to} tokens give other outputs." in texts(plan, "padding")[0]
     assert not plan_resize(source, OLD, fix_limits=True).plan.edits
 
 
@@ -125,21 +124,6 @@ def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) ->
     wrong = "shape [1, 40, 8] instead of [1, 16, 8] at a text padded by the"
     problem = f"{wrong} processor (text); {wrong} tokenizer"
     assert problem in checks["outputs"].evidence[1]
-
-
-def test_verify_deep_pads_token_ids_if_there_is_no_tokenizer(tmp_path: Path) -> None:
-    source = pico.make_siglip(tmp_path / "source")
-    resized = resize(source, to=NEW, output=tmp_path / "out")
-    verified = verify(resized.output, deep=True)
-    outputs = verified.checks[-1]
-    assert outputs.passed
-    assert outputs.evidence[0].endswith("16 tokens (text), a text padded to 16 tokens (text)")
-
-
-def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
-    for name in ("siglip", "siglip2", "siglip_text_model"):
-        (family,) = list_families([name])
-        assert "pools the last position, padding included" in family.notes
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:

@@ -182,28 +182,6 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
     assert verified.checks[-1].evidence[0].startswith("bit-identical")
 
 
-@pytest.mark.parametrize(
-    ("values", "difference"),
-    [
-        ({"rope_theta": 20_000.0}, "rope_theta is 20000.0, expected 10000.0"),
-        ({"factor": 3.0}, "factor is 3.0, expected 4.0"),
-        ({"attention_factor": 1.0}, "attention_factor is 1.0, expected missing"),
-        ({"rope_type": "linear"}, 'rope_type is "linear", expected "yarn"'),
-        (
-            {"original_max_position_embeddings": 32},
-            "original_max_position_embeddings is 32, expected 16",
-        ),
-    ],
-)
-def test_verify_names_edited_rotary_settings(values: dict[str, Any], difference: str) -> None:
-    make(**KEYS)
-    resize("llama", NEW, output="resized")
-    edit_rope(**values)
-    done = invoke("verify", "resized")
-    assert done.exit_code == 3
-    assert f"FAILED  table    rope_parameters: {difference}\n" in done.stdout
-
-
 def test_verify_finds_a_lost_rope_theta() -> None:
     make(**KEYS, rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
     resize("llama", NEW, output="resized")
@@ -233,24 +211,6 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     assert all(costs.values())
     unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
     assert {*unchanged} == {*KEEPING}
-
-
-def test_rotary_positions_have_no_rows_to_tune() -> None:
-    make(**KEYS)
-    write_book()
-    done = invoke("resize", "llama", "--to", "4x", "--tune", "book.txt")
-    assert done.exit_code == 2
-    assert done.stderr == "Error: Rotary positions have no rows to tune.\nRemove --tune.\n"
-
-
-def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
-    make(**KEYS, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0})
-    write_book()
-    compared = compare("llama", NEW, "book.txt", tokens=256, measure=["position"])
-    rows = compared.rows
-    assert [row.method for row in rows] == ["linear", "switch"]
-    with pytest.raises(MethodError, match="already has linear settings"):
-        compare("llama", NEW, "book.txt", method=["yarn"])
 
 
 def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
@@ -304,12 +264,3 @@ def test_train_states_both_dialects_of_a_folder_that_transformers_saved_again() 
     train("llama", "book.txt", 1, output="base-trained", **settings)
     assert pico.config_of("base-trained")["rope_theta"] == 10_000.0
     assert "rope_scaling" not in pico.config_of("base-trained")
-
-
-def test_rotary_methods_do_not_apply_to_tables(make_pico: Callable[..., pico.Pico]) -> None:
-    source = make_pico("gpt2").folder
-    for method in ("yarn", "linear:factor=2"):
-        with pytest.raises(
-            MethodError, match=f"--method {method} does not apply to transformer.wpe.weight"
-        ):
-            resize(source, NEW, method)

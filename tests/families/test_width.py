@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 
-from ctxextend import CheckpointError, convert, extend_model, inspect, resize, verify
+from ctxextend import CheckpointError, convert, inspect, resize, verify
 from ctxextend.families.lookup import TableLocation
 from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, pico, tiny
@@ -89,14 +88,6 @@ def test_resize_accepts_a_config_without_a_width(tmp_path: Path) -> None:
     pico.edit_json(source / "config.json", hidden_size=None)
     resized = resize(source, to=40, output=tmp_path / "out")
     assert resized.output.exists()
-
-
-def test_extend_model_refuses_a_config_that_states_another_width() -> None:
-    config = transformers.BertConfig(**pico.CONFIGS["bert"])
-    model = transformers.BertModel(config)
-    model.config.hidden_size = 2 * pico.WIDTH
-    with pytest.raises(CheckpointError, match=r"hidden_size is 16, but \S+ has 8 columns"):
-        extend_model(model, 40)
 
 
 def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(

@@ -16,6 +16,7 @@ from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
 from ctxextend.errors import CheckpointError, printable
 from tests.helpers import pico, trainings
 from tests.helpers.hostile_weights import entry, model, pack
+from tests.helpers.notes import texts
 from tests.helpers.time_limit import time_limit
 
 MakePico = Callable[..., pico.Pico]
@@ -144,13 +145,13 @@ def test_verify_reports_irregular_files_and_outside_links_without_opening_them(
 def test_resize_warns_about_outside_links_with_a_copy_command(make_pico: MakePico) -> None:
     folder = make_pico("gpt2", name="a folder").folder
     link_outside(folder / "vocab.txt")
-    (warning,) = plan_resize(folder, to=NEW).warnings
+    (warning,) = texts(plan_resize(folder, to=NEW), level="warning")
     assert warning.startswith("Not copied: vocab.txt, a symlink that points outside the folder.")
     assert warning.endswith(f"cp -RL '{folder}' 'a folder-copied'")
     copied = folder.with_name("a folder-copied")
     shutil.copytree(folder, copied)  # follows symlinks
     plan = plan_resize(copied, to=NEW)
-    assert not plan.warnings
+    assert not texts(plan, level="warning")
     assert "vocab.txt" in plan.output.files.copied
 
 
@@ -232,8 +233,8 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     with_hostile = valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}
     hostile = model(tmp_path / "model", pack(with_hostile, bytes(128)), "mystery")
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
-    valid_flags = ("--tensor", "wpe.weight", "--config-key", "n_positions")
-    hostile_flags = ("--tensor", HOSTILE_NAME, "--config-key", "n_positions")
+    valid_flags = ("--table", "wpe.weight:n_positions")
+    hostile_flags = ("--table", f"{HOSTILE_NAME}:n_positions")
     resized = ("--method", "copy", "--to", "32")
     commands = (
         ("inspect", hostile),  # an error with candidates
@@ -243,7 +244,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("resize", hostile, *valid_flags, "--to", "32", "-o", "other"),  # warnings
         ("verify", "out", "--base", hostile, *hostile_flags),  # checks
         ("verify", plain, "--base", hostile, *valid_flags, *resized),  # checks that fail
-        ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
+        ("resize", hostile, "--table", f"wpe.weight:{HOSTILE_NAME}", "--to", "32"),
     )
     output = ""
     for arguments in commands:
@@ -323,7 +324,7 @@ def with_code(make_pico: MakePico) -> Path:
 def test_resize_copies_code(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--json")
     result = json.loads(done.stdout)
-    assert result["warnings"] == []
+    assert {note["level"] for note in result["notes"]} == {"note"}
     assert result["files"]["omitted"] == {}
     for name in (*CODE, "happy.txt"):
         assert (Path("out") / name).read_bytes() == (with_code / name).read_bytes()
@@ -355,7 +356,7 @@ def test_train_copies_code_and_does_not_replace_that_of_others(gpt2: Path) -> No
 def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path) -> None:
     folder = make_pico("gpt2").folder
     add_code(folder, tmp_path / "marker")
-    (auto_map,) = plan_resize(folder, to=NEW).warnings
+    (auto_map,) = texts(plan_resize(folder, to=NEW), "own-code", "warning")
     assert (
         "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer."
         in auto_map
@@ -364,7 +365,7 @@ def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path
         pico.edit_json(folder / "config.json", auto_map=invalid)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
         plan = plan_resize(folder, to=NEW)
-        assert not plan.warnings
+        assert not texts(plan, level="warning")
 
 
 # ---- files that transformers reads itself

@@ -148,9 +148,8 @@ def test_plan_resize_rejects_impossible_lengths_in_the_config(
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions=stated)
     problem = r"config\.json.* n_positions "
-    with time_limit(1), pytest.raises(CheckpointError, match=problem) as caught:
+    with time_limit(1), pytest.raises(CheckpointError, match=problem):
         plan_resize(folder, to=NEW)
-    assert str(caught.value.hint).startswith("Correct config.json")
     with time_limit(1):
         inspected = inspect(folder)
     limit = next(limit for limit in inspected.limits if limit.key == "n_positions")

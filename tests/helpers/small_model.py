@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
-from ctxextend.plan.table_names import find_names
+from ctxextend.plan.table_names import match_names
 from tests.helpers import tiny, zoo
 
 
@@ -30,7 +30,8 @@ class SmallModel:
         self.architecture = architecture_of(model_type, self.model.config)
         parameters = {name for name, _ in self.model.named_parameters()}
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
-        found = find_names(self.architecture, parameters | others, model_type)
+        found = match_names(self.architecture, parameters | others, model_type)
+        assert found, f"{model_class.__name__} has no position table"
         computed = {name for location, name in found if location.table.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"
         self.found = [(where, name) for where, name in found if name in parameters | others]

@@ -5,7 +5,6 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -18,13 +17,6 @@ from tests.helpers.trainings import invoke, make_encoder
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
 PAGE = 60  # lines of a terminal
-
-
-def checked(*folders: Path) -> dict[str, Any]:
-    """Return what `inspect --check --json` prints, validated."""
-    values: dict[str, Any] = json.loads(invoke("inspect", *folders, "--check", "--json").stdout)
-    check(values, "inspect")
-    return values
 
 
 def errors_of(folder: Path) -> list[Finding]:
@@ -73,17 +65,6 @@ def test_findings_state_a_width_that_no_command_fixes(make_pico: MakePico) -> No
     assert finding.fix is None
 
 
-def test_findings_state_no_value_if_several_must_change() -> None:
-    output = resize(
-        rotary_models.make(max_position_embeddings=16).folder, "4x", output="longer"
-    ).output
-    pico.edit_json(output / "config.json", max_position_embeddings=32)
-    (finding,) = errors_of(output)
-    assert (finding.key, finding.found, finding.expected) == ("model_max_length", 64, None)
-    assert finding.fix is not None
-    assert "--to 64" in finding.fix
-
-
 def test_findings_of_rows_are_warnings_that_do_not_fail(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     table = load_file(folder / "model.safetensors")[WPE]
@@ -103,15 +84,6 @@ def test_findings_of_new_rows_are_one_notice(method: str) -> None:
     levels = [finding.level for finding in inspect(output).findings]
     # Rows of zeros need more than training.
     assert levels == (["warning"] if method == "zero" else ["notice"])
-
-
-def test_findings_note_where_generation_stops(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.write_json(folder / "generation_config.json", {"max_length": 12})
-    (finding,) = inspect(folder).findings
-    assert finding.level == "notice"
-    assert finding.message.startswith("generate() stops at 12 tokens")
-    assert invoke("inspect", folder, "--check").exit_code == 0
 
 
 # JSON
@@ -158,19 +130,6 @@ def test_json_does_not_grow_with_rows(tmp_path: Path) -> None:
     output = resize("tiny-gpt2", to=4096, method="linear", output=tmp_path / "out").output
     assert len(invoke("inspect", output, "--json").stdout.splitlines()) < 200
     assert len(invoke("inspect", output, "--check", "--json").stdout.splitlines()) <= PAGE
-
-
-def test_check_json_with_rows_contains_them() -> None:
-    done = invoke("inspect", "tiny-gpt2", "--check", "--json", "--rows", "0:2")
-    values = json.loads(done.stdout)
-    check(values, "inspect")
-    (model,) = values["models"]
-    assert [row["row"] for row in model["rows"][WPE]] == [0, 1]
-
-
-def test_to_json_of_an_inspection_contains_every_row() -> None:
-    values = inspect("tiny-gpt2").to_json()
-    assert len(values["tables"][0]["norms"]) == 128
 
 
 # GitHub
@@ -250,20 +209,6 @@ def test_github_format_annotates_an_error(broken: Path) -> None:
     (line,) = done.stdout.splitlines()
     assert line.startswith("::error title=ctxextend inspect::")
     assert done.stderr.startswith("Error: ")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--format github", "--format requires --check.\n"),
-        ("--format github --check --json", "--format github cannot be used with --json."),
-        ("--format github --check --rows 0:2", "--format cannot be used with --rows."),
-    ],
-)
-def test_github_format_is_only_for_checks(flags: str, message: str) -> None:
-    done = invoke("inspect", "tiny-gpt2", *flags.split())
-    assert done.exit_code == 2
-    assert message in done.stderr
 
 
 @pytest.mark.parametrize("indent", [None, 2])

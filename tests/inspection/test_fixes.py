@@ -1,6 +1,5 @@
 """The commands that `inspect` prints: they fix the folder, and hide no broken model."""
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ import pytest
 
 import ctxextend
 from tests.helpers import mistral_format, pico, rotary_models
-from tests.helpers.json_schemas import check
 from tests.helpers.trainings import invoke, unwrapped
 
 TRAINED = 64
@@ -68,43 +66,6 @@ def test_inspect_offers_a_command_for_each_length_of_a_training() -> None:
         "it was trained at 64 tokens and need not read more": (TRAINED, "default", TRAINED),
         "it was trained at 256 tokens": (RAISED, "default", RAISED),
     }
-
-
-def test_inspect_check_prints_the_choices_in_every_form() -> None:
-    folder = make_raised()
-    (finding,) = ctxextend.inspect(folder).findings
-    assert finding.fix is None
-    assert finding.expected is None
-    remark = (
-        "raised to 256 without scaling, or this limit was not raised with it, or texts are cut "
-        "there on purpose"
-    )
-    assert remark in finding.message
-    screen = invoke("inspect", folder, "--check")
-    annotations = invoke("inspect", folder, "--check", "--format", "github")
-    assert screen.exit_code == annotations.exit_code == 3
-    for choice in finding.choices:
-        assert f"Fix, if {choice.condition}: {choice.command}" in unwrapped(screen.stdout)
-        assert f"%0AFix, if {choice.condition}: {choice.command}" in annotations.stdout
-    values = json.loads(invoke("inspect", folder, "--check", "--json").stdout)
-    check(values, "inspect")
-    (stated,) = values["models"][0]["findings"]
-    assert stated["fix"] is None
-    assert [choice["command"] for choice in stated["choices"]] == [
-        choice.command for choice in finding.choices
-    ]
-
-
-def test_inspect_prints_the_choices_of_several_limits_once() -> None:
-    folder = make_raised()
-    pico.edit_json(folder / "config.json", n_ctx=TRAINED // 2)
-    found = ctxextend.inspect(folder)
-    choices = {limit.choices for limit in found.limits if not limit.agrees}
-    assert len(choices) == 1
-    screen = unwrapped(invoke("inspect", folder, "--check").stdout)
-    assert screen.count("--trained-length 64") == 2
-    assert screen.count("--trained-length 256") == 1
-    assert screen.count("was raised to 256 without scaling") == 2
 
 
 def test_inspect_asks_nothing_about_lengths_that_are_known() -> None:

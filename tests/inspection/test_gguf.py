@@ -129,6 +129,5 @@ def test_inspect_of_a_quantised_table_shows_its_length_and_type(
 
 def test_inspect_of_an_unknown_architecture_does_not_advise_to_resize(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "base.gguf", "unknown")
-    with pytest.raises(UnsupportedModelError, match="is not known") as caught:
+    with pytest.raises(UnsupportedModelError, match="is not known"):
         inspect(path)
-    assert str(caught.value.hint).startswith("Pass the checkpoint of transformers")

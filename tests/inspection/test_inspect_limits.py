@@ -572,18 +572,6 @@ def test_inspect_fix_repeats_the_checkpoint_reference(make_pico: MakePico, tmp_p
     run_fix(repo, **ref)
 
 
-def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "config.json", model_type="customgpt")
-    pico.edit_json(folder / TOKENIZER, model_max_length=3)
-    table = "transformer.wpe.weight:n_positions"
-    assert inspect(folder, table=table).model_type == "customgpt"
-    (command,) = fix_commands(folder, table=table)
-    flags = ["--table", table]
-    output = ["--output", f"{folder}-16"]
-    assert command == ["resize", str(folder), *flags, "--to", "16", "--fix-limits", *output]
-
-
 def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     folder = pico.make_led(tmp_path / "led", 32, 16)
     add_tokenizer(folder, model_max_length=10)

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 from typer.testing import Result
 
 from ctxextend import Inspection, Limit, RopeReport, inspect, resize
-from ctxextend.recipe import RECIPE_FILE
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
@@ -94,18 +93,6 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     assert rope.untrained == 0
 
 
-def test_inspect_counts_a_turn_that_rounding_leaves_incomplete_as_complete(llama: Path) -> None:
-    # The second pair turns once in 64 tokens, less 2.5e-13.
-    turns_once = (64 / (2 * math.pi)) ** 4 * (1 + 1e-12)
-    rope = {"rope_type": "default", "rope_theta": turns_once}
-    pico.edit_json(llama / "config.json", rope_parameters=rope)
-
-    counted = only_rope(inspect(llama))
-
-    assert counted.partial_turns == 2
-    assert counted.trained_partial_turns == 2
-
-
 @pytest.mark.parametrize(
     ("method", "slowed", "slowdown", "untrained"),
     # The third pair turned 64 / 628 times; now it turns 256 / (628·4), or 256 / (628·4^(2/3)) times
@@ -167,17 +154,6 @@ def test_inspect_finds_that_all_limits_agree_after_a_resize(
 def disagreeing(found: Inspection) -> Limit:
     (limit,) = (limit for limit in found.limits if not limit.agrees)
     return limit
-
-
-def test_inspect_reads_an_edited_recipe_without_the_factor_of_theta(llama: Path) -> None:
-    wavelengths = only_rope(inspect(llama)).wavelengths
-    resize(llama, 256, method="theta", output="out")
-    recipe = Path("out", RECIPE_FILE)
-    recipe.write_text(recipe.read_text().replace("theta:factor=4", "theta"))
-    rope = only_rope(inspect("out"))
-    assert rope.trained_length == 64
-    assert rope.slowdown == pytest.approx(4)
-    assert rope.unscaled_wavelengths == pytest.approx(wavelengths)
 
 
 @pytest.mark.parametrize(
@@ -269,31 +245,6 @@ def test_inspect_reports_a_limit_above_the_length_of_relative_positions(t5: Path
     assert run(t5, "--check").exit_code == 3
 
 
-def test_inspect_states_that_any_length_works_without_rows(mpt: Path, t5: Path) -> None:
-    pico.edit_json(t5 / "config.json", n_positions=256)
-    inspect_json(mpt, t5)
-    for folder, scheme in ((mpt, "ALiBi"), (t5, "relative")):
-        screen = run(folder).stdout
-        assert f"{scheme} positions: any length runs once the limits below allow it\n" in screen
-
-
-def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
-    resize(llama, 256, output="out")
-    lines = run(llama, "out", columns=100).stdout.splitlines()
-    assert lines[0] == "llama: 64 positions (rotary), all files agree."
-    cells = [line.split() for line in lines]
-    assert ["rope", "type", "default", "yarn,", "factor", "4"] in cells
-
-
-def test_inspect_json_of_rotary_models_contains_their_layers(llama: Path) -> None:
-    resize(llama, 256, output="out")
-    _, resized = inspect_json(llama, "out")
-    layers = resized["schemes"][0]["layers"]
-    assert layers[0]["slowed"] == 3
-    assert layers[0]["pairs"] == 4
-    assert "wavelengths" not in layers[0]
-
-
 def test_inspect_all_rows_prints_every_pair(llama: Path) -> None:
     (report,) = inspect(llama).schemes
     (values,) = inspect_json(llama, "--rows", "all")
@@ -303,19 +254,3 @@ def test_inspect_all_rows_prints_every_pair(llama: Path) -> None:
     assert layers["wavelength"] == {"min": min(wavelengths), "max": max(wavelengths)}
     lines = run(llama, "--rows", "all").stdout.splitlines()
     assert [line.split()[0] for line in lines[-4:]] == ["0", "1", "2", "3"]
-
-
-@pytest.mark.parametrize("flag", ["--rows=0:2", "--plot=figure.svg"])
-def test_inspect_rejects_flags_that_need_rows(llama: Path, flag: str) -> None:
-    name, _, _ = flag.partition("=")
-    done = run(llama, flag)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    message = f"{name} applies to tables of rows; the positions of {llama} are rotary."
-    assert message in done.stderr
-
-
-def test_inspect_report_states_rotary_positions(llama: Path) -> None:
-    done = run(llama, "--report", "report.html")
-    assert done.exit_code == 0
-    assert "64 positions (rotary)" in Path("report.html").read_text()

@@ -18,7 +18,7 @@ from ctxextend.inspection.table_report import report_rows
 from ctxextend.json_output import to_json
 from tests.helpers import imports, pico
 from tests.helpers.json_schemas import SCHEMAS
-from tests.helpers.trainings import invoke, unwrapped
+from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
@@ -178,16 +178,6 @@ def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
     assert limits == {512}
 
 
-@pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
-def test_inspect_finds_seams_at_multiples_of_the_old_length(
-    method: str, positions: tuple[int, ...]
-) -> None:
-    short = resize("tiny-gpt2", to=100, output="short").output
-    output = resize(short, to=300, method=method, output="out").output
-    table = only_table(inspect(output))
-    assert table.seams_of_lengths[100] == positions
-
-
 def extend_by_hand(folder: Path, deviation: float) -> Path:
     """Save tiny-gpt2 with as many randomly initialised rows after its trained ones."""
     shutil.copytree(inspect("tiny-gpt2").folder, folder)
@@ -228,18 +218,6 @@ def add_bad_rows(folder: Path) -> None:
     table[7, 0] = float("-inf")
     table[9] = table[2]
     pico.add_tensors(folder, {WPE: table})
-
-
-def test_inspect_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    add_bad_rows(source)
-    table = only_table(inspect(source))
-    assert table.stats.nonfinite == (5, 7)
-    assert table.stats.zeros == (3,)
-    assert table.repetition.groups == ((2, 9),)
-    screen = run(source).stdout
-    for line in ("NaN or infinity: 5, 7", "zero rows: 3", "duplicate rows: 2, 9"):
-        assert f"  {line}\n" in screen
 
 
 def test_inspect_json_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> None:
@@ -349,16 +327,6 @@ def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
     assert table.positions == 16
 
 
-def test_inspect_rejects_a_part_that_the_model_does_not_have(tmp_path: Path) -> None:
-    led = pico.make_led(tmp_path / "led")
-    message = error_of("tiny-gpt2", "--part", "decoder")
-    assert "The model has one position table: remove --part." in message
-    message = error_of(led, "--part", "head")
-    assert "--part head: this model has no such part" in message
-    assert "encoder" in message
-    assert "decoder" in message
-
-
 # Rows
 
 
@@ -398,30 +366,6 @@ def test_inspect_rows_rejects_empty_ranges(
     assert message in done.stderr
 
 
-def test_inspect_rows_prints_statistics_and_remarks(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    add_bad_rows(source)
-    lines = run(source, "--rows", "2:10", columns=200).stdout.splitlines()[-8:]
-    zero = lines[1]
-    assert zero.endswith("zero row")
-    assert zero.split()[:4] == ["3", "3", "0.00", "-"]
-    nonfinite = lines[3]
-    assert nonfinite.endswith("NaN or infinity")
-    assert nonfinite.split()[2] == "-"
-
-
-def test_inspect_json_of_rows_contains_statistics(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    add_bad_rows(source)
-    table = load_file(source / "model.safetensors")[WPE].double()
-    (model,) = inspected(source, "--rows", "2:3")
-    (row,) = model["rows"][WPE]
-    assert row["norm"] == pytest.approx(float(table[2].norm()))
-    (model,) = inspected(source, "--rows", "14:")
-    _, last = model["rows"][WPE]
-    assert last["cosine_to_next"] is None
-
-
 def test_inspect_all_rows_prints_every_row(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     (model,) = inspected(source, "--rows", "all")
@@ -459,27 +403,6 @@ def test_inspect_json_reports_limits_that_disagree(make_pico: MakePico) -> None:
         assert limit["fix"].startswith("ctxextend resize ")
 
 
-def test_inspect_json_schema_rejects_missing_and_extra_keys() -> None:
-    frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--plot", "figure.svg", "--json").stdout)
-    assert Path("figure.svg").is_file()
-    (model,) = frame["models"]
-    for part in (
-        frame,
-        model,
-        model["tables"][0],
-        model["limits"][0],
-        model["libraries"][0],
-        model["rows"][WPE][0],
-    ):
-        part["more"] = 1
-        assert errors(frame)
-        del part["more"]
-        key, value = part.popitem()
-        assert errors(frame) or key == "rows"
-        part[key] = value
-    assert errors(frame) == []
-
-
 # Errors
 
 
@@ -494,22 +417,11 @@ def error_of(*arguments: object) -> str:
     return done.stderr
 
 
-def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    pico.edit_json(source / "config.json", model_type="customgpt")
-    flags = f"--table {WPE}:n_positions"
-    assert flags in unwrapped(error_of(source))
-    assert run(source, *flags.split()).exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--rows=x", "--rows must be A:B for rows A to B-1, or all, got"),
-        ("--rows=1:2:3", "--rows must be A:B for rows A to B-1, or all, got"),
         ("--rows=-1", "--rows must be A:B for rows A to B-1, or all, got"),
-        ("--rows=", "--rows must be A:B for rows A to B-1, or all, got"),
-        ("--rows=1-2", "--rows must be A:B for rows A to B-1, or all, got"),
         (f"--table {WPE} --model-type gpt2", "--table cannot be used with --model-type."),
     ],
 )
@@ -528,49 +440,9 @@ def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
 # The verdict
 
 
-def test_inspect_verdict_of_a_trained_checkpoint() -> None:
-    assert inspect("tiny-gpt2").verdict == "128 positions, all files agree; rows look trained."
-
-
-def test_inspect_verdict_counts_new_rows() -> None:
-    output = resize("tiny-gpt2", to=512, method="copy", output="out").output
-    assert inspect(output).verdict == (
-        "512 positions, all files agree; 384 new rows created by copy, not trained yet."
-    )
-
-
 def test_inspect_verdict_states_the_length_of_each_part(tmp_path: Path) -> None:
     led = inspect(pico.make_led(tmp_path / "led"))
     assert led.verdict.startswith("encoder 32, decoder 16 positions, all files agree; ")
-
-
-def test_inspect_verdict_names_limits_that_disagree(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
-    assert inspect(folder).verdict == (
-        "16 positions, but limits disagree (tokenizer_config.json model_max_length is 8); rows "
-        "look trained."
-    )
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
-    assert "tokenizer_config.json model_max_length is unset" in inspect(folder).verdict
-
-
-def test_inspect_verdict_names_rows_that_are_not_finite(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
-    add_bad_rows(folder)
-    verdict = inspect(folder).verdict
-    assert verdict.endswith("; NaN or infinity: 5, 7.")
-    (model,) = inspected(folder)
-    assert model["verdict"] == verdict
-    assert model["agrees"] is False
-
-
-def test_inspect_prints_verdicts_first() -> None:
-    resize("tiny-gpt2", to=512, output="out")
-    first, second, *_ = run("tiny-gpt2", "out", columns=120).stdout.splitlines()
-    assert first == f"tiny-gpt2: {inspect('tiny-gpt2').verdict}"
-    assert second == f"out: {inspect('out').verdict}"
 
 
 def test_inspect_check_exits_with_0_if_limits_agree() -> None:

@@ -5,14 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 
-from ctxextend import extend_model, inspect, plan_resize, resize, verify
-from ctxextend.families.known_types import FAMILIES
-from tests.helpers import nanogpt, pico
-from tests.helpers.trainings import invoke, make_source, train, write_book
-from tests.helpers.verifications import failed_checks
+from ctxextend import extend_model, plan_resize, resize
+from tests.helpers import pico
 
 MakePico = Callable[..., pico.Pico]
 OLD = 16
@@ -27,16 +23,6 @@ def edit_key(folder: Path, value: int | None) -> Path:
         config["n_ctx"] = value
     pico.write_json(folder / "config.json", config)
     return folder
-
-
-def test_only_gpt2_types_have_such_a_key() -> None:
-    found = dict[str, list[str]]()
-    for model_type, family in FAMILIES.items():
-        keys = [key for table in family.tables for key in table.engine_keys]
-        names = [key.name for key in keys if not key.value]  # that state the length
-        if names:
-            found[model_type] = names
-    assert found == {"gpt2": ["n_ctx"], "gpt-sw3": ["n_ctx"]}
 
 
 @pytest.mark.parametrize("stated", [None, OLD])
@@ -95,57 +81,3 @@ def test_a_gpt2_inside_another_model_states_it_only_if_its_source_does(tmp_path:
         output = resize(folder, NEW, part="decoder", output=tmp_path / f"out-{stated}").output
         expected = NEW if stated else None
         assert pico.config_of(output)["decoder"].get("n_ctx") == expected
-
-
-def test_outputs_from_nanogpt_state_it(tmp_path: Path) -> None:
-    source = tmp_path / "ckpt.pt"
-    torch.save(nanogpt.make(), source)
-    for to in (OLD, NEW):
-        output = resize(source, to, output=tmp_path / f"out-{to}").output
-        assert pico.config_of(output)["n_ctx"] == to
-        assert verify(output, source).passed
-        assert verify(edit_key(output, None), source).passed  # of an earlier version
-        assert not verify(edit_key(output, 5), source).passed
-
-
-@pytest.mark.parametrize("base", [None, OLD])
-@pytest.mark.parametrize("found", [None, OLD, NEW])
-def test_verify_accepts_outputs_of_earlier_versions(
-    base: int | None, found: int | None, make_pico: MakePico, tmp_path: Path
-) -> None:
-    folder = edit_key(make_pico("gpt2").folder, base)
-    output = resize(folder, NEW, output=tmp_path / "out").output
-    edit_key(output, found)
-    # Earlier versions raised the key of a base that states it, and added none.
-    is_accepted = found == NEW or (base is None and found is None)
-    verification = verify(output)
-    assert verification.passed == is_accepted
-    if not is_accepted:
-        assert "n_ctx" in failed_checks(verification)["files"]
-
-
-def test_training_states_it(tmp_path: Path) -> None:
-    write_book()
-    source = edit_key(make_source(tmp_path / "source", "gpt2"), None)
-    train(source, "trained", steps=1)
-    assert pico.config_of("trained")["n_ctx"] == OLD
-    assert "n_ctx" not in failed_checks(verify("trained", source)).get("files", "")
-
-    resized = resize(source, NEW, output="resized").output
-    train(edit_key(resized, None), "longer", "--dtype", "bf16", steps=1)
-    config = pico.config_of("longer")
-    assert (config["n_ctx"], config["dtype"]) == (NEW, "bfloat16")
-    assert "n_ctx" not in failed_checks(verify("longer"))["files"]  # but the dtype
-
-
-def test_inspect_says_who_reads_it(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    assert "n_ctx" not in {limit.key for limit in inspect(edit_key(folder, None)).limits}
-
-    found = {limit.key: limit for limit in inspect(edit_key(folder, OLD)).limits}
-    assert found["n_ctx"].agrees
-    assert found["n_ctx"].used_by == "llama.cpp"
-
-    found = {limit.key: limit for limit in inspect(edit_key(folder, 5)).limits}
-    assert found["n_ctx"].reason == "n_positions is 16, and llama.cpp may take 5 instead"
-    assert invoke("inspect", folder, "--check").exit_code == 3

@@ -11,6 +11,7 @@ import transformers
 
 from ctxextend import extend_model, inspect, plan_resize, resize, verify
 from tests.helpers import pico
+from tests.helpers.notes import texts, texts_in
 from tests.helpers.trainings import invoke
 
 # Context lengths: of the saved models, of longer ones and of shorter ones.
@@ -162,7 +163,7 @@ def part_of(kind: str) -> str | None:
 
 
 def planned_notes(folder: Path, to: int = NEW, **settings: Any) -> tuple[str, ...]:
-    return plan_resize(folder, to, **settings).explanation.notes
+    return texts(plan_resize(folder, to, **settings), "generation")
 
 
 # Shorter
@@ -301,7 +302,7 @@ def test_resize_says_where_generation_still_stops(
     before = (folder / file).read_bytes()
     dry_run = invoke("resize", folder, "--to", NEW, "--dry-run")
     done = invoke("resize", folder, "--to", NEW, "-o", tmp_path / "out", "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert expected in note
     assert "--fix-limits" in note
     assert note in dry_run.stderr
@@ -327,13 +328,6 @@ def test_resize_says_nothing_about_generation_that_does_not_stop(
     pico.edit_json(folder / file, **limits)
     assert planned_notes(folder) == ()
     assert planned_notes(folder, fix_limits=True) == ()
-
-
-def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> None:
-    folder = pico.make(tmp_path / "bert", "bert", base=True).folder
-    pico.edit_json(folder / "config.json", max_length=8)
-    assert planned_notes(folder) == ()
-    assert remarks(folder) == []
 
 
 def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(
@@ -385,7 +379,7 @@ def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> Non
     pico.edit_json(folder / GENERATION, max_length=30)
     output = tmp_path / "out"
     done = invoke("convert", folder, "--scheme", "rotary", "--to", NEW, "-o", output, "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = texts_in(json.loads(done.stdout), "generation")
     assert "still stops at 30 tokens" in note
     assert "--fix-limits" not in note
     assert stated(output, GENERATION)["max_length"] == 30
@@ -434,39 +428,11 @@ def test_inspect_remarks_where_generation_stops(
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
 
-    done = invoke("inspect", folder, "--check", columns=200)
-    assert done.exit_code == 0
-    assert f"{GENERATION} {key}: {remark}." in done.stdout
-
     as_json = invoke("inspect", folder, "--json")
     (model,) = json.loads(as_json.stdout)["models"]
     assert [limit["remark"] for limit in model["limits"] if limit["remark"]] == [remark]
     for limit in model["limits"]:
         assert limit["agrees"]
-
-
-@pytest.mark.parametrize("limits", [{"max_length": 8}, {"max_new_tokens": 8, "max_length": 9}])
-def test_inspect_remarks_nothing_about_generation_by_an_encoder(
-    limits: dict[str, int], tmp_path: Path
-) -> None:
-    folder = make_led(tmp_path / "led")
-    pico.edit_json(folder / GENERATION, **limits)
-    assert remarks(folder) != []
-    assert remarks(folder, part="encoder") == []
-
-
-def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "gpt2", "gpt2").folder
-    pico.edit_json(source / GENERATION, max_length=12, min_length=10)
-
-    done = resize(source, 8, output=tmp_path / "lowered")
-    lowered = done.planned.explanation.notes
-    assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
-    assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
-
-    done = resize(source, 32, fix_limits=True, output=tmp_path / "raised")
-    raised = done.planned.explanation.notes
-    assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
 
 
 @pytest.fixture
@@ -480,7 +446,7 @@ def truncating(tmp_path: Path) -> Path:
 
 def test_truncation_of_a_tokenizer_is_no_generation_limit(truncating: Path) -> None:
     plan = plan_resize(truncating, 40)
-    for note in plan.explanation.notes:
+    for note in texts(plan):
         assert "generate()" not in note
     assert [edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"] == [40]
 

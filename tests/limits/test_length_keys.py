@@ -14,6 +14,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
 from tests.helpers import pico, tiny
+from tests.helpers.notes import text_of, texts, texts_in
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -56,8 +57,7 @@ def test_resize_edits_length_keys_that_agree(key: str, tmp_path: Path) -> None:
     folder = make_llama(tmp_path / "llama", **{key: OLD})
     assert wrong_keys(folder) == []
     plan = plan_resize(folder, NEW)
-    for warning in plan.warnings:
-        assert key not in warning
+    assert key not in text_of(plan)
     output = plan.execute(tmp_path / "out").output
     assert stated(output)[key] == NEW
     assert inspect(output).agrees
@@ -102,7 +102,7 @@ def test_resize_edits_a_length_key_of_one_of_two_tables(tmp_path: Path) -> None:
     assert inspect(output).agrees
 
     plan = plan_resize(output, 32, part="decoder", fix_limits=True)
-    assert plan.warnings == ()
+    assert texts(plan, level="warning") == ()
     config = stated(plan.execute(tmp_path / "both").output)
     assert config["model_max_length"] == 64
     assert config["seq_length"] == 32
@@ -180,15 +180,6 @@ def test_inspect_reports_and_fixes_length_keys_that_disagree(key: str, tmp_path:
     assert invoke("inspect", output, "--check").exit_code == 0
 
 
-def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
-    folder = make_llama(tmp_path / "llama", model_max_length=OLD, n_ctx=OLD // 2, max_model_len=OLD)
-    found = {limit.key: limit for limit in inspect(folder).limits}
-    assert found["model_max_length"].used_by == "vLLM, SGLang, llama.cpp"
-    assert found["max_model_len"].used_by == "none"
-    reason = f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
-    assert found["n_ctx"].reason == reason
-
-
 @pytest.mark.parametrize("to", [32, 128])
 def test_fix_limits_sets_length_keys_that_disagree(
     to: int, make_pico: MakePico, tmp_path: Path
@@ -207,7 +198,7 @@ def test_resize_keeps_length_keys_that_disagree_and_warns(
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", max_seq_len=5)
     done = invoke("resize", folder, "--to", to, "-o", tmp_path / "out", "--json")
-    (warning,) = json.loads(done.stdout)["warnings"]
+    (warning,) = texts_in(json.loads(done.stdout), "lengths")
     stays = "config.json max_seq_len is 5, not 16, and stays 5: vLLM and SGLang may take 5 instead"
     assert warning == f"{stays} of {to}. To set it to {to}, pass --fix-limits."
     assert stated(tmp_path / "out")["max_seq_len"] == 5
@@ -225,15 +216,9 @@ def test_resize_warns_that_a_longer_length_may_be_trained(
     to: int, expected: str, advice: str, tmp_path: Path
 ) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
-    (warning,) = plan_resize(folder, to).warnings
+    (warning,) = texts(plan_resize(folder, to), level="warning")
     condition = "if the model was trained at 256 tokens"
     assert f"config.json model_max_length {expected}: {condition}, {advice}" in warning
-
-
-def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:
-    folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
-    (limit,) = wrong_limits(folder)
-    assert f"resize {folder} --to 256 --method limits" in limit.remark
 
 
 @pytest.mark.parametrize("value", [10**30, 0, -1, True, "64", None, 64.5])
@@ -242,7 +227,7 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
     config = stated(folder) | {"model_max_length": value}
     (folder / "config.json").write_text(json.dumps(config))
     assert inspect(folder).agrees
-    assert plan_resize(folder, NEW).warnings == ()
+    assert texts(plan_resize(folder, NEW), level="warning") == ()
 
 
 # Every model type

@@ -8,7 +8,7 @@ import pytest
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.length_edits import LimitChange, generation_edits, limit_edits
+from ctxextend.limits.length_edits import LengthChange, LimitChange, generation_edits, limit_edits
 from tests.helpers import pico
 
 TOKENIZER = {
@@ -29,7 +29,7 @@ def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[An
     )
     edits = list(limit_edits(checkpoint, "", change))
     (location,) = find_architecture(checkpoint.config).locations
-    edits += generation_edits(checkpoint, location, before, after, fix_limits=False)
+    edits += generation_edits(checkpoint, LengthChange(location, before, after), fix_limits=False)
     return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}
 
 

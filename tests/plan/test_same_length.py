@@ -9,11 +9,12 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config
 
 import ctxextend
-from ctxextend import extend_model, plan_resize
+from ctxextend import extend_model
 from tests.helpers import conversions, pico, rotary_models, sinusoidal_models
 from tests.helpers.gguf_files import write_gguf
+from tests.helpers.notes import texts_in
 from tests.helpers.rotary_models import OLD
-from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.trainings import invoke, succeed
 from tests.helpers.word_tokenizer import add_tokenizer
 
 HAS_LENGTH = {"llama": "max_position_embeddings", "mpt": "max_seq_len", "bloom": "seq_length"}
@@ -85,7 +86,7 @@ def test_resize_to_the_current_length_writes_a_copy_and_says_so(
     done = invoke("resize", source, "--to", to, "--verify", "--json", "-o", output)
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
-    assert any(text.startswith(f"{warning}: the output is") for text in values["warnings"])
+    assert texts_in(values, "unchanged")[0].startswith(f"{warning}: the output is")
     assert values["max_len_before"] == values["max_len_after"] == int(length)
     assert values["edits"] == []
     succeed("verify", output)
@@ -94,17 +95,6 @@ def test_resize_to_the_current_length_writes_a_copy_and_says_so(
         after = copied_files(output)
         del after["ctxextend.yaml"]
         assert after == before
-
-
-@EACH_KIND
-def test_plan_of_the_current_length_says_that_the_method_has_no_effect(
-    make: Callable[[], Path], warning: str
-) -> None:
-    source = make()
-    method = "yarn" if "rotary" in str(plan_resize(source, "1x").plan.tables[0].scheme) else "auto"
-    planned = plan_resize(source, "1x", method)
-    assert any(warning in text for text in planned.warnings)
-    assert any("No effect: --method." in text for text in planned.warnings)
 
 
 def test_resize_says_that_limits_differ_from_the_current_length() -> None:
@@ -126,33 +116,11 @@ def test_extend_model_to_the_current_length_changes_nothing(model_type: str) -> 
     assert model.config.to_dict() == before
 
 
-def test_other_commands_say_that_the_current_length_needs_nothing() -> None:
-    source = make_without_rows("llama")
-    Path("book.txt").write_text("a b c d e f g h " * 400)
-    flags = invoke("resize", source, "--to", "1x", "--for", "vllm", "--dry-run", "-q")
-    assert flags.exit_code == 1
-    assert "The model reads 16 tokens already, without any flags." in flags.stderr
-    compared = invoke("compare", source, "--to", "1x", "--data", "book.txt")
-    assert compared.exit_code == 1
-    assert "so --to 16 changes no settings to compare." in compared.stderr
-
-
 def test_resize_for_a_runtime_at_the_current_length_does_not_lack_a_rule() -> None:
     source = make_without_rows("llama")
     done = invoke("resize", source, "--to", "1x", "--for", "vllm")
     assert done.exit_code == 0
     assert "No rule says" not in done.stderr
-
-
-@pytest.mark.parametrize(("to", "length"), [(8, 8), (OLD, 16), (32, 32)])
-@pytest.mark.parametrize("scheme", ["window", "rotary"])
-def test_convert_says_what_runtimes_do_at_every_length(scheme: str, to: int, length: int) -> None:
-    make_learned()
-    window = ["--attention-window", "8"] if scheme == "window" else []
-    done = invoke("convert", "bert", "--scheme", scheme, "--to", to, *window, "-o", "out")
-    assert done.exit_code == 0, done.stderr
-    assert f"Context length {length} in transformers" in unwrapped(done.stderr)
-    assert "Does not load in vLLM and SGLang" in unwrapped(done.stderr)
 
 
 def test_a_copy_keeps_what_the_earlier_resize_recorded() -> None:

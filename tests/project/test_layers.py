@@ -22,6 +22,7 @@ LAYERS = [
     "errors",
     "version",
     "progress",
+    "notes",
     "json_output",
     "tables",
     "families",

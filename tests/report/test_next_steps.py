@@ -1,35 +1,23 @@
 """The command to type after a result."""
 
 import os
-import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend import inspect, resize
-from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.next_steps import (
-    after_comparison,
     after_evaluation,
     after_inspection,
     after_verification,
 )
-from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import EXTENDED, WITHOUT_BASE
 from tests.helpers.terminal import on_terminal
 
 COMMAND = [sys.executable, "-m", "ctxextend"]
-
-
-def test_after_comparison_resizes_by_the_recommended_method() -> None:
-    command = "ctxextend resize m --to 512"
-    found = replace(COMPARISONS["compare-methods"], next_command=command)
-    assert after_comparison(found) == command
 
 
 @pytest.mark.parametrize(
@@ -86,11 +74,3 @@ def test_screens_end_with_the_next_command_on_a_terminal() -> None:
     assert title == "Next:"
     assert command.startswith("  ctxextend resize tiny-gpt2 --to 256 ")
     assert shown.count("Next:") == 1
-
-
-def test_report_of_inspect_ends_with_the_next_command() -> None:
-    done = CliRunner().invoke(build_app(), ["inspect", "tiny-gpt2", "--report", "page.html"])
-    assert done.exit_code == 0, done.output
-    page = Path("page.html").read_text("utf-8")
-    (command,) = re.findall("<p>Next: <code>(.*)</code></p>", page)
-    assert command == "ctxextend resize tiny-gpt2 --to 2x"

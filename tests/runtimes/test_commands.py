@@ -66,7 +66,7 @@ def test_serving_command_quotes_a_folder_in_the_name_of_another() -> None:
 def test_find_runtime_suggests_a_similar_name() -> None:
     with pytest.raises(ResizeError) as caught:
         find_runtime("llamacpp")
-    assert caught.value.message == "Unknown runtime 'llamacpp'."
+    assert caught.value.message == "Unknown engine 'llamacpp'."
     assert caught.value.hint == "Did you mean llama.cpp?"
 
 

@@ -29,6 +29,7 @@ from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import pico, rotary_configs
+from tests.helpers.notes import texts
 
 ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
@@ -208,7 +209,7 @@ def test_runtime_statements_of_a_rotary_model_are_as_measured(
     name: str, method: str, expected: Mapping[str, str]
 ) -> None:
     planned = plan_resize(rotary_configs.save(name), rotary_configs.NEW, method)
-    check(planned.explanation.runtimes, expected)
+    check(planned.runtimes, expected)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +253,10 @@ def test_runtime_statements_of_a_model_without_positions_are_as_measured(
     planned = prepare_convert(
         open_model(CheckpointRef(str(base))), Convert("none", rotary_configs.NEW)
     )
-    check(planned.explanation.runtimes, expected)
+    check(planned.runtimes, expected)
     output = planned.execute("out").output
     check(
-        plan_resize(output, 2 * rotary_configs.NEW).explanation.runtimes,
+        plan_resize(output, 2 * rotary_configs.NEW).runtimes,
         {
             key: text.replace("1024", "2048")
             for key, text in expected.items()
@@ -269,7 +270,7 @@ def test_runtime_statements_know_who_reads_only_rope_scaling(
 ) -> None:
     rotary_configs.write_one_dialect(monkeypatch)
     folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW).explanation.runtimes
+    found = plan_resize(folder, rotary_configs.NEW).runtimes
     check(
         found,
         {
@@ -302,20 +303,20 @@ def test_runtime_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None
         "mlx": "refuses",
     }
     with_head = pico.make(Path("gpt2"), "gpt2").folder
-    check(plan_resize(with_head, 64).explanation.runtimes, expected)
+    check(plan_resize(with_head, 64).runtimes, expected)
     base = pico.make(Path("base"), "gpt2", base=True).folder
-    check(plan_resize(base, 64).explanation.runtimes, {**expected, "mlx": "serves"})
+    check(plan_resize(base, 64).runtimes, {**expected, "mlx": "serves"})
 
 
 def test_runtime_statements_of_encoders_are_as_measured() -> None:
     bert = pico.make(Path("bert"), "bert").folder
     expected = all_serve("transformers", "transformers4", "vllm", "sglang", "ctranslate2", "tei")
     flags = "serves --embeddings -b 64 -ub 64"
-    check(plan_resize(bert, 64).explanation.runtimes, {**expected, "llama.cpp": flags})
+    check(plan_resize(bert, 64).runtimes, {**expected, "llama.cpp": flags})
 
     roberta = pico.make(Path("roberta"), "roberta").folder
     check(
-        plan_resize(roberta, 64).explanation.runtimes,
+        plan_resize(roberta, 64).runtimes,
         {
             **all_serve("transformers", "ctranslate2", "tei"),
             # The key counts two rows before position 0.
@@ -325,12 +326,12 @@ def test_runtime_statements_of_encoders_are_as_measured() -> None:
     )
     # VLLM takes at most the length of the tokenizer.
     pico.write_json(roberta / "tokenizer_config.json", {"model_max_length": 16})
-    found = plan_resize(roberta, 64).explanation.runtimes
+    found = plan_resize(roberta, 64).runtimes
     check(found, {"vllm": "serves", "sglang": "derives 66 --context-length 64"})
 
 
 def test_runtime_statements_of_opt_are_as_measured() -> None:
-    found = plan_resize(make_opt(), 64).explanation.runtimes
+    found = plan_resize(make_opt(), 64).runtimes
     expected = all_serve("transformers", "vllm", "sglang", "ctranslate2")
     check(found, {**expected, "llama.cpp": "refuses"})
 
@@ -339,7 +340,7 @@ def test_runtime_statements_of_a_conversion_are_those_of_its_new_type() -> None:
     model = open_model(CheckpointRef(str(pico.make(Path("gpt2"), "gpt2").folder)))
     planned = prepare_convert(model, Convert("rotary", 64))
     check(
-        planned.explanation.runtimes,
+        planned.runtimes,
         {
             **all_serve("transformers", "transformers4", "vllm", "sglang", "mlx"),
             "llama.cpp": "ignores --rope-freq-base 1000",
@@ -359,7 +360,7 @@ def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     folder = rotary_configs.save("llama", rope_parameters=rope)
     (warning,) = [
         text
-        for text in plan_resize(folder, rotary_configs.NEW).warnings
+        for text in texts(plan_resize(folder, rotary_configs.NEW), level="warning")
         if "attention_factor" in text
     ]
     assert warning == (
@@ -371,14 +372,14 @@ def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
 @pytest.mark.parametrize("method", ["yarn", "yarn:beta-slow=1,beta-fast=32"])
 def test_default_betas_are_right_in_llama_cpp(method: str) -> None:
     folder = rotary_configs.save("llama")
-    found = described(plan_resize(folder, rotary_configs.NEW, method).explanation.runtimes)
+    found = described(plan_resize(folder, rotary_configs.NEW, method).runtimes)
     assert found["llama.cpp"] == "serves"
 
 
 def test_other_betas_need_an_option_in_llama_cpp() -> None:
     method = "yarn:beta-slow=2"
     found = described(
-        plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).explanation.runtimes
+        plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).runtimes
     )
     assert found["llama.cpp"] == "differs --yarn-beta-fast 32 --yarn-beta-slow 2"
     assert found["vllm"] == "serves"
@@ -387,9 +388,7 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
 
     # The converter writes no settings of this type, and the flags state all of them.
     ignored = described(
-        plan_resize(
-            rotary_configs.save("gpt_neox"), rotary_configs.NEW, method
-        ).explanation.runtimes
+        plan_resize(rotary_configs.save("gpt_neox"), rotary_configs.NEW, method).runtimes
     )
     assert ignored["llama.cpp"].startswith("ignores --rope-scaling yarn")
     assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
@@ -398,26 +397,26 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
 def test_resize_warns_of_runtimes_that_read_the_attention_factor_of_switch_elsewhere() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, "switch")
-    (warning,) = [text for text in found.warnings if "attention_factor" in text]
+    (warning,) = [text for text in texts(found, "engine") if "attention_factor" in text]
     assert warning == (
         "The settings state an attention_factor, which vLLM and SGLang ignore: outputs differ from "
-        "those of transformers. --for vllm also states it as vLLM and SGLang read it."
+        "those of transformers. --for vllm or sglang states it as that engine reads it."
     )
     found = plan_resize(folder, rotary_configs.NEW, "switch:mscale=1")
-    assert not [text for text in found.warnings if "attention_factor" in text]
+    assert not [text for text in texts(found, "engine") if "attention_factor" in text]
 
 
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
     folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW, "switch").explanation.runtimes
+    found = plan_resize(folder, rotary_configs.NEW, "switch").runtimes
     assert [item.runtime.key for item in found if item.ignores_short_list] == ["vllm"]
-    found = plan_resize(folder, rotary_configs.NEW, "yarn").explanation.runtimes
+    found = plan_resize(folder, rotary_configs.NEW, "yarn").runtimes
     assert not [item for item in found if item.ignores_short_list]
 
 
 def test_no_runtime_is_named_without_a_rule() -> None:
     folder = rotary_configs.save("persimmon")
-    keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").explanation.runtimes).keys()
+    keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").runtimes).keys()
     assert "transformers" in keys
     assert keys.isdisjoint({"llama.cpp", "mlx", "ctranslate2", "tei"})
     unknown = FolderFacts(
@@ -443,7 +442,7 @@ def test_vllm_takes_the_key_next_to_lists_for_the_length(
         rotary_configs.write_one_dialect(monkeypatch)
     folder = rotary_configs.save("llama", **base)
     planned = plan_resize(folder, rotary_configs.NEW, "switch")
-    (found,) = [item for item in planned.explanation.runtimes if item.runtime.key == "vllm"]
+    (found,) = [item for item in planned.runtimes if item.runtime.key == "vllm"]
     assert found.length == length
     assert (found.option == "--max-model-len 1024") is (length != 1024)
 
@@ -454,14 +453,12 @@ def test_vllm_and_sglang_ignore_an_attention_factor_that_their_keys_do_not_state
     ignores: bool,
 ) -> None:
     method = "switch" if mscale is None else f"switch:mscale={mscale}"
-    explanation = plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).explanation
-    found = {item.runtime.key: item.ignores_attention_factor for item in explanation.runtimes}
+    planned = plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method)
+    found = {item.runtime.key: item.ignores_attention_factor for item in planned.runtimes}
     assert found["vllm"] is ignores
     assert found["sglang"] is ignores
-    warnings = [text for text in explanation.warnings if "attention_factor" in text]
+    warnings = [text for text in texts(planned, "engine") if "attention_factor" in text]
     assert any("vLLM" in text for text in warnings) is ignores
-    # `--for` states the keys only if they are not given.
-    assert any("--for vllm" in text for text in warnings) is (mscale is None)
 
 
 # ---- by rules made here

@@ -1,6 +1,5 @@
 """Method `bands`: how a table is split, how its parts are extended, and which reasons are given."""
 
-import re
 import tracemalloc
 from typing import Any
 
@@ -15,12 +14,11 @@ from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
-    choose_bands,
     choose_split,
     default_gains,
     smoothed,
 )
-from ctxextend.tables.methods import auto, bands, choose_auto
+from ctxextend.tables.methods import bands
 from tests.helpers.method_choices import read_choice
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
 
@@ -80,16 +78,6 @@ def test_choose_split_tiles_a_range_that_is_passed_in_any_table(table: Rows) -> 
     assert split.repeat == (20, 90)
 
 
-@pytest.mark.parametrize("table", [NOISY, MOSTLY_LOW], ids=["noise", "mostly low"])
-def test_choose_bands_says_that_a_table_has_no_high_frequency_part(table: Rows) -> None:
-    reason = choose_bands(table, 512, read_choice("bands")).reason
-    assert re.fullmatch(
-        r"bands, as interpolation with gain 1\.\d+: the table has no high-frequency part", reason
-    )
-    reason = choose_bands(table, 512, read_choice("bands:gain=1.25")).reason
-    assert "gain 1.25:" in reason
-
-
 def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
     periods = np.random.default_rng(3).uniform(4, 20, 32)
     turns = 2 * np.pi * np.arange(128)[:, None] / periods
@@ -123,15 +111,6 @@ def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, siz
     assert norms[-1] > 0.5 * np.linalg.norm(last_trained)
 
 
-def test_choose_split_uses_the_settings_that_are_passed() -> None:
-    split = choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 80))
-    assert split.sigma == 5.0
-    assert split.repeat == (20, 80)
-    assert split.match == pytest.approx(1, abs=1e-3)  # five periods
-    half_a_period_more = choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86))
-    assert half_a_period_more.match < -0.9
-
-
 def test_choose_split_ends_the_repeated_range_after_the_kept_rows() -> None:
     _, stop = choose_split(TWO_BANDS, keep=128).repeat
     assert stop == 128
@@ -139,28 +118,10 @@ def test_choose_split_ends_the_repeated_range_after_the_kept_rows() -> None:
     assert stop >= 100
 
 
-@pytest.mark.parametrize("repeat", [(0, 128), (0, 1000), (100, 101), (300, 400)], ids=str)
-def test_choose_split_fits_a_range_into_the_table(repeat: tuple[int, int]) -> None:
-    first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
-    assert 0 <= first < stop <= 128
-    result = bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)
-    assert np.isfinite(result).all()
-
-
 @pytest.mark.parametrize("learned", [MIN_ROWS, MIN_ROWS + 1, 47])
 def test_choose_split_of_few_rows_chooses_a_narrow_filter(learned: int) -> None:
     split = choose_split(high_rows(learned))
     assert 3 <= split.sigma <= learned / 8
-
-
-@pytest.mark.parametrize("scale", [1e-80, 1e-8, 1e8])
-def test_choose_split_does_not_depend_on_the_scale(scale: float) -> None:
-    split = choose_split(TWO_BANDS)
-    scaled = choose_split(TWO_BANDS * scale)
-    assert scaled.head == split.head
-    assert scaled.stop == split.stop
-    assert scaled.sigma == split.sigma
-    assert scaled.repeat == split.repeat
 
 
 def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
@@ -330,25 +291,6 @@ def test_resize_table_rejects_ranges_beyond_the_source_rows(
         resize_table(TWO_BANDS[:learned], 300, choice)
 
 
-def test_auto_uses_bands_and_reports_its_settings() -> None:
-    split = choose_split(TWO_BANDS)
-    first, stop = split.repeat
-    np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
-    reason = choose_auto(TWO_BANDS, 512, read_choice()).reason
-    assert reason.startswith(f"auto chose bands with sigma {split.sigma:.3g}")
-    assert f"repeat {first}:{stop}" in reason
-    assert "gain 1.4" in reason
-
-
-def test_auto_uses_copy_for_short_tables_and_reports_why() -> None:
-    short = TWO_BANDS[: MIN_ROWS - 1]
-    np.testing.assert_array_equal(auto(short, 100), methods.copy(short, 100))
-    reason = choose_auto(short, 512, read_choice()).reason
-    assert reason.endswith(
-        "auto chose copy, which keeps the learned rows: 31 rows are too few to judge"
-    )
-
-
 SINK = np.concatenate([30 * noise(1, 16), TWO_BANDS[1:120], np.zeros((8, 16))])
 NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 
@@ -378,18 +320,6 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)
     assert again.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("typed", "reported"), [("sigma=0", False), ("sigma=5,repeat=20:60", False), ("sigma=5", True)]
-)
-def test_choose_settings_gives_no_reason_if_all_settings_are_passed(
-    typed: str, reported: bool
-) -> None:
-    """`repeat` is chosen unless sigma is 0."""
-    choice = choose_method(TWO_BANDS, 512, read_choice(f"bands:gain=1.2,{typed}"))
-    assert "within=" in choice.text
-    assert bool(choice.reason) is reported
 
 
 def test_choose_split_peak_memory_is_about_two_tables() -> None:

@@ -11,9 +11,7 @@ from jsonschema import validate
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.tables import sinusoids
 from ctxextend.tables.sinusoids import LAYOUTS, LayoutFit, fit_layout, sinusoidal_rows
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
@@ -150,14 +148,6 @@ def test_fit_layout_ignores_a_last_column_without_partner() -> None:
         assert found.explained == pytest.approx(1)
 
 
-def test_fit_layout_samples_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = table().astype(np.float64) + 0.1 * noise()
-    exact = fit(values).explained
-    monkeypatch.setattr(sinusoids, "FIT_VALUES", ROWS * WIDTH // 3)
-    assert fit(values).explained == pytest.approx(exact, abs=0.01)
-    assert fit(values).explained != exact
-
-
 # `inspect`
 
 LAYERS: dict[str, Any] = {
@@ -268,23 +258,6 @@ def test_inspect_names_the_first_row_that_deviates_from_a_formula(
 
 
 @EACH_MODEL
-def test_inspect_of_a_formula_with_another_mean_names_a_row_if_the_model_computes_it(
-    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
-) -> None:
-    """A mean row explains no variance, but no row equals the formula."""
-    save(name, config)
-    row = reserved + 9
-    add_to_rows(name, tensor, row, row + 1, 0.05)
-    add_to_rows(name, tensor, reserved, reserved + 16, 0.5)
-
-    found = sinusoidal(name)
-    assert found["explained"] > 0.99
-    assert found["first_deviating_row"] == reserved
-    found = sinusoidal(name, *unregistered(tensor, reserved))
-    assert found["first_deviating_row"] is None
-
-
-@EACH_MODEL
 def test_inspect_states_no_sinusoids_of_a_table_with_nan(
     name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
 ) -> None:
@@ -297,21 +270,3 @@ def test_inspect_recognises_computed_formulas() -> None:
     found = sinusoidal(save("M2M100Model", M2M100))
     assert found["layout"] == "halves-log"
     assert found["is_formula"]
-
-
-def test_inspect_shows_a_low_share_of_sinusoids_for_learned_tables() -> None:
-    found = sinusoidal("tiny-gpt2")
-    assert found["explained"] < 0.1
-    assert found["first_deviating_row"] is None
-    screen = invoke("inspect", "tiny-gpt2").stdout
-    assert re.search(r"\nsinusoidal variance +\d\.\d+ % \(interleaved\)\n", screen)
-    assert "first deviating row" not in screen
-
-
-def test_inspect_shows_sinusoids_of_another_radius() -> None:
-    output = resize("tiny-gpt2", 256, method="sinusoidal:scope=all", output="out").output
-    found = sinusoidal(output)
-    assert found["explained"] == pytest.approx(1)
-    assert not found["is_formula"]
-    screen = invoke("inspect", output).stdout
-    assert " 100 % (interleaved)\n" in screen

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from ctxextend.errors import ResizeError
 from ctxextend.settings import Resize
 from ctxextend.tables import methods
 from ctxextend.tables.apply import resize_table
-from ctxextend.tables.method_facts import Method, registering
-from ctxextend.tables.method_names import table_method_names
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 from tests.helpers import pico
@@ -100,18 +99,6 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     result = methods.linear(table, rows)
 
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
-
-
-def test_keys_kernel_is_how_torch_spreads_one_row() -> None:
-    rows = torch.zeros(1, 1, 9, 1, dtype=torch.float64)
-    rows[0, 0, 4] = 1
-    spread = torch.nn.functional.interpolate(rows, size=(65, 1), mode="bicubic", align_corners=True)
-    distances = np.abs(np.arange(65) / 8 - 4)
-    is_near = distances <= 2
-
-    weights = methods.keys_kernel(distances[is_near])
-
-    np.testing.assert_allclose(weights, spread[0, 0, is_near, 0].numpy(), rtol=0, atol=1e-15)
 
 
 def test_sinusoidal_rows_equal_distilbert() -> None:
@@ -371,24 +358,14 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             "ctxextend.register_method",
         ),
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
-        ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
         ({"keep_first": -1}, "^--keep-first must be"),
-        ({"keep_first": True}, "^--keep-first must be"),
         (
             {"method": "last", "keep_first": 2},
             "--keep-first does not apply to --method last. Remove --keep-first.",
         ),
         (
-            {"method": "last:keep-first=2"},
-            "--method last has no setting 'keep-first'. Settings of last: none.",
-        ),
-        (
             {"method": "truncate:seed=2"},
             "--method truncate has no setting 'seed'. Settings of truncate: none.",
-        ),
-        (
-            {"method": "linear:alpha=0.3"},
-            "has no setting 'alpha'. Settings of linear: keep-first.",
         ),
         (
             {"method": "bands:sgima=3"},
@@ -401,64 +378,20 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ),
         ({"method": "linear:keep-first=-2"}, "keep-first must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
-        ({"method": "hierarchical:alpha=nan"}, "alpha must be between 0 and 1"),
         ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
-        ({"method": "hierarchical:alpha=high"}, "alpha must be between 0 and 1.*, got 'high'"),
         ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
-        ({"method": f"random:seed={2**63}"}, "seed must be an integer from 0"),
         ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
         ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
-        (
-            {"method": "sinusoidal:layout=half"},
-            "layout must be interleaved, halves, .* or .*, got 'half'",
-        ),
         ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
         ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
-        ({"method": "bands:sigma=1e-9"}, "sigma must be 0 or at least 0.5"),
-        ({"method": "bands:sigma"}, "sigma must be 0 or at least 0.5, got ''"),
         ({"method": "bands:gain=0"}, "gain must be above 0"),
-        ({"method": "bands:gain=inf"}, "gain must be above 0"),
         ({"method": "bands:repeat=5:5"}, "repeat must be A:B"),
-        ({"method": "bands:repeat=4"}, "repeat must be A:B"),
         ({"method": "bands:repeat=3:9,sigma=0"}, "repeat has no effect with sigma=0. Remove one"),
-        (
-            {"method": "bands:high-gain=2,sigma=0"},
-            "high-gain has no effect with sigma=0. Remove one",
-        ),
     ],
 )
 def test_read_choice_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ResizeError, match=message):
         read_choice(**options)
-
-
-def test_names_are_listed_in_the_order_of_definition() -> None:
-    assert table_method_names() == [*METHODS]
-
-
-def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
-    found = dict[str, Method]()
-    stated = {"convention": "none", "long_inputs": "none", "when": "never"}
-
-    def last(table: np.ndarray, rows: int) -> np.ndarray:
-        """Repeat the last row. Source: ctxextend."""
-        return table[np.minimum(np.arange(rows), len(table) - 1)]
-
-    register = registering(found)(**stated)
-    register(last)
-    registered = found["last"]
-    assert registered.summary == "repeat the last row"
-    assert registered.source == "ctxextend"
-
-    with pytest.raises(TypeError, match="There already is a method last"):
-        register(last)
-
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'when'"):
-        registering({})(convention="none", long_inputs="none")(last)
-
-    last.__doc__ = "Repeat the last row."
-    with pytest.raises(TypeError, match='The docstring of the method last has no "Source:"'):
-        registering({})(**stated)(last)
 
 
 def test_read_choice_reports_all_errors_at_once() -> None:
@@ -522,13 +455,6 @@ def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
                 read_choice(text)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_read_choice_with_scope_all_keeps_no_learned_rows(name: str) -> None:
-    if "scope" in METHODS[name].settings:
-        choice = read_choice(f"{name}:scope=all")
-        assert not choice.keeps_learned_rows
-
-
 def test_read_choice_normalizes_the_spelling_of_settings() -> None:
     spelled = " bands: repeat=020:90, sigma=4.0,keep_first=3 "
     normalized = "bands:repeat=20:90,sigma=4"
@@ -564,13 +490,3 @@ def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> Non
 
     assert np.array_equal(all_kept, more_kept)
     assert np.array_equal(more_kept[:40], table)
-
-
-@pytest.mark.parametrize("method", ["copy", "mean"])
-def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: str) -> None:
-    table = np.ones((40, 4), np.float32)
-    for count in (40, 200):
-        choice = read_choice(method, keep_first=count)
-        message = f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first"
-        with pytest.raises(ResizeError, match=message):
-            resize_table(table, 80, choice)

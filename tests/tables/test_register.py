@@ -1,6 +1,5 @@
 """User-defined methods, and methods with recorded settings, whose rows can be reproduced."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend.cli.app import build_app
-from ctxextend.errors import CtxextendError, RecipeError, ResizeError
+from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 from tests.helpers.word_tokenizer import write_texts
@@ -72,12 +71,6 @@ def test_register_method_adds_a_method_to_compare() -> None:
         assert recipe["resize"]["method"] == row.method
 
 
-@pytest.mark.usefixtures("registered")
-def test_register_method_adds_a_method_to_the_listed_ones() -> None:
-    names = [method.name for method in ctxextend.list_methods()]
-    assert "fade" in names
-
-
 @pytest.fixture
 def faded(registered: None) -> Path:
     """A checkpoint that was resized with the registered method."""
@@ -116,20 +109,6 @@ def test_verify_says_that_it_cannot_check_rows_of_a_method_that_is_not_registere
     assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in screen
 
 
-def test_inspect_names_a_method_that_is_not_registered(faded: Path) -> None:
-    METHODS.pop("fade")
-    done = invoke("inspect", faded, "--json")
-    model = json.loads(done.stdout)["models"][0]
-    assert model["method"] == "fade"
-
-
-def test_evaluate_finds_the_base_if_the_method_is_not_registered(faded: Path) -> None:
-    METHODS.pop("fade")
-    found = ctxextend.evaluate(faded, write_texts(300, 4), tokens=512, measure=["position"])
-    assert found.positions is not None
-    assert "sliding" in found.positions.losses  # measured on the base
-
-
 @pytest.mark.parametrize(
     "name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""]
 )
@@ -137,12 +116,6 @@ def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> 
     message = f"The method name {name!r} is in use or invalid. Choose another"
     with pytest.raises(ResizeError, match=message):
         ctxextend.register_method(name, fade)
-
-
-@pytest.mark.usefixtures("registered")
-def test_register_method_rejects_a_registered_name() -> None:
-    with pytest.raises(ResizeError, match="The method name 'fade' is in use"):
-        ctxextend.register_method("fade", fade)
 
 
 @pytest.mark.parametrize("default", [True, False, "a,b", " a", "a\n"])
@@ -293,12 +266,3 @@ def test_run_reproduces_tables_with_different_settings(
     assert other is not None
     for text in other.plan.methods.values():
         assert "gain=1.01" in text
-
-
-def test_run_rejects_an_invalid_table_method(two_tables: Path) -> None:
-    ctxextend.resize(two_tables, 128, "bands", output="out")
-    path = Path("out/ctxextend.yaml")
-    misspelled = path.read_text().replace("method: bands:sigma", "method: bands:sgima")
-    path.write_text(misspelled)
-    with pytest.raises(CtxextendError, match="--method bands has no setting 'sgima'"):
-        ctxextend.run(path, "again")

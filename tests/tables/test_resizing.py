@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.tables import methods
-from ctxextend.tables.apply import cast, nonfinite_rows, resize_table
+from ctxextend.tables.apply import cast, resize_table
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 from tests.helpers.method_choices import read_choice
@@ -123,14 +123,6 @@ def test_cast_rounds_like_torch(name: str) -> None:
         result = cast(values, dtype_of(name))
 
     assert result.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("name", DTYPES)
-def test_nonfinite_rows_returns_their_indices(name: str) -> None:
-    table = np.ones((5, 3)).astype(dtype_of(name))
-    table[1, 2] = np.nan
-    table[4, 0] = np.nan
-    assert nonfinite_rows(table) == [1, 4]
 
 
 @pytest.mark.parametrize(

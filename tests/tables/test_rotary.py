@@ -10,12 +10,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ctxextend.errors import CtxextendError, MethodError, ResizeError
-from ctxextend.tables.method_facts import LIMITS, MOVED, UNCHANGED
-from ctxextend.tables.method_names import rotary_method_names
+from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.rotary import FORMULAS, frequencies
 from ctxextend.tables.rotary_methods import (
     ROTARY_METHOD_NAMES,
-    ROTARY_METHODS,
     RopeLengths,
     resize_rope,
 )
@@ -30,7 +28,6 @@ LINEAR = DEFAULT | {"rope_type": "linear", "factor": 2.5}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 LISTS = {"short_factor": [1.0, 1.1, 1.2, 1.5] * 8, "long_factor": [1.0, 2.0, 4.0, 9.5] * 8}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
-NTK_ALPHA = {"rope_type": "ntk_alpha", "rope_theta": 1e4, "alpha": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -255,34 +252,6 @@ def test_resize_rope_scales_from_the_served_length_if_the_type_states_no_trained
     assert parameters["factor"] == 2.0
 
 
-def test_resize_rope_gives_the_reason_of_a_choice() -> None:
-    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 200), 64)
-    assert choice.reason == "auto chose yarn with factor 3.125"
-    _, choice = resize_rope(LLAMA3, change(LLAMA3, 64, 200), 64)
-    assert choice.reason == "auto kept the rope type, llama3 with factor 25"
-
-
-def test_limits_says_that_it_states_the_scale_of_longrope_settings() -> None:
-    scaled = "nothing scales; the settings state factor 4, which transformers derived so far"
-    parameters, choice = resize_rope(LONGROPE, change(LONGROPE, 4096, 8192), 64, LIMITS)
-    assert parameters == {**LONGROPE, "factor": 4.0}
-    assert choice.reason == scaled
-    stated = LONGROPE | {"factor": 4.0}
-    parameters, choice = resize_rope(stated, change(stated, 4096, 8192), 64, LIMITS)
-    assert parameters == stated
-    assert choice.reason == "only limits change: nothing scales"
-
-
-def test_resize_rope_gives_the_new_base() -> None:
-    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 128), 4, "theta")
-    assert choice.reason == "rope_theta rises from 10,000.0 to 40,000.0"
-
-
-def test_resize_rope_says_that_a_factor_is_too_small() -> None:
-    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", {"factor": 2.0})
-    assert choice.reason == "factor 2 serves only 128 tokens"
-
-
 def test_switch_states_factors_of_1_for_short_inputs_and_those_of_yarn_for_long_ones() -> None:
     # Of 4 pairs with base 256, those of frequency 1, 1/4, 1/16 and 1/64 turn 256/(2π) = 41, 10, 2.5
     # and 0.6 times within 256 tokens; 32 turns and 1 turn are at the pairs 0.17 and 2.7, so rounded
@@ -368,17 +337,7 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             MethodError,
             "the model already has llama3 settings, which are kept. Remove",
         ),
-        (
-            YARN,
-            (9, 18),
-            64,
-            "theta",
-            MethodError,
-            "Remove --method, or use --method yarn or switch.",
-        ),
         (DYNAMIC, (9, 18), 64, "switch", MethodError, "what dynamic settings give"),
-        (PROPORTIONAL, (9, 18), 64, "switch", MethodError, "what proportional settings give"),
-        (LONGROPE, (9, 18), 64, "switch", MethodError, "what longrope settings give"),
         (
             LONGROPE | {"attention_factor": 1.0},
             (9, 18),
@@ -396,14 +355,6 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             "scale their attention by mscale_all_dim and the factor. Use --method yarn.",
         ),
         (
-            LLAMA3,
-            (9, 18),
-            64,
-            "switch:beta-fast=8",
-            MethodError,
-            "llama3 settings have no beta_fast",
-        ),
-        (
             DEFAULT,
             (9, 18),
             64,
@@ -412,8 +363,6 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             "above beta-slow, got 2",
         ),
         (DEFAULT, (9, 18), 7, "switch", MethodError, "7 rotated values per head are no pairs"),
-        (DEFAULT | {"rope_theta": 1.0}, (9, 18), 64, "yarn", MethodError, "have one wavelength"),
-        (DEFAULT, (9, 18), 64, "switch:factor=0.5", ResizeError, "factor must be a number from 1"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
         (
             DEFAULT,
@@ -427,25 +376,9 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             DEFAULT,
             (9, 18),
             64,
-            "stretch",
-            MethodError,
-            "--method stretch: the model has no stretch settings.",
-        ),
-        (
-            DEFAULT,
-            (9, 18),
-            64,
             "yarn:factor=0.5",
             ResizeError,
             "factor must be a number from 1 on, below 1e12, got 0.5.",
-        ),
-        (
-            DEFAULT,
-            (9, 18),
-            64,
-            "linear:factor=inf",
-            ResizeError,
-            "factor must be a number from 1 on, below 1e12, got inf.",
         ),
         (
             DEFAULT,
@@ -457,7 +390,6 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
         ),
         (LLAMA3 | {"factor": math.nan}, (9, 18), 64, None, ResizeError, "got nan"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
-        (DEFAULT, (9, 18), 2, "dynamic", ResizeError, "2 rotated values per head"),
         (
             LONGROPE,
             (4096, 4097),
@@ -465,14 +397,6 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             None,
             ResizeError,
             "serve 4096 tokens, not 4097. A length above 4096 needs other lists",
-        ),
-        (
-            LONGROPE | {"factor": 8.0},
-            (4096, 8193),
-            64,
-            None,
-            ResizeError,
-            "serve 8192 tokens, not 8193",
         ),
     ],
 )
@@ -491,30 +415,6 @@ def test_resize_rope_refuses_what_does_not_apply(
     assert raised.type is error
 
 
-def test_rotary_methods_have_metadata() -> None:
-    assert rotary_method_names() == [*ROTARY_METHODS]
-    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS]
-    for method in ROTARY_METHODS.values():
-        assert method.summary
-        assert method.when
-        assert method.convention
-        assert method.long_inputs
-        assert method.source
-        if method.name in ("switch", "dynamic", "longrope", LIMITS):
-            assert method.short_inputs == UNCHANGED
-        else:
-            assert method.short_inputs == MOVED
-    keep_max_len = {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len}
-    assert keep_max_len == {"dynamic"}
-
-
-def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
-    lengths = change(DEFAULT, 9, 18)
-    message = r"--method yarn: the model type does not apply yarn\. Use theta\."
-    with pytest.raises(MethodError, match=message):
-        resize_rope(DEFAULT, lengths, 64, "yarn", methods=("theta",))
-
-
 def test_resize_rope_refuses_to_scale_if_the_model_type_applies_no_method() -> None:
     lengths = change(DEFAULT, 9, 18)
     message = r"applies no method that scales .* To raise only limits, use --method limits\."
@@ -524,18 +424,3 @@ def test_resize_rope_refuses_to_scale_if_the_model_type_applies_no_method() -> N
     parameters, choice = resize_rope(DEFAULT, lengths, 64, LIMITS, methods=())
     assert parameters == DEFAULT
     assert choice.name == LIMITS
-
-
-def test_resize_rope_refuses_to_scale_a_fixed_base() -> None:
-    message = "alpha 1000 cannot be scaled"
-    for method in ("auto", "yarn"):
-        with pytest.raises(MethodError, match=message):
-            resize_rope(NTK_ALPHA, change(NTK_ALPHA, 64, 128), 64, method)
-
-
-def test_resize_rope_keeps_a_fixed_base_that_serves_the_length() -> None:
-    lengths = RopeLengths(first_trained=128, served=128, after=128)
-    parameters, choice = resize_rope(NTK_ALPHA, lengths, 64)
-    assert parameters == NTK_ALPHA
-    assert choice.name == LIMITS
-    assert choice.reason == "the settings already serve 128 tokens, so nothing scales"

@@ -3,7 +3,6 @@
 tests/cli/screens contains the statistics of the real table.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -109,24 +108,6 @@ def test_measure_finds_the_two_directions_of_a_cross() -> None:
     assert found.eigenvalues == pytest.approx([0.5, 0.5])
     assert found.effective_rank == pytest.approx(2)
     assert found.mean_norm == 0
-
-
-@pytest.mark.parametrize("width", [1, 7, 64])
-@pytest.mark.parametrize("rows", [2, 5, 256, 257, 513])
-def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
-    table = normal(rows, width) + 0.3
-    norms = np.linalg.norm(table, axis=1)
-    products = (table[1:] * table[:-1]).sum(axis=1)
-    cosines = products / norms[1:] / norms[:-1]
-    steps = np.linalg.norm(table[1:] - table[:-1], axis=1)
-    mean = table.mean(axis=0)
-
-    found = measure(table)
-
-    assert found.norms == pytest.approx(norms)
-    assert found.cosines == pytest.approx(cosines)
-    assert found.steps == pytest.approx(steps)
-    assert found.mean_norm == pytest.approx(np.linalg.norm(mean))
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])
@@ -240,25 +221,6 @@ def test_measure_accepts_constant_tables(
     assert found.mean_norm == mean_norm
     assert outliers_of(found) == {}
     assert find_seams(found, {2}) == {}
-
-
-@pytest.mark.parametrize(
-    ("rows", "bad"),
-    [
-        pytest.param(256, range(0, 256, 3), id="every third row"),
-        pytest.param(stats.SPECTRUM_ROWS + 1809, [9000], id="a row of a long table"),
-    ],
-)
-def test_measure_finds_the_spectrum_despite_skipped_rows(rows: int, bad: Sequence[int]) -> None:
-    angles = 2 * np.pi * np.arange(rows) / 37
-    circle = np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
-    circle[list(bad)] = np.nan
-
-    found = measure(circle)
-
-    assert len(found.norms) == rows
-    assert found.nonfinite == tuple(bad)
-    assert found.eigenvalues == pytest.approx([0.5, 0.5, 0], abs=0.03)
 
 
 # Outliers

@@ -1,23 +1,13 @@
 """`train --dry-run`: what it states and checks."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ctxextend import resize
-from ctxextend.recipe import Recipe
-from ctxextend.settings import CheckpointRef, Train
-from ctxextend.training.start import plan_recipe_training
 from tests.helpers import pico
-from tests.helpers.trainings import NEW, invoke, make_encoder, make_resized, make_source
+from tests.helpers.trainings import NEW, invoke, make_resized, make_source
 
 pytestmark = pytest.mark.usefixtures("book")
-
-
-def plan(source: Path, **settings: Any) -> Any:
-    train = Train(("book.txt",), **{"steps": 2} | settings)
-    return plan_recipe_training(Recipe(CheckpointRef(str(source)), train=train))
 
 
 def test_train_dry_run_states_what_would_be_trained_and_writes_nothing(tmp_path: Path) -> None:
@@ -45,18 +35,3 @@ def test_train_dry_run_reports_an_output_that_exists(tmp_path: Path) -> None:
     assert run.exit_code == 1
     assert dry_run.exit_code == 1
     assert run.stderr == dry_run.stderr
-
-
-def test_plan_training_fills_in_defaults_and_loads_no_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_encoder(tmp_path / "encoder")
-    resize(root, to=NEW, output="long")
-    monkeypatch.setattr("transformers.AutoModel.from_pretrained", None)
-    found = plan(Path("long"), window=16)
-    assert found.trainable == "positions"
-    assert found.precision == "fp32"
-    assert found.seq_len == NEW
-    assert (
-        found.steps_text == f"2 steps of 8 sequences of 16 tokens at random positions below {NEW}"
-    )

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation import position_ids
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import LanguageModeling
@@ -93,14 +93,6 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> Non
     expected = cross_entropy(predictions, labels)
     found = loss(LanguageModeling(model), ids, ids)
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)]
-)
-def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
-    model = make_model(model_type, ENCODER)
-    assert position_base(model) == base
 
 
 @pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])

@@ -10,11 +10,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch.nn.functional import cross_entropy
 
-from ctxextend import convert, resize
+from ctxextend import resize
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX
 from tests.helpers.random_models import make_model, text
-from tests.helpers.trainings import NEW, OLD, TABLES, log_of, make_resized, make_source
+from tests.helpers.trainings import NEW, OLD, TABLES, log_of, make_resized
 from tests.helpers.trainings import train as train_cli
 
 pytestmark = pytest.mark.usefixtures("book")
@@ -100,17 +100,6 @@ def test_train_splits_at_the_length_of_the_base_in_its_recipe_or_of_the_named_on
     resize(first, to=2 * NEW, output="longer")
     result = train("longer", "named", "--base", "first-old")
     assert result["short_positions"] == OLD
-
-
-def test_train_splits_at_the_length_of_a_converted_base_and_of_rotary_positions() -> None:
-    learned = make_source(Path("learned"), "gpt2", n_layer=1)
-    convert(learned, "rotary", NEW, output="rotary")
-    result = train("rotary", "one", "--distill", 0)
-    assert result["short_positions"] == OLD
-
-    resize("rotary", to=2 * NEW, output="longer")
-    result = train("longer", "two", "--distill", 0)
-    assert result["short_positions"] == NEW
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])

@@ -11,9 +11,9 @@ import transformers
 import yaml
 from safetensors.torch import load_file, save_file
 
+import ctxextend
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.output.card import LOG_POINTER, RECIPE_POINTER
-from ctxextend.plan.effects import UNTRAINED
+from ctxextend.output.card import RECIPE_POINTER
 from tests.helpers import pico
 from tests.helpers.trainings import (
     NEW,
@@ -41,7 +41,8 @@ NEW_TRAINED = [True] * OLD + [False] * (OLD - 1) + [True]
 
 
 def test_train_new_changes_only_new_rows_despite_weight_decay(gpt2: Path) -> None:
-    train(gpt2, "out", "--trainable", "new", "--weight-decay", 0.5)
+    settings = {"lr": 0.01, "save": "last", "trainable": "new", "weight_decay": 0.5}
+    ctxextend.train(gpt2, "book.txt", 4, batch_size=4, output="out", **settings)
     before = (gpt2 / "model.safetensors").read_bytes()
     after = Path("out/model.safetensors").read_bytes()
     is_different = np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)
@@ -102,25 +103,14 @@ def test_train_all_changes_every_parameter_and_no_buffer_with_any_names_in_the_f
 
 
 def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
-    done = train(gpt2, "out", "--trainable", "all-but-positions", "--weight-decay", 0.5, "--json")
+    done = train(gpt2, "out", "--trainable", "all-but-positions", "--json")
     names = set(load_file(gpt2 / "model.safetensors"))
     assert changed_tensors(gpt2, Path("out")) == names - {WPE}
     loaded = pico.Pico(gpt2, transformers.GPT2LMHeadModel).load(Path("out"))
     assert json.loads(done.stdout)["parameters"] == loaded.num_parameters() - NEW * pico.WIDTH
-
-    card = Path("out/README.md").read_text()
-    assert ": all weights except the position table (" in card
     recipe = Path("out/ctxextend.yaml").read_text()
     assert "  trainable: all-but-positions\n" in recipe
-    verified = invoke("verify", "out").stdout
-    assert "all weights except the position table were trained according to the recipe" in verified
-    evidence = (
-        f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained "
-        "afterwards"
-    )
-    assert evidence in verified
-    inspected = " ".join(invoke("inspect", "out").stdout.split())
-    assert f"{NEW - OLD} new rows created by copy, frozen in training" in inspected
+    assert verify("out").trainable == "all-but-positions"
 
 
 def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> None:
@@ -152,14 +142,6 @@ def test_train_of_a_trained_checkpoint_records_all_that_was_trained(
     train("first", "second", "--trainable", then, steps=1)
     assert verify("second").trainable == both
     assert inspect("second").trainable == both
-
-
-def test_verify_takes_a_recipe_without_trainable_for_one_that_trained_the_table(gpt2: Path) -> None:
-    train(gpt2, "out", steps=1)
-    recipe = Path("out/ctxextend.yaml")
-    older = recipe.read_text().replace("  trainable: positions\n", "")
-    recipe.write_text(older)
-    assert verify("out").trainable == "positions"
 
 
 def test_train_all_writes_equal_values_for_tied_tensors() -> None:
@@ -247,15 +229,8 @@ def held_out_losses(output: str) -> list[float]:
 def test_train_distils_a_converted_language_model_by_default() -> None:
     source = make_source(Path("source").absolute(), "gpt2")
     convert(source, "rotary", NEW, output="long")
-    done = train("long", "out", "--json", "--window", 24, "--per-device-batch-size", 2)
+    done = train("long", "out", "--json", "--window", 24)
     assert json.loads(done.stdout)["distill"] == 4
-    assert "lr 0.01, distilled from its base with weight 4\n" in done.stderr
-    card = Path("out/README.md").read_text()
-    objective = (
-        "to predict the next token and, with weight 4, to reproduce, on long texts, the hidden "
-        "states"
-    )
-    assert objective in card
     recipe = Path("out/ctxextend.yaml").read_text()
     assert "distill: 4.0" in recipe
 
@@ -272,7 +247,6 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     done = invoke("train", "long", "--data", "book.txt", "--steps", 2, "-o", "gone")
     assert done.exit_code == 1
     assert "Cannot distil from the base checkpoint of long: " in done.stderr
-    assert "Pass it with --base, or train without: --distill 0." in done.stderr
 
     # Without it, the run differs, but not the held-out loss before the first step, which does not
     # include it.
@@ -288,11 +262,6 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
-    summary = (
-        "256 trainable parameters (positions), 4 steps of 4 sequences of 32 tokens, micro-batch "
-        "4 on 1 device"
-    )
-    assert summary in done.stderr
 
     log = log_of(Path("out"))
     trained_steps = [line["step"] for line in log if "loss" in line]
@@ -303,41 +272,10 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     assert curve.startswith(b"\x89PNG")
 
     card = Path("out/README.md").read_text()
-    assert "## Trained at 32\n\nTrained with ctxextend" in card
-    training = (
-        "the position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`"
-    )
-    assert training in card
     losses = held_out_losses("out")
-    held_out = (
-        f"Held-out loss: {losses[0]:.4f} before training, {losses[-1]:.4f} after step 4 (these "
-        "weights)."
-    )
-    assert held_out in card
-    untrained = UNTRAINED.format(NEW)
-    assert untrained in Path(gpt2, "README.md").read_text()
-    assert untrained not in card
+    assert f"{losses[0]:.4f} before training, {losses[-1]:.4f} after step 4" in card
     assert card.count(RECIPE_POINTER) == 1
     assert files_here() == ["book.txt", "out"]
-
-
-def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card() -> None:
-    source = make_source(Path("source"), "gpt2")
-    train(source, "once", steps=1)
-    train("once", "twice", steps=1)
-    assert invoke("verify", "twice").exit_code == 0
-    card = Path("twice/README.md").read_text()
-    assert card.count("## Trained at 16") == 2
-    assert card.count(LOG_POINTER) == 1
-    assert card.count(RECIPE_POINTER) == 1
-
-    done = invoke("verify", "twice", "--base", source)
-    assert done.exit_code == 0
-    compared = (
-        "16 -> 16 rows; 1 of 16 rows match the base (from the recipe) bit for bit; trained "
-        "afterwards"
-    )
-    assert f"transformer.wpe.weight: {compared}" in done.stdout
 
 
 def test_recipe_lists_all_steps_since_the_base(gpt2: Path) -> None:
@@ -379,17 +317,9 @@ def test_train_equals_resize_with_train_and_its_recipe_reproduces_it(gpt2: Path)
     assert not list(Path.cwd().glob("*.training"))
 
 
-@pytest.mark.parametrize(
-    ("trainable", "shown"),
-    [
-        ("new", "the new rows of the position table"),
-        ("positions", "the position table"),
-        ("all-but-positions", "all weights except the position table"),
-        ("all", "all weights"),
-    ],
-)
+@pytest.mark.parametrize("trainable", ["new", "positions", "all-but-positions", "all"])
 def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base(
-    gpt2: Path, trainable: str, shown: str
+    gpt2: Path, trainable: str
 ) -> None:
     source = gpt2.with_name("long-old")
     train(gpt2, "out", "--trainable", trainable)
@@ -397,14 +327,12 @@ def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base
         done = invoke("verify", "out", "--base", base)
         if trainable in ("all", "all-but-positions"):
             assert done.exit_code == 3, done.stdout
-            assert "is not a pure resize" in done.stdout
         else:
             assert done.exit_code == 0, done.stdout
-            assert "Verified: out differs from" in done.stdout
 
-    inspected = invoke("inspect", "out").stdout
-    assert f"(gpt2, rows created by copy, {shown} trained)" in inspected
-    assert "new positions: 16-31\n" in inspected
+    found = inspect("out")
+    assert found.trainable == trainable
+    assert found.tables[0].new_rows == ((OLD, NEW),)
     if trainable == "new":
         flags = ("--data", "book.txt", "--measure", "position", "--tokens", 64)
         done = invoke("evaluate", "out", *flags)

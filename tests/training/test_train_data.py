@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED
+from ctxextend.evaluation.eval_model import CAUSAL
 from ctxextend.held_out import HeldOut
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
@@ -132,17 +132,6 @@ def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) ->
         assert per_part.tolist() == [1, 0, 1]
 
 
-def test_evaluation_sequences_are_at_most_those_of_the_parts() -> None:
-    spans = np.array([[0, 200], [400, 600], [800, 1000]])
-    parts = Text(numbered_tokens(1000), spans)
-
-    firsts = first_tokens(sequences(parts, causal(10, 40), 1000, shuffled=False))
-    expected: list[int] = []
-    for start in (0, 400, 800):
-        expected += range(start, start + 200, 10)
-    assert firsts == expected
-
-
 @given(causal_settings(), st.integers(1, 120), st.booleans())
 def test_a_sequence_depends_only_on_the_seed_and_its_index(
     config: SequenceSettings, more: int, shuffled: bool
@@ -207,21 +196,6 @@ def test_training_sequences_never_overlap_held_out_ones(
     assert len(held_out_ids) == min(80, len(held_out.spans)) * length
 
 
-def test_epochs_differ_in_order_and_offset() -> None:
-    text = one_part(100)
-    dataset = TrainingSequences(text, causal(10, 10, seed=1), 900)
-    other = TrainingSequences(text, causal(10, 10, seed=2), 900)
-    assert dataset.epoch_size == 9
-
-    firsts = np.array(first_tokens(dataset)).reshape(100, 9)
-    offsets = firsts.min(axis=1)
-    assert set(offsets.tolist()) == set(range(11))  # sequences start at each offset
-    orders = np.unique(firsts // 10, axis=0)
-    assert len(orders) > 90
-    other_firsts = [other[number]["input_ids"][0] for number in range(9)]
-    assert other_firsts != firsts[0].tolist()
-
-
 @given(causal_settings(), st.integers(0, 120), st.booleans())
 def test_positions_are_within_the_span_and_match_token_distances(
     config: SequenceSettings, more: int, shuffled: bool
@@ -251,17 +225,6 @@ def test_positions_are_within_the_span_and_match_token_distances(
         assert skips <= int(is_skipping)
         steps_after = positions[text.stop :].diff()
         assert torch.equal(steps_after, torch.ones(after))
-
-
-@pytest.mark.parametrize("skip", [False, True])
-def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
-    config = causal(32, 256, skips_once=skip)
-    dataset = sequences(one_part(5000), config, 3000, shuffled=True)
-    positions = np.concatenate([item["position_ids"] for item in items(dataset)])
-    counts = np.bincount(positions, minlength=256)
-
-    assert counts.min() > 0.4 * counts.mean()
-    assert counts.max() < 2.5 * counts.mean()
 
 
 def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
@@ -338,19 +301,3 @@ def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
     assert set(chosen.tolist()) == set(range(4, 40))
     share_replaced = (chosen > 5).mean()
     assert abs(share_replaced - 0.1 * 34 / 35) < 0.01
-
-
-def test_sequences_of_a_masked_model_have_different_masks_but_never_at_special_tokens() -> None:
-    config = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    text = Text.whole(np.full(20, 7, np.int32))
-    found = items(sequences(text, config, 50, shuffled=True))
-
-    masks = [tuple(item["labels"].tolist()) for item in found]
-    assert len(set(masks)) > 40
-    for labels in masks:
-        assert labels.count(7) == 3
-        assert labels.count(IGNORE_INDEX) == 19
-        assert labels[0] == IGNORE_INDEX
-        assert labels[-1] == IGNORE_INDEX
-    for item in found:
-        assert item["input_ids"][[0, -1]].tolist() == [2, 3]

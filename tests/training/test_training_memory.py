@@ -1,4 +1,3 @@
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +6,6 @@ from accelerate import PartialState
 from torch.nn.functional import cross_entropy
 from transformers.activations import ACT2FN
 
-from ctxextend.errors import TrainingError
 from ctxextend.settings import Train
 from ctxextend.training import memory
 from ctxextend.training.memory import checkpoint_activations, chunked_loss
@@ -159,11 +157,3 @@ def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(
     assert micro_batch_sizes(cpu, train, length) == expected
     given = Train(("a",), 1, batch_size=16, per_device_batch_size=16)
     assert micro_batch_sizes(cpu, given, length) == [16]
-
-
-def test_micro_batch_sizes_reject_a_batch_that_cannot_be_split_across_devices() -> None:
-    three: Any = SimpleNamespace(num_processes=3, device=torch.device("cpu"))
-    train = Train(("a",), 1, batch_size=8)
-    message = r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\."
-    with pytest.raises(TrainingError, match=message):
-        micro_batch_sizes(three, train, 8)

@@ -6,12 +6,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from ctxextend import inspect, resize, verify
 from ctxextend.checkpoints.gguf_file import open_gguf
-from ctxextend.cli.app import build_app
-from ctxextend.cli.console import FAILED_CHECK
 from ctxextend.errors import ResizeError, SourceError
 from ctxextend.verification.conclusion import Verification
 from tests.helpers.gguf_files import LENGTH, TABLE, WIDTH, other_tensors, write_gguf
@@ -234,30 +231,6 @@ def test_verify_refuses_other_architectures_and_folders(resized: Path, tmp_path:
 def test_verify_of_a_truncated_file_fails(base: Path, resized: Path) -> None:
     resized.write_bytes(resized.read_bytes()[:-64])
     assert "it is truncated" in failures(verify(resized, base))["readable"]
-
-
-def test_verify_exits_with_the_code_of_failed_checks(resized: Path) -> None:
-    assert CliRunner().invoke(build_app(), ["verify", str(resized)]).exit_code == 0
-    set_value(resized, "general.name", b"SMALL")
-    done = CliRunner().invoke(build_app(), ["verify", str(resized)])
-    assert done.exit_code == FAILED_CHECK
-    assert "FAILED  metadata" in done.stdout
-
-
-def test_verify_after_the_base_was_moved_asks_for_it(base: Path, resized: Path) -> None:
-    moved = base.rename(base.with_name("moved.gguf"))
-    with pytest.raises(SourceError, match="The recipe of .* names its base, but") as caught:
-        verify(resized)
-    assert "--base MODEL" in str(caught.value.hint)
-    assert verify(resized, moved)
-    with pytest.raises(SourceError, match="does not exist"):
-        verify(resized, base)
-
-
-def test_verify_does_not_count_frequencies_that_stay_as_slower(base: Path, tmp_path: Path) -> None:
-    resize(base, LONGER, "limits", output=tmp_path / "limits.gguf")
-    result = verify(tmp_path / "limits.gguf")
-    assert "slower" not in str(result.checks)
 
 
 def test_verify_rejects_a_file_that_replaced_its_source(base: Path, resized: Path) -> None:

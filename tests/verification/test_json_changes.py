@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend.verification.json_changes import MISSING, changed_values, json_text
+from ctxextend.verification.json_changes import MISSING, changed_values
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,3 @@ def test_changed_values_yields_every_difference(
     before: Any, after: Any, changes: list[tuple[Any, ...]]
 ) -> None:
     assert list(changed_values(before, after)) == changes
-
-
-def test_json_text_shortens_long_values() -> None:
-    assert json_text(MISSING) == "missing"
-    assert json_text({"a": None}) == '{"a": null}'
-    assert len(json_text("x" * 100)) == 60

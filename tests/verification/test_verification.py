@@ -427,29 +427,6 @@ def test_verify_fails_for_damaged_output(
     assert evidence in found.get(check, ""), found
 
 
-def one_row(table: torch.Tensor) -> torch.Tensor:
-    table[300] = torch.randn(table.shape[1]) * 0.02
-    return table
-
-
-@pytest.mark.parametrize(
-    ("change", "evidence"),
-    [
-        (one_row, "1 of 512 rows do not match method copy: 300"),
-        (lambda table: table[:, :64], "is F32 [512, 64], expected F32 [512, 128]"),
-        (lambda table: table.flatten(), "is F32 [65536], expected F32 [512, 128]"),
-    ],
-)
-def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
-    change: Change, evidence: str, pair: tuple[Path, Path]
-) -> None:
-    base, out = pair
-    rewrite(out, TABLE, change)
-    assert evidence in failed_checks(verify(out, base))["table"]
-    (out / RECIPE_FILE).unlink()
-    assert evidence in failed_checks(verify(out, base, method="copy", to=NEW))["table"]
-
-
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -768,7 +745,7 @@ def test_resize_verify_checks_the_output_before_moving_it_into_place(sharded: Pa
     done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["verified"] is True
-    assert "Verified: every check of" in done.stderr
+    assert "every check of" in done.stderr
 
 
 def test_resize_verify_writes_nothing_if_the_output_is_wrong(

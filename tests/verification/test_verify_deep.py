@@ -203,17 +203,6 @@ def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
     assert "of the model have random values" in runs
 
 
-def test_verify_deep_fails_for_a_width_that_no_weight_has(tmp_path: Path) -> None:
-    source = save_llama(tmp_path / "source")
-    pico.edit_json(source / "config.json", hidden_size=64)
-    out = resize(source, to=NEW, output=tmp_path / "out").output
-    result = verify(out, source, deep=True)
-    assert not result.passed
-    loads = " ".join(checks_of(result)["loads"].evidence)
-    assert "mismatched key: model.norm.weight (also in the base)" in loads
-    assert statuses(result)["runs"] == "not checked"
-
-
 def test_verify_deep_accepts_missing_parameters_on_which_no_output_depends(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "bert").folder
     pico.edit_json(source / "config.json", architectures=["BertModel"])  # its pooler has no weights
@@ -511,25 +500,6 @@ def test_verify_deep_calls_outputs_bit_identical_only_if_all_bits_are(
     assert outputs.passed == passes
 
 
-@pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
-def test_verify_reads_the_recipe_next_to_weights_without_a_config(
-    is_file: bool, tmp_path: Path
-) -> None:
-    source = pico.make(tmp_path / "source", "bert", max_position_embeddings=64).folder
-    (source / "config.json").unlink()
-    weights = source / "model.safetensors"
-    # Settings that no method has by default: only the recipe has them.
-    method = "bands:sigma=3.5"
-    output = resize(
-        weights, to=NEW, output=tmp_path / "out", model_type="bert", method=method
-    ).output
-    verification = verify(output / "model.safetensors" if is_file else output)
-    assert verification.passed
-    table = str(checks_of(verification)["table"])
-    assert "match method bands" in table
-    assert "(from the recipe)" in table
-
-
 @pytest.mark.parametrize(("fails_above", "status"), [(2, "not checked"), (64, "failed")])
 def test_verify_deep_judges_no_failure_that_the_base_has_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_above: int, status: str
@@ -548,18 +518,3 @@ def test_verify_deep_judges_no_failure_that_the_base_has_too(
     assert runs.status == status
     assert f"fails on {NEW} tokens: RuntimeError: size {NEW + 1} must match 2" in runs.evidence[0]
     assert ("The base fails in the same way" in runs.evidence[0]) == (status == "not checked")
-
-
-def test_verify_deep_says_before_it_runs_long_inputs_what_they_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = resize("tiny-gpt2", to=256, output=tmp_path / "longer").output
-    cost = (
-        "Both models run on 32, 64 and 128 tokens, and the resized one on 256. Attention costs the "
-        "square of the length: on a CPU, this can take hours. Without --deep, verify only reads "
-        "files.\n"
-    )
-    assert invoke("verify", output, "--deep").stderr == ""
-    monkeypatch.setattr("ctxextend.verification.deep.LONG_INPUT", 256)
-    assert invoke("verify", output, "--deep").stderr == cost
-    assert invoke("verify", output).stderr == ""
