@@ -139,7 +139,7 @@ def lines(model: MeasuredModel, models: Path, folder: Path) -> Iterator[str]:
             source,
             times * before,
             text,
-            methods=[*PUBLISHED, BANDS],
+            method=[*PUBLISHED, BANDS],
             measure=measure,
             tokens=model.tokens,
         )

@@ -1,6 +1,6 @@
 """Write QMSum as a retrieval set: corpus.jsonl, queries.jsonl and qrels.tsv, as BEIR names them.
 
-pairs.jsonl has the same queries with their documents, for `ctxextend train --pairs`.
+pairs.jsonl has the same queries with their documents, for `ctxextend train --contrastive pairs`.
 
     git clone https://github.com/Yale-LILY/QMSum
     python -m benchmarks.qmsum QMSum/data/ALL OUTPUT [--splits train val]

@@ -340,13 +340,12 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
-    from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.settings import CheckpointRef
+    from ctxextend.settings import CheckpointRef, Compare
 
-    requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods)
+    requested = Compare(source, part.to, method=part.methods, **settings)
     run = open_comparison(open_model(CheckpointRef(source)), requested)
     with torch_threads(run.resizer.model.model, None):
         run.measure(lambda tokens, total, name="": None)

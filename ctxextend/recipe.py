@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
         return value
     if type(value) is tuple:
         return [_plain(item) for item in value]
-    return str(getattr(value, "text", value))
+    return str(getattr(value, "recipe_text", value))
 
 
 def without_folders(text: str) -> str:

@@ -105,10 +105,12 @@ def known_of(item: Field[Any]) -> Option:
 
 
 def flag_of(item: Field[Any]) -> str:
-    """Return the flag or argument of the setting that a field declares."""
+    """Return the flag, argument or key of the setting that a field declares."""
     known = known_of(item)
     if known.is_argument:
         return known.metavar
+    if not known.in_cli:
+        return item.name
     names = known.flag or flag_name(item.name)
     return names.partition(" ")[0]
 
@@ -892,7 +894,7 @@ class Train(Reading):
         Conflict(
             ("per_device_batch_size", "batch_size"),
             lambda given: given.batch_size % (given.per_device_batch_size or 1) != 0,
-            "--batch-size must be a multiple of --per-device-batch-size "
+            "--batch-size must be a multiple of per_device_batch_size, which is "
             "{per_device_batch_size}, got {batch_size}.",
             "Change one of them: a step consists of whole micro-batches.",
         ),
@@ -1042,7 +1044,7 @@ class Figures(Settings):
     """The files that a measurement is drawn in."""
 
     report: Path | None = setting(
-        kinds.drawing(".html"), "Write an HTML report.", "FILE.html", heading=Heading.OUTPUT
+        kinds.drawing(".html", ".htm"), "Write an HTML report.", "FILE.html", heading=Heading.OUTPUT
     )
     plot: Path | None = setting(
         kinds.drawing(".png", ".svg", ".pdf"),

@@ -138,8 +138,8 @@ to: 4
         "recipe.yaml, line 5: unknown key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: unknown key train.setps; did you mean train.steps?",
-        "recipe.yaml, line 8: train.steps must be an integer, got a string",
-        "recipe.yaml, line 9: train.lr must be a number, got a string",
+        "recipe.yaml, line 8: --steps must be an integer, got two.",
+        "recipe.yaml, line 9: --lr must be a number, got fast.",
         "recipe.yaml, line 12: --length must be at least 8, got 3.",
         "recipe.yaml, line 13: unknown key to; did you mean resize.to?",
     ]
@@ -151,22 +151,21 @@ to: 4
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("to: 64.0", "resize.to must be a length, such as 4096, 4k or 4x, got a number"),
-        ("to: true", "resize.to must be a length, such as 4096, 4k or 4x, got true or false"),
+        ("to: 64.0", "--to must be an integer, got 64.0."),
+        ("to: true", "--to must be an integer, got True."),
         ("to: null", "resize.to is missing"),
-        ("to: 64\n  fix_limits: 1", "resize.fix_limits must be true or false, got an integer"),
-        ("to: 64\n  part: 1", "resize.part must be a string, got an integer: put it in quotes"),
+        ("to: 64\n  fix_limits: 1", "--fix-limits must be true or false, got 1."),
+        ("to: 64\n  part: 1", "--part must be text, got 1. Put it in quotes."),
         (
             "to: 64\n  method: hierarchical:alpha=high",
             "--method hierarchical: alpha must be between 0 and 1",
         ),
         ("to: 64\n  method: copy:alpha=0.3", "--method copy has no setting 'alpha'."),
-        ("to: 64\n  method: 5", "resize.method must be a string, got an integer: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "unknown key resize.alpha"),
         ("to: 64\n  to: 65", "duplicate key resize.to"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "duplicate key resize.keep_first"),
-        ("to: 64\n  reserved_rows: 2", "--reserved-rows requires --tensor."),
-        ("to: 64\n  zzz: 2", "unknown key resize.zzz; use one of resize.tensor, resize.config_key"),
+        ("to: 64\n  trained_length: 2", "unknown key resize.trained_length; did you mean trained"),
+        ("to: 64\n  zzz: 2", "unknown key resize.zzz; use one of resize.to, resize.method"),
         ("to: 64\n  steps: 2", "unknown key resize.steps; did you mean train.steps?"),
     ],
 )
@@ -184,7 +183,7 @@ def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: st
         ("- a", "recipe.yaml: expected a mapping, got a list."),
         ("source: a", "recipe.yaml: no steps: add one or more of convert, resize, train, evaluate"),
         ("source: a\nresize:\ntrain: null", "recipe.yaml: no steps: add"),
-        ("source: a\nresize: 64", "recipe.yaml, line 2: resize must be a mapping, got an integer"),
+        ("source: a\nresize: 64", "recipe.yaml, line 2: resize must be a mapping"),
         (
             "source: ''\nresize: {to: 2}\nfoo: {a: 1}",
             "recipe.yaml, line 3: unknown key foo; use one of source",
@@ -216,7 +215,7 @@ def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> 
     with_invalid_window = error_lines(f"{train}window_skip: true\n  window: many")
     assert len(with_invalid_window) == 1
     uneven = error_lines(f"{train}seed: 1\n  per_device_batch_size: 3")
-    message = "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
+    message = "line 6: --batch-size must be a multiple of per_device_batch_size, which is 3,"
     assert message in uneven[0]
 
 

@@ -105,8 +105,8 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
     ("settings", "message"),
     [
         ({"budget": 60}, "--budget requires --tune"),
-        ({"train": "book.txt"}, "--train and --steps must be used together"),
-        ({"steps": 1}, "--train and --steps must be used together"),
+        ({"train": "book.txt"}, "--train requires --steps"),
+        ({"steps": 1}, "--steps requires --train"),
         (
             {"train": "book.txt", "steps": 1, "verify": True},
             "--verify cannot be used with --train",

@@ -67,8 +67,8 @@ def test_run_reproduces_an_output_from_its_recipe(settings: dict[str, Any]) -> N
 def test_run_reproduces_an_output_of_a_custom_model_type(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
-    flags: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
-    first = ctxextend.resize(source, 32, output="first", **flags).output
+    table = "transformer.wpe.weight:n_positions"
+    first = ctxextend.resize(source, 32, output="first", table=table).output
     result = ctxextend.run("first/ctxextend.yaml", "again")
     assert result.output == Path("again")
     assert pico.contents(Path("again")) == pico.contents(first)
@@ -237,7 +237,7 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     errors = [line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]
-    assert lines[0].startswith("Error: --set resize.part: resize.part must be a string, got a list")
+    assert lines[0] == "Error: --set resize.part: --part must be text, got ['x']."
     assert "recipe.yaml, line 3: unknown key resize.too; did you mean resize.to?" in lines
     assert len(errors) == 6
 

@@ -58,8 +58,8 @@ def test_check_paths_skips_checkpoints_runs_and_hidden_files_in_a_folder(tmp_pat
     ]
     for name in (*kept, *hidden, *generated, "bert/config.json"):
         write(tmp_path / name, "a")
-    assert check_paths([tmp_path]) == [tmp_path / name for name in kept]
-    assert check_paths([tmp_path / "bert"]) == [
+    assert check_paths([str(tmp_path)]) == [tmp_path / name for name in kept]
+    assert check_paths([str(tmp_path / "bert")]) == [
         tmp_path / "bert/1_Pooling/e.txt",
         tmp_path / "bert/vocab.txt",
     ]
@@ -72,7 +72,7 @@ def test_check_paths_returns_each_text_once(
     one = write(folder / "a.txt", "a.txt")
     write(folder / "b.txt", "b.txt")
     monkeypatch.chdir(tmp_path)
-    found = check_paths(["texts/b.txt", folder, "./texts/../texts/a.txt"])
+    found = check_paths(["texts/b.txt", str(folder), "./texts/../texts/a.txt"])
     assert found == [Path("texts/b.txt"), one]
     assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
 
@@ -98,20 +98,20 @@ def test_check_paths_rejects_missing_and_empty_paths(paths: list[str], message: 
 
 def test_check_texts_rejects_a_blank_file_only_if_it_was_given(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "fine")
-    check_texts([tmp_path])
+    check_texts([str(tmp_path)])
     write(tmp_path / "b.txt", " \n")
-    check_texts([tmp_path])
+    check_texts([str(tmp_path)])
     with pytest.raises(DataError, match="b.txt contains no text"):
-        check_texts([tmp_path / "b.txt"])
+        check_texts([str(tmp_path / "b.txt")])
 
 
 def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "fine")
     for name in ("b.rst", "c.md", "d.txt", "e.txt"):
         write(tmp_path / name, "")
-    assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
+    assert check_paths([str(tmp_path)]) == [tmp_path / "a.txt"]
     note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
-    assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
+    assert list(empty_files([str(tmp_path), str(tmp_path / "a.txt")])) == [note]
 
     write(tmp_path / "a.txt", "fine words " * 100)
     evaluation = evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64)
@@ -127,14 +127,14 @@ def test_read_documents_yields_text_files_and_lines_of_jsonl(tmp_path: Path) -> 
     lines = write(tmp_path / "b.jsonl", text_lines)
     others = write(tmp_path / "c.ndjson", '{"body": "x", "text": 3}\n')
     # Byte order marks are removed, unpaired surrogates replaced.
-    whole = list(read_documents([lines, plain]))
+    whole = list(read_documents([str(lines), str(plain)]))
     assert whole == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
-    cut = list(read_documents([lines, plain], characters=2))
+    cut = list(read_documents([str(lines), str(plain)], characters=2))
     assert cut == ["th", "fü", "on"]
     # Reading does not allocate as many characters as are allowed.
-    allowed = list(read_documents([plain], characters=2**60))
+    allowed = list(read_documents([str(plain)], characters=2**60))
     assert allowed == ["one\n\ntwo"]
-    assert list(read_documents([others], "body")) == ["x"]
+    assert list(read_documents([str(others)], "body")) == ["x"]
 
 
 CSV_FILES = [("a[1].csv", ","), ("a.TSV", "\t")]
@@ -154,21 +154,21 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
     file = tmp_path / name
     file.write_text("".join(lines), encoding="utf-8-sig")
 
-    texts = list(read_documents([file], "body"))
+    texts = list(read_documents([str(file)], "body"))
     assert texts == ['two "lines",\nÄ', "42", *many]
-    assert list(read_documents([tmp_path], "body")) == texts
+    assert list(read_documents([str(tmp_path)], "body")) == texts
     message = rf"{re.escape(name)} has no field 'text'; found n, body\. Set .* with --text-field"
     with pytest.raises(DataError, match=message):
-        list(read_documents([file]))
+        list(read_documents([str(file)]))
 
 
 @pytest.mark.parametrize(("name", "separator"), CSV_FILES)
 def test_read_documents_of_csv_without_rows(name: str, separator: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(f"n{separator}body\n")
-    assert list(read_documents([file], "body")) == []
+    assert list(read_documents([str(file)], "body")) == []
     with pytest.raises(DataError, match=r"has no field 'text'; found n, body\."):
-        list(read_documents([file]))
+        list(read_documents([str(file)]))
 
 
 @pytest.mark.parametrize("name", ["a[1].csv", "a.TSV"])
@@ -176,19 +176,19 @@ def test_read_documents_reports_csv_that_is_not_utf_8(name: str, tmp_path: Path)
     file = tmp_path / name
     file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
     with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
-        list(read_documents([file], "body"))
+        list(read_documents([str(file)], "body"))
 
 
 def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
     texts = pyarrow.array(["one", None, "", "fünf", "one"]).dictionary_encode()
     file = write_column(tmp_path / "a[1].PARQUET", texts, "body")
-    assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
-    assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
+    assert list(read_documents([str(file)], "body")) == ["one", "", "fünf", "one"]
+    assert list(read_documents([str(tmp_path)], "body", 2)) == ["on", "", "fü", "on"]
     no_field = r"a\[1\].PARQUET has no field 'text'; found body, n\. Set .* with --text-field"
     with pytest.raises(DataError, match=no_field):
-        list(read_documents([file]))
+        list(read_documents([str(file)]))
     with pytest.raises(DataError, match=r"a\[1\].PARQUET has int instead of text in field 'n'"):
-        list(read_documents([file], "n"))
+        list(read_documents([str(file)], "n"))
 
 
 def test_read_documents_reports_truncated_parquet(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_read_documents_reports_truncated_parquet(tmp_path: Path) -> None:
     truncated = tmp_path / "b.parquet"
     truncated.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="b.parquet cannot be read: "):
-        list(read_documents([truncated]))
+        list(read_documents([str(truncated)]))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_read_documents_reports_truncated_parquet(tmp_path: Path) -> None:
 def test_read_chunks_reports_the_invalid_line(line: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "fine"}\n' + line)
     with pytest.raises(DataError, match=message):
-        list(read_chunks([tmp_path]))
+        list(read_chunks([str(tmp_path)]))
 
 
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 8))
@@ -243,7 +243,7 @@ def test_read_chunks_splits_long_documents(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", f"\ufeff{long}")
     write(tmp_path / "b.jsonl", '{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
     write_column(tmp_path / "c.parquet", ["three", None, long])
-    chunks = list(read_chunks([tmp_path]))
+    chunks = list(read_chunks([str(tmp_path)]))
     texts = [text for text, _ in chunks]
     ends = [is_end for _, is_end in chunks]
     assert ends == [False, True, True, True, True, False, True]
@@ -255,7 +255,7 @@ def test_read_chunks_splits_long_documents(tmp_path: Path) -> None:
 def test_read_chunks_does_not_load_a_whole_file(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "words " * (4 * CHUNK_SIZE))
     tracemalloc.start()
-    length = sum(len(text) for text, _ in read_chunks([file]))
+    length = sum(len(text) for text, _ in read_chunks([str(file)]))
     _, maximum = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert length == file.stat().st_size
@@ -366,6 +366,6 @@ def test_read_documents_reports_what_to_install(
     columns = write_column(tmp_path / "a.parquet", ["one"])
     rows = write(tmp_path / "a.csv", "text\none\n")
     message = r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'"
-    for path in (columns, rows, "hf:a/b"):
+    for path in (str(columns), str(rows), "hf:a/b"):
         with pytest.raises(DataError, match=message):
             list(read_documents([path]))

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
 from ctxextend.errors import listed, size_text, time_text
 from ctxextend.notes import WARNING
+from ctxextend.recipe import plain_values
 from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
@@ -52,10 +53,10 @@ def show_plan(
     for name, settings in steps.items():
         if settings is None:
             continue
-        for key, value in asdict(settings).items():
-            if value is None or value is False or value == ():
+        for key, value in plain_values(settings, defaults=True).items():
+            if value is None or value is False or value == []:
                 continue
-            values = value if isinstance(value, tuple) else (value,)
+            values = value if isinstance(value, list) else [value]
             items.append((name, f"{key}: {' '.join(map(str, values))}"))
     page = Page.for_terminal()
     page.values(items, margin=MARGIN)

@@ -34,7 +34,7 @@ def evaluate_for(settings: Compare, kind: str, to: int) -> Evaluate:
     """Return the settings to evaluate a kind of model at a length."""
     evaluate: Evaluate = settings
     if settings.length:  # else the default lengths, of which `to` is one
-        evaluate = replace(settings, length=(*settings.length, to), to=None, models=("", ""))
+        evaluate = replace(settings, to=to, length=(*settings.length, to))
     return with_ranking(evaluate, kind)
 
 

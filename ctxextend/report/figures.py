@@ -132,10 +132,9 @@ FIGURE_METADATA: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of output file, with its file extensions and required libraries."""
+    """A kind of output file, with its required libraries."""
 
     name: str
-    formats: tuple[str, ...]
     libraries: tuple[str, ...]  # in the extra `plot`
 
     def missing(self) -> list[str]:
@@ -143,8 +142,8 @@ class FileKind:
         return [name for name in self.libraries if not importlib.util.find_spec(name)]
 
 
-FIGURE = FileKind("figure", (".png", ".svg", ".pdf"), ("matplotlib",))
-REPORT = FileKind("report", (".html", ".htm"), ("matplotlib", "jinja2"))
+FIGURE = FileKind("figure", ("matplotlib",))
+REPORT = FileKind("report", ("matplotlib", "jinja2"))
 
 
 def check_file(path: Path, kind: FileKind) -> None:

@@ -31,9 +31,18 @@ class MethodChoice:
         """Return the method with the settings that differ from its defaults."""
         defaults = {key: setting.default for key, setting in self.facts.settings.items()}
         given = {key: value for key, value in self.settings.items() if value != defaults.get(key)}
-        if self.keep_first != (self.facts.keep_first or 0):
-            given["keep_first"] = self.keep_first
-        return method_text(self.name, given)
+        return method_text(self.name, given | self._kept)
+
+    @property
+    def recipe_text(self) -> str:
+        """The method with all of its settings and the rows that it keeps, if not by default."""
+        return method_text(self.name, {**self.settings, **self._kept})
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        if self.keep_first == (self.facts.keep_first or 0):
+            return {}
+        return {"keep_first": self.keep_first}
 
     @property
     def depends_on_table(self) -> bool:

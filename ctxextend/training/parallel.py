@@ -74,7 +74,7 @@ def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> li
         hint = f"Use a multiple of {unit}."
         if given:
             across = f"{count} devices in micro-batches of {given}"
-            hint = f"Use a multiple of {unit}, or remove --per-device-batch-size."
+            hint = f"Use a multiple of {unit}, or remove per_device_batch_size."
         message = f"--batch-size {settings.batch_size} cannot be split across {across}."
         raise TrainingError(message, hint)
     if given:

@@ -110,7 +110,7 @@ def run_training(
         f"Out of memory with micro-batch {per_device_batch_size} and sequences of "
         f"{task.length:,} tokens."
     )
-    hint = "Use a smaller --per-device-batch-size, a shorter --seq-len, or --window."
+    hint = "Use a smaller per_device_batch_size, a shorter --seq-len, or --window."
     raise TrainingError(message, hint) from failure
 
 

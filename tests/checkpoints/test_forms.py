@@ -883,12 +883,13 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
         ),
     ],
 )
-def test_resize_with_tensor_and_config_key(
+def test_resize_with_a_named_table(
     rows: int, offset: int, key: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
     source = custom_model(tmp_path / "mine", rows, **before)
     name = "net.pos.weight"
-    result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
+    table = f"{name}:{key}:{offset}"
+    result = resize(source, to=NEW, table=table, output="out")
     assert result.plan.tables[0].max_len_before == OLD
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(result.output)
@@ -904,10 +905,7 @@ def test_resize_with_tensor_and_config_key(
     stated = pico.config_of(source)
     assert pico.config_of(result.output) == stated | after
     assert_side_files(result.output, NEW)
-    recipe = pico.recipe_of(result.output)["resize"]
-    assert recipe["tensor"] == name
-    assert recipe["config_key"] == key
-    assert recipe.get("reserved_rows", 0) == offset
+    assert pico.recipe_of(result.output)["table"] == table.removesuffix(":0")
     assert_recipe_reproduces(result.output)
 
 
@@ -924,9 +922,9 @@ def test_resize_of_an_unknown_type_lists_tensors_with_as_many_rows_as_a_key_stat
     assert list(Path().iterdir()) == []
     text = unwrapped(rejected.stderr)
     assert "Unknown model type 'mine'." in text
-    flags = f"--tensor net.pos.weight --config-key {key}"
+    flags = f"--table net.pos.weight:{key}"
     assert flags in text
-    assert "--tensor net.tok.weight --config-key vocab_size" in text
+    assert "--table net.tok.weight:vocab_size" in text
     done = invoke("resize", source, "--to", NEW, *flags.split(), "-o", "out")
     assert done.exit_code == 0, done.stderr
     before_tensors = pico.tensor_bytes(source)
@@ -940,46 +938,26 @@ def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     tensors = {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)}
     pico.add_tensors(source, tensors)
-    plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
+    plan = plan_resize(source, to=NEW, table="net.pos.weight:max_len")
     assert texts(plan, level="warning") == (
         "net.pos_ids [1, 16] may depend on the length too, but is not changed.",
     )
 
 
-WPOS = {"tensor": "net.pos.weight"}
-
-
 @pytest.mark.parametrize(
-    ("flags", "error", "message", "hint"),
+    ("table", "message"),
     [
-        (
-            {"tensor": "net.nothing"},
-            CheckpointError,
-            "--tensor net.nothing: no such tensor in ",
-            "--tensor net.pos",
-        ),
-        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
-        (
-            WPOS | {"config_key": "width"},
-            CheckpointError,
-            "config.json: width is",
-            "--config-key max_len",
-        ),
-        ({"reserved_rows": 2}, ResizeError, "--reserved-rows requires --tensor", "Add --tensor"),
-        ({"config_key": "max_len"}, ResizeError, "--config-key requires --tensor", "Add --tensor"),
-        (
-            WPOS | {"config_key": "max_len", "model_type": "gpt2"},
-            ResizeError,
-            "^--tensor cannot",
-            "",
-        ),
+        ("net.nothing", "--table net.nothing: no such tensor in "),
+        ("net.pos.weight", "the key in config.json that states its length is missing"),
+        ("net.pos.weight:width", "config.json: width is"),
     ],
 )
-def test_resize_with_tensor_rejects_invalid_flags(
-    flags: dict[str, Any], error: type[CtxextendError], message: str, hint: str, tmp_path: Path
+def test_resize_rejects_a_named_table_that_does_not_fit(
+    table: str, message: str, tmp_path: Path
 ) -> None:
     source = custom_model(tmp_path / "mine", 16, max_len=16)
-    assert hint in assert_rejected(error, message, source, **flags)
+    hint = assert_rejected(CheckpointError, message, source, table=table)
+    assert "--table net.pos.weight:max_len" in hint
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:

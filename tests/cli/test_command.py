@@ -185,11 +185,11 @@ def test_methods_wraps_to_the_terminal() -> None:
     [
         ("m --data a --data b", ["a", "b"], []),
         ("--data a m", ["a"], []),
-        ("--data=a m --length 8 --length 16 --data b", ["a", "b"], [8, 16]),
+        ("--data=a m --length 8 --length 16 --data b", ["a", "b"], ["8", "16"]),
     ],
 )
 def test_repeated_flags_collect_their_values(
-    arguments: str, data: list[str], lengths: list[int]
+    arguments: str, data: list[str], lengths: list[str]
 ) -> None:
     given = COMMANDS["evaluate"].make_context("evaluate", arguments.split()).params
     assert given["source"] == "m"

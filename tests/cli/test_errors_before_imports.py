@@ -58,13 +58,15 @@ OTHER_ERRORS = {
     "evaluate tiny-gpt2 --data ok.txt --length 0": "--length must be at least",
     "evaluate tiny-gpt2 --data ok.txt --base missing": "missing",
     "evaluate tiny-gpt2 --data ok.txt --measure retrieval": "does not apply to tiny-gpt2",
-    "evaluate tiny-gpt2 --data ok.txt --report page.pdf": "unsupported report format",
+    "evaluate tiny-gpt2 --data ok.txt --report page.pdf": "must be a file name that ends in",
     "evaluate missing/folder --data ok.txt": "missing/folder",
     "train tiny-gpt2 --data ok.txt --steps 1 --output exists": "exists exists.",
     "train tiny-gpt2 --data ok.txt --steps 1 --seq-len 512": "more than the 128 positions",
     "train tiny-gpt2 --data ok.txt --steps 1 --window 512": "more than the 128 positions",
     "train tiny-gpt2 --data ok.txt --steps 1 --eval-data missing.txt": "missing.txt does not exist",
-    "train tiny-gpt2 --pairs other.jsonl --steps 1": "does not have the fields anchor, positive",
+    "train tiny-gpt2 --contrastive pairs --data other.jsonl --steps 1": (
+        "does not have the fields anchor, positive"
+    ),
     "resize tiny-gpt2 --to 256 --tune ok.txt --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
@@ -76,7 +78,7 @@ OTHER_ERRORS = {
     "verify tiny-gpt2 --deep --base missing --method copy --to 4k": "missing",
     "train tiny-gpt2 --data ok.txt --steps 1 without accelerate": "requires accelerate",
     "train tiny-gpt2 --data ok.txt --steps 1 --lora 2 without peft": "--lora requires peft",
-    "train tiny-gpt2 --data ok.txt --steps 1 --contrastive without sentence_transformers": (
+    "train tiny-gpt2 --data ok.txt --steps 1 --contrastive pairs without sentence_transformers": (
         "--contrastive requires sentence-transformers"
     ),
     "resize tiny-gpt2 --to 256 --tune ok.txt without accelerate": "requires accelerate",

@@ -119,12 +119,11 @@ def test_help_all_of_the_app_is_its_help() -> None:
         (
             "resize m --too 5",
             [
-                "Error: No such option: --too (Possible options: --method, --tensor, --to)",
+                "Error: No such option: --too (Possible options: --for, --method, --to)",
                 "See ctxextend resize --help.",
             ],
         ),
         ("resize m", ["Error: Missing option '--to'.", "See ctxextend resize --help."]),
-        ("inspect m --format github", ["Error: --format github requires --check.", "Add --check."]),
         (
             "inspect models--me--llama",
             [

@@ -261,7 +261,7 @@ def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> Non
     save_file(tensors, path, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", model_type="odd\x9bgpt")
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=4)
-    arguments = (str(folder), "--tensor", name, "--config-key", "n_positions")
+    arguments = (str(folder), "--table", f"{name}:n_positions")
 
     text = inspect(*arguments)
     wide = inspect(*arguments, columns=400)

@@ -51,7 +51,7 @@ def test_compare_equals_evaluate_of_resized_checkpoint(
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
     methods = ["random", "stretch:keep-first=5"]
-    found = ctxextend.compare(source, TO, texts, methods=methods, tokens=512)
+    found = ctxextend.compare(source, TO, texts, method=methods, tokens=512)
     assert {row.method for row in found.rows} == set(methods)
     for row in found.rows:
         output = resized(source, row.method)
@@ -65,7 +65,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 12)
     tokens = 12 * TO
-    found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=tokens)
+    found = ctxextend.compare(source, TO, texts, method=["mean", "linear"], tokens=tokens)
     assert found.kind == "encoder"
     assert found.metric == RECIPROCAL_RANK
     first, second = found.rows
@@ -92,7 +92,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
 
 
 def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: Path) -> None:
-    found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
+    found = ctxextend.compare(source, TO, texts, method=FEW, tokens=512, measure=["context"])
     assert found.metric == LOSS
     assert found.max_len_before == 16
     assert found.max_len_after == TO
@@ -124,7 +124,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     methods = ["all", "stretch:keep-first=5"]
-    found = ctxextend.compare(source, 300, texts, methods=methods, **measured)
+    found = ctxextend.compare(source, 300, texts, method=methods, **measured)
     assert set(found.skipped) == {"hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
     compared = {row.method for row in found.rows}
@@ -132,7 +132,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     assert compared == {*applicable, "stretch:keep-first=5"}
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
-            ctxextend.compare(source, 300, texts, methods=["copy", name])
+            ctxextend.compare(source, 300, texts, method=["copy", name])
 
 
 def test_compare_loads_one_model_and_reports_progress(
@@ -149,7 +149,7 @@ def test_compare_loads_one_model_and_reports_progress(
         calls.append((advance, total, label))
 
     monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
-    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, progress=record)
+    ctxextend.compare(source, TO, texts, method=FEW, tokens=512, progress=record)
     assert len(loads) == 1
     tokens = sum(call[0] for call in calls)
     assert {call[1] for call in calls} == {tokens}
@@ -160,11 +160,11 @@ def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 1)
     with pytest.raises(DataError, match="ranked by document retrieval"):
-        ctxextend.compare(source, TO, texts, methods=["copy"])
+        ctxextend.compare(source, TO, texts, method=["copy"])
 
 
 def test_compare_without_text_reads_the_documentation_of_python(source: Path) -> None:
-    found = ctxextend.compare(source, "3x", methods=["copy", "linear"], tokens=320)
+    found = ctxextend.compare(source, "3x", method=["copy", "linear"], tokens=320)
     assert found.tokens == 288
     assert "The text is Python's documentation. Pass your own with --data." in found.notes
     assert {row.method for row in found.rows} == {"copy", "linear"}

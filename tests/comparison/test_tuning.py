@@ -216,7 +216,7 @@ def test_resize_tune_stays_within_its_budget(source: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"budget": 0}, ResizeError, "--budget must be at least 1 second, got 0"),
+        ({"budget": 0}, ResizeError, "--budget must be at least 1, got 0"),
         ({"to": LEARNED}, ResizeError, "creates no new rows to tune"),
         ({"tune": "little.txt"}, DataError, "has 15 windows of 48 tokens, but .* requires 16"),
         ({"tune": "none.txt"}, DataError, "none.txt does not exist"),

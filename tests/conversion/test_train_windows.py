@@ -68,8 +68,8 @@ def test_train_changes_only_the_rows_of_a_masked_model_with_windows(tmp_path: Pa
     "flags",
     [
         ("--data", "book.txt", "--trainable", "all"),  # distilled from the base's chunks
-        ("--data", "book.txt", "--contrastive", "--window", 12),
-        ("--pairs", "pairs.jsonl", "--window", 12),
+        ("--data", "book.txt", "--contrastive", "passages", "--window", 12),
+        ("--data", "pairs.jsonl", "--contrastive", "pairs", "--window", 12),
     ],
 )
 def test_train_of_a_sentence_encoder_with_windows(flags: tuple[Any, ...], encoder: Path) -> None:

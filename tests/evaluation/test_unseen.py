@@ -205,5 +205,5 @@ def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
 
 def test_compare_uses_held_out_windows(source: Path) -> None:
     train(source, "trained")
-    found = ctxextend.compare("trained", 64, "book.txt", methods=["copy"], measure=LOSSES)
+    found = ctxextend.compare("trained", 64, "book.txt", method=["copy"], measure=LOSSES)
     assert uses_held_out_windows(found)

@@ -233,8 +233,8 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     with_hostile = valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}
     hostile = model(tmp_path / "model", pack(with_hostile, bytes(128)), "mystery")
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
-    valid_flags = ("--tensor", "wpe.weight", "--config-key", "n_positions")
-    hostile_flags = ("--tensor", HOSTILE_NAME, "--config-key", "n_positions")
+    valid_flags = ("--table", "wpe.weight:n_positions")
+    hostile_flags = ("--table", f"{HOSTILE_NAME}:n_positions")
     resized = ("--method", "copy", "--to", "32")
     commands = (
         ("inspect", hostile),  # an error with candidates
@@ -244,7 +244,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("resize", hostile, *valid_flags, "--to", "32", "-o", "other"),  # warnings
         ("verify", "out", "--base", hostile, *hostile_flags),  # checks
         ("verify", plain, "--base", hostile, *valid_flags, *resized),  # checks that fail
-        ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
+        ("resize", hostile, "--table", f"wpe.weight:{HOSTILE_NAME}", "--to", "32"),
     )
     output = ""
     for arguments in commands:

@@ -355,7 +355,7 @@ def test_inspect_rows_includes_reserved_rows(
 
 @pytest.mark.parametrize(
     ("rows", "code", "message"),
-    [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")],
+    [("9:3", 2, "--rows must be A:B"), ("18", 1, "selects no row")],
 )
 def test_inspect_rows_rejects_empty_ranges(
     rows: str, code: int, message: str, make_pico: MakePico
@@ -420,10 +420,9 @@ def error_of(*arguments: object) -> str:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--rows=x", "is not a valid range. Use A:B"),
-        ("--rows=-1", "is not a valid range. Use A:B"),
-        ("--reserved-rows 2", "--reserved-rows"),
-        (f"--tensor {WPE} --model-type gpt2", "--model-type"),
+        ("--rows=x", "--rows must be A:B for rows A to B-1, or all, got"),
+        ("--rows=-1", "--rows must be A:B for rows A to B-1, or all, got"),
+        (f"--table {WPE} --model-type gpt2", "--table cannot be used with --model-type."),
     ],
 )
 def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:

@@ -126,7 +126,7 @@ def test_resize_prefers_a_known_method_and_says_so(
 ) -> None:
     rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
     monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
-    result = resize(rotary_configs.save("llama"), NEW, output="out", runtime="mlx")
+    result = resize(rotary_configs.save("llama"), NEW, output="out", engine="mlx")
     assert texts(result, "method") == notes
     # What is unknown is not worse than what is wrong.
     expected = "theta" if notes else "yarn"
@@ -195,7 +195,7 @@ def test_resize_for_a_runtime_extends_a_learned_table(make_pico: Callable[..., A
         "python convert_hf_to_gguf.py out --outfile out.gguf && llama-server -m out.gguf -c 64"
     )
     encoder = make_pico("bert").folder
-    result = resize(encoder, 64, output="encoder", runtime="llama.cpp")
+    result = resize(encoder, 64, output="encoder", engine="llama.cpp")
     assert result.serve is not None
     assert result.serve.endswith("-m encoder.gguf -c 64 --embeddings -b 64 -ub 64")
 
@@ -205,7 +205,7 @@ def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
     assert done.exit_code == 0, done.stderr
     assert not Path("out/model.safetensors").exists()
     assert "In vLLM:\n  vllm serve out\n" in done.stderr
-    result = resize("llama", NEW, output="checked", runtime="ctranslate2", verify=True)
+    result = resize("llama", NEW, output="checked", engine="ctranslate2", verify=True)
     assert result.verified
     assert result.plan.method == "theta"
 
@@ -231,7 +231,7 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
     assert done.exit_code == 2
     assert f"Unknown engine '{runtime}'." in done.stderr
     with pytest.raises(ResizeError, match=f"Unknown engine '{runtime}'"):
-        resize("no/such/folder", NEW, runtime=runtime)
+        resize("no/such/folder", NEW, engine=runtime)
 
 
 def test_resize_suggests_a_similar_runtime() -> None:
@@ -295,7 +295,7 @@ def test_resize_refuses_a_method_that_a_runtime_does_not_apply(
     done = resize_for(name, runtime, "--method", method)
     assert_refused(done, message, hint)
     with pytest.raises(ResizeError) as caught:
-        resize(name, NEW, method, output="out", runtime=runtime)
+        resize(name, NEW, method, output="out", engine=runtime)
     assert caught.value.message == message
     assert not Path("out").exists()
 

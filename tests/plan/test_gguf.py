@@ -514,7 +514,7 @@ def test_resize_refuses_values_that_do_not_fit(
 def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf")
     output = tmp_path / "out.gguf"
-    result = resize(base, LONGER, output=output, runtime=runtime)
+    result = resize(base, LONGER, output=output, engine=runtime)
     assert result.serve == f"llama-server -m {output} -c {LONGER}"
     assert f"Reads {LONGER} tokens in llama.cpp." in texts(result, "engine")
     [statement] = result.planned.runtimes
@@ -531,10 +531,10 @@ def test_resize_serves_an_encoder_in_one_batch(tmp_path: Path) -> None:
 
 def test_resize_for_llama_cpp_keeps_a_method_that_it_does_not_apply_out(tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf", "deepseek2")
-    result = resize(base, LONGER, output=tmp_path / "out.gguf", runtime="llama.cpp")
+    result = resize(base, LONGER, output=tmp_path / "out.gguf", engine="llama.cpp")
     assert result.plan.method == "theta"
     with pytest.raises(MethodError, match="another attention factor"):
-        resize(base, LONGER, "yarn", output=tmp_path / "other.gguf", runtime="llama.cpp")
+        resize(base, LONGER, "yarn", output=tmp_path / "other.gguf", engine="llama.cpp")
 
 
 @pytest.mark.parametrize(

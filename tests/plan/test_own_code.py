@@ -217,7 +217,7 @@ def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
         assert refused.exit_code == 1
         text = unwrapped(refused.stderr)
         assert f"Unknown model type 'mine'. Its positions are {found}" in text
-        assert "--tensor" not in text
+        assert "--table" not in text
         assert "_proj" not in text
         assert "--model-type TYPE" in text
 
@@ -226,7 +226,7 @@ def test_resize_of_an_unknown_type_offers_no_tensors_of_layers() -> None:
     tensors = {name.replace(".0.", ".1."): value.clone() for name, value in PROJECTIONS.items()}
     write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS | tensors)
     text = unwrapped(invoke("resize", "mine", "--to", NEW).stderr)
-    assert "--tensor model.embed_tokens.weight --config-key vocab_size." in text
+    assert "--table model.embed_tokens.weight:vocab_size." in text
     assert "layers" not in text
 
 
@@ -240,7 +240,7 @@ def test_resize_offers_a_table_if_the_config_says_that_positions_are_learned() -
     table = torch.zeros(OLD, 8)
     write("mine", config, PROJECTIONS | {"transformer.wpe.weight": table})
     refused = invoke("resize", "mine", "--to", NEW)
-    flags = "--tensor transformer.wpe.weight --config-key max_position_embeddings"
+    flags = "--table transformer.wpe.weight:max_position_embeddings"
     assert flags in unwrapped(refused.stderr)
     succeed("resize", "mine", "--to", NEW, *flags.split())
 

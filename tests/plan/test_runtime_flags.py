@@ -290,7 +290,7 @@ OVERRIDDEN = [
 @pytest.mark.parametrize(("name", "method"), OVERRIDDEN)
 def test_runtime_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
     folder = rotary_configs.save(name)
-    resize(folder, NEW, method, output="out", runtime="vllm")
+    resize(folder, NEW, method, output="out", engine="vllm")
     overridden = loaded_values(folder, **override_of(folder, "vllm", method))
     assert overridden == loaded_values(Path("out"))
     assert overridden["max_position_embeddings"] == NEW

@@ -44,7 +44,12 @@ TABLES = {
     "pegasus": "encoder.embed_positions.weight",
     "distilbert": "embeddings.position_embeddings.weight",
 }
-NAMED = ("--config-key", "max_position_embeddings", "--tensor")
+
+
+def named(tensor: str) -> tuple[str, str]:
+    """Return the flag that names a table."""
+    return ("--table", f"{tensor}:max_position_embeddings")
+
 
 Make = Callable[..., Path]
 
@@ -105,12 +110,12 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(
     method: tuple[str, ...], make: Make
 ) -> None:
     source = make("pegasus")
-    error = rejected(source, *NAMED, TABLES["pegasus"], *method)
+    error = rejected(source, *named(TABLES["pegasus"]), *method)
     assert (
         "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
         "must be" in error
     )
-    assert error.endswith("Remove --tensor.")
+    assert error.endswith("Remove --table.")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +148,7 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(
             "transformers computes its sinusoids. Remove --method",
         ),
         ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
-        ("m2m_100", (*NAMED, "no.such"), "--tensor no.such: no such tensor in"),
+        ("m2m_100", named("no.such"), "--table no.such: no such tensor in"),
     ],
 )
 def test_resize_rejects_flags_that_do_not_fit_sinusoids(
@@ -286,11 +291,11 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     saved_type = model_type.replace("unknown", "distilbert")
     source = make(saved_type, max_position_embeddings=1)
     name = TABLES[saved_type]
-    flags = list[str]()
+    flags: tuple[str, ...] = ()
     if model_type == "unknown":
         config = read_json(source / "config.json")
         write_json(source / "config.json", config | {"model_type": "my-own"})
-        flags = [*NAMED, name]
+        flags = named(name)
     shown = resize(source, *flags)
     assert f"its sinusoids continue (layout {layout})" in shown
     found = rows_of(source, name)
@@ -302,7 +307,7 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
 def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: Make) -> None:
     rows = sinusoidal_rows(np.arange(OLD), WIDTH, layout)
     source = make("distilbert", {"model_type": "my-own"}, rows=rows)
-    flags = (*NAMED, TABLES["distilbert"])
+    flags = named(TABLES["distilbert"])
     for method in ("sinusoidal", "sinusoidal:scope=all"):
         error = rejected(source, *flags, "--method", method)
         assert f"already is sinusoidal, with layout {layout}" in error

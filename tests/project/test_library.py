@@ -127,7 +127,7 @@ def test_settings_with_several_values_accept_a_single_one() -> None:
     assert single.to_json() | no_time == several.to_json() | no_time
 
     compared = ctxextend.compare(
-        "tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512
+        "tiny-gpt2", 160, "book.txt", method="copy", measure="position", tokens=512
     )
     assert [row.method for row in compared.rows] == ["copy"]
 

@@ -222,11 +222,11 @@ def contrastive() -> Iterator[str]:
     yield from ("15 % of masked tokens", "0.05 of their root mean square")  # settings
     rows = results_table("contrastive", "model")
     found = {name: number(cells[1]) for (name,), cells in rows.items()}
-    pairs, copy = found["`--pairs`, 24 steps"], found["`copy`, not trained"]
+    pairs, copy = found["`pairs`, 24 steps"], found["`copy`, not trained"]
     gain = percent(pairs, copy)
     yield f"find {gain} more than untrained (nDCG@10 of {pairs} instead of {copy})"
     yield f"meetings have {found['base, chunks of the whole document']}, and"
-    yield f"of 8,192 tokens {found['the same, `--pairs`, 20 steps']:.3f} after 20 steps"
+    yield f"of 8,192 tokens {found['the same, `pairs`, 20 steps']:.3f} after 20 steps"
 
 
 def readme() -> Iterator[str]:

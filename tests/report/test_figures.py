@@ -511,12 +511,17 @@ def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut_on_either_side() -> N
 @pytest.mark.parametrize(
     ("flag", "name", "code", "message"),
     [
-        ("--plot", "figure", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
+        (
+            "--plot",
+            "figure",
+            2,
+            "a file name that ends in .png or .svg or .pdf, got figure.",
+        ),
         (
             "--report",
             "page.txt",
             2,
-            "page.txt has an unsupported report format. Use .html or .htm.",
+            "a file name that ends in .html or .htm, got page.txt.",
         ),
         ("--plot", "folder.png", 1, "folder.png is a folder."),
         ("--report", "none/page.html", 1, "none does not exist. Create it first."),

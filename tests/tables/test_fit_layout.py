@@ -208,9 +208,8 @@ def sinusoidal(*arguments: object) -> Any:
 
 
 def unregistered(tensor: str, reserved: int) -> tuple[object, ...]:
-    """Return the flags that name a table, as for a model type that is not registered."""
-    key = "max_position_embeddings"
-    return ("--tensor", tensor, "--config-key", key, "--reserved-rows", reserved)
+    """Return the flag that names a table, as for a model type that is not registered."""
+    return ("--table", f"{tensor}:max_position_embeddings:{reserved}")
 
 
 def add_to_rows(name: str, tensor: str, first: int, last: int, value: float) -> None:

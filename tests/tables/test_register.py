@@ -61,7 +61,7 @@ def test_register_method_adds_a_method_to_compare() -> None:
         "tiny-gpt2",
         256,
         write_texts(300, 4),
-        methods=["fade:power=2", "copy"],
+        method=["fade:power=2", "copy"],
         tokens=512,
         measure=["position"],
     ).rows

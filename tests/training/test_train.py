@@ -11,6 +11,7 @@ import transformers
 import yaml
 from safetensors.torch import load_file, save_file
 
+import ctxextend
 from ctxextend import convert, inspect, resize, run, verify
 from ctxextend.output.card import RECIPE_POINTER
 from tests.helpers import pico
@@ -40,7 +41,8 @@ NEW_TRAINED = [True] * OLD + [False] * (OLD - 1) + [True]
 
 
 def test_train_new_changes_only_new_rows_despite_weight_decay(gpt2: Path) -> None:
-    train(gpt2, "out", "--trainable", "new", "--weight-decay", 0.5)
+    settings = {"lr": 0.01, "save": "last", "trainable": "new", "weight_decay": 0.5}
+    ctxextend.train(gpt2, "book.txt", 4, batch_size=4, output="out", **settings)
     before = (gpt2 / "model.safetensors").read_bytes()
     after = Path("out/model.safetensors").read_bytes()
     is_different = np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)
@@ -101,7 +103,7 @@ def test_train_all_changes_every_parameter_and_no_buffer_with_any_names_in_the_f
 
 
 def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
-    done = train(gpt2, "out", "--trainable", "all-but-positions", "--weight-decay", 0.5, "--json")
+    done = train(gpt2, "out", "--trainable", "all-but-positions", "--json")
     names = set(load_file(gpt2 / "model.safetensors"))
     assert changed_tensors(gpt2, Path("out")) == names - {WPE}
     loaded = pico.Pico(gpt2, transformers.GPT2LMHeadModel).load(Path("out"))
@@ -227,7 +229,7 @@ def held_out_losses(output: str) -> list[float]:
 def test_train_distils_a_converted_language_model_by_default() -> None:
     source = make_source(Path("source").absolute(), "gpt2")
     convert(source, "rotary", NEW, output="long")
-    done = train("long", "out", "--json", "--window", 24, "--per-device-batch-size", 2)
+    done = train("long", "out", "--json", "--window", 24)
     assert json.loads(done.stdout)["distill"] == 4
     recipe = Path("out/ctxextend.yaml").read_text()
     assert "distill: 4.0" in recipe

@@ -124,7 +124,7 @@ def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> N
 
 def test_train_new_keeps_learned_rows_in_the_best_step(gpt2: Path) -> None:
     with diverging_loss(at=3):
-        result = train(gpt2, "out", 0.1, "--trainable", "new", "--weight-decay", 0.5)
+        result = train(gpt2, "out", 0.1, "--trainable", "new")
     assert 0 < result["saved_step"] < 3
     is_equal = equal_rows(gpt2, Path("out"))
     learned = is_equal[: NEW // 2]
@@ -139,10 +139,9 @@ def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: st
     held_out_tokens = 4 * (OLD - 1) if model_type == "gpt2" else 8
 
     losses: list[float] = []
-    for batch, micro_batch in ((1, 1), (6, 2), (16, 16)):
+    for batch in (1, 6, 16):
         output = f"out{batch}"
-        sizes = ("--batch-size", batch, "--per-device-batch-size", micro_batch)
-        result = train(source, output, 1e-9, *sizes, steps=1)
+        result = train(source, output, 1e-9, "--batch-size", batch, steps=1)
         assert result["held_out_sequences"] == 4
         assert result["held_out_tokens"] == held_out_tokens
         assert result["window"] == OLD

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from ctxextend import resize
+from ctxextend import resize, train
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.pairs import Documents, PairDataset
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
+from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trainer import RunCallback
 from tests.helpers.trainings import NEW, invoke, launch, log_of, make_encoder, make_resized
 from tests.helpers.word_tokenizer import text_of
@@ -53,11 +54,9 @@ def inside(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(encoder)
 
 
-def run(output: str, *flags: object) -> dict[str, Any]:
-    done = invoke("train", "long", *FLAGS, *flags, "-o", output, "--json")
-    assert done.exit_code == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+def run(output: str, data: str, contrastive: str = "pairs", **changes: Any) -> TrainResult:
+    settings = {"steps": 6, "batch_size": 8, "lr": 0.01, "save": "last"} | changes
+    return train("long", data, contrastive=contrastive, output=output, **settings)
 
 
 def write_texts() -> None:
@@ -83,19 +82,18 @@ def write_texts() -> None:
 
 
 def test_train_learns_to_find_documents_by_their_passages() -> None:
-    result = run("passages", "--contrastive", "--data", "texts.jsonl")
-    assert result["objective"] == "contrastive"
-    assert result["trainable"] == "all"
-    assert result["distill"] == 5
-    assert result["loss_after"] < 0.9 * result["loss_before"]
+    result = run("passages", "texts.jsonl", "passages")
+    assert result.objective == "contrastive"
+    assert result.trainable == "all"
+    assert result.distill == 5
+    assert result.loss_after < 0.9 * result.loss_before
 
 
 def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
-    flags = ("--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4)
-    result = run("negatives", *flags)
-    assert result["objective"] == "contrastive"
-    assert result["window"] == 24
-    assert result["loss_after"] < 0.9 * result["loss_before"]
+    result = run("negatives", "negatives.tsv", window=24, per_device_batch_size=4)
+    assert result.objective == "contrastive"
+    assert result.window == 24
+    assert result.loss_after < 0.9 * result.loss_before
     recipe = Path("negatives", "ctxextend.yaml").read_text()
     assert "objective: contrastive" in recipe
     assert "name: negatives.tsv" in recipe
@@ -121,13 +119,12 @@ def test_run_resizes_and_then_trains_on_pairs() -> None:
 
 
 def test_train_computes_similarities_in_float32() -> None:
-    flags = ("--pairs", "pairs.jsonl", "--steps", 1)
-    exact = run("fp32", *flags)
-    rounded = run("bf16", *flags, "--precision", "bf16", "--per-device-batch-size", 4)
+    exact = run("fp32", "pairs.jsonl", steps=1)
+    rounded = run("bf16", "pairs.jsonl", steps=1, precision="bf16", per_device_batch_size=4)
 
-    loss = rounded["loss_before"]
-    assert rounded["precision"] == "bf16"
-    assert loss == pytest.approx(exact["loss_before"], rel=0.02)
+    loss = rounded.loss_before
+    assert rounded.precision == "bf16"
+    assert loss == pytest.approx(exact.loss_before, rel=0.02)
     # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above.
     assert loss * 128 % 1
 
@@ -138,14 +135,13 @@ def encoder_weights(output: str | Path) -> bytes:
 
 def test_train_reads_pairs_from_both_formats_alike() -> None:
     for suffix in ("jsonl", "tsv"):
-        run(f"format-{suffix}", "--pairs", f"pairs.{suffix}", "--steps", 1, "--distill", 0)
+        run(f"format-{suffix}", f"pairs.{suffix}", steps=1, distill=0)
     assert encoder_weights("format-jsonl") == encoder_weights("format-tsv")
     assert log_of(Path("format-jsonl")) == log_of(Path("format-tsv"))
 
 
 def test_train_resumes_contrastive_training_bit_identically() -> None:
-    flags = ("--contrastive", "--data", "texts.jsonl", "--window", 24)
-    run("uninterrupted", *flags)
+    run("uninterrupted", "texts.jsonl", "passages", window=24)
     on_log = RunCallback.on_log
 
     def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -155,24 +151,26 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunCallback, "on_log", interrupt)
+        flags = ("--contrastive", "passages", "--data", "texts.jsonl", "--window", 24)
         interrupted = invoke("train", "long", *FLAGS, *flags, "-o", "resumed")
     assert interrupted.exit_code == 143
 
-    run("resumed", *flags, "--resume", "--per-device-batch-size", 8)
+    more = {"resume": True, "per_device_batch_size": 8}
+    run("resumed", "texts.jsonl", "passages", window=24, **more)
     assert encoder_weights("uninterrupted") == encoder_weights("resumed")
     assert log_of(Path("resumed")) == log_of(Path("uninterrupted"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [("--per-device-batch-size", 2), ("--fsdp",)])
+@pytest.mark.parametrize("flags", [(), ("--fsdp",)])
 def test_train_compares_the_pairs_of_all_processes(
     flags: tuple[object, ...], tmp_path: Path
 ) -> None:
     one = tmp_path / "one"
     two = tmp_path / "two"
-    common = ("--pairs", "negatives.tsv", "--window", 24)
-    run(str(one), *common)
-    arguments = ("train", "long", *FLAGS, *common, *flags, "-o", two)
+    run(str(one), "negatives.tsv", window=24)
+    pairs = ("--contrastive", "pairs", "--data", "negatives.tsv", "--window", 24)
+    arguments = ("train", "long", *FLAGS, *pairs, *flags, "-o", two)
     done = launch(2, ["-m", "ctxextend"], *arguments)
     assert two.exists(), done.stderr
     for line, expected in zip(log_of(two), log_of(one), strict=True):
@@ -287,24 +285,20 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": null}\n'
     )
 
-    refuse(2, "No training text.")
-    refuse(2, "--pairs cannot be used with --data", "--pairs", "pairs.tsv", "--data", "texts.jsonl")
-    skipping = ("--pairs", "pairs.tsv", "--window", 24, "--window-skip")
-    refuse(2, "--window-skip cannot be used with", *skipping)
-    single = ("--pairs", "pairs.tsv", "--batch-size", 1)
-    refuse(2, "--batch-size must be at least 2 to compare texts", *single)
-    passages = ("--contrastive", "--data", "texts.jsonl")
-    refuse(1, "apply to encoders without an LM head: ", *passages, source=bert)
-    refuse(1, "missing.tsv cannot be read", "--pairs", "missing.tsv")
-    refuse(1, "fewer than two documents or positives", "--pairs", one_pair)
-    refuse(1, "has 3 texts instead of 2.", "--pairs", mixed)
-    refuse(1, "has 1 text instead of 2.", "--pairs", empty)
-    refuse(1, "has 1 empty text.", "--pairs", null)
+    refuse(2, "--window-skip cannot be used with", "pairs.tsv", "--window", 24, "--window-skip")
+    refuse(2, "--batch-size must be at least 2 to compare texts", "pairs.tsv", "--batch-size", 1)
+    refuse(1, "apply to encoders without an LM head: ", "pairs.tsv", source=bert)
+    refuse(1, "missing.tsv cannot be read", "missing.tsv")
+    refuse(1, "fewer than two documents or positives", one_pair)
+    refuse(1, "has 3 texts instead of 2.", mixed)
+    refuse(1, "has 1 text instead of 2.", empty)
+    refuse(1, "has 1 empty text.", null)
 
 
-def refuse(code: int, message: str, *flags: object, source: object = "long") -> None:
-    """Check that training with these flags ends with an exit code and a message."""
-    done = invoke("train", source, "--steps", 1, *flags, "-o", "refused")
+def refuse(code: int, message: str, pairs: object, *flags: object, source: object = "long") -> None:
+    """Check that training on pairs with these flags ends with an exit code and a message."""
+    given = ("--data", pairs, "--contrastive", "pairs", "--steps", 1, *flags)
+    done = invoke("train", source, *given, "-o", "refused")
     assert done.exit_code == code, done.stderr
     shown = " ".join(done.stderr.split())
     assert message in shown, done.stderr

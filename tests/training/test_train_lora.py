@@ -282,7 +282,9 @@ def test_train_lora_trains_a_converted_encoder_and_one_with_pairs() -> None:
     convert(root, "rotary", NEW, output="rotary")
     done = train("rotary", "first", *LORA, "--json", steps=1)
     assert json.loads(done.stdout)["objective"] == "distilled"
-    done = train("rotary", "second", *LORA, "--contrastive", "--batch-size", 2, "--json", steps=1)
+    done = train(
+        "rotary", "second", *LORA, "--contrastive", "passages", "--batch-size", 2, "--json", steps=1
+    )
     assert json.loads(done.stdout)["objective"] == "contrastive"
 
 

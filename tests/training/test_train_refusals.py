@@ -50,11 +50,6 @@ TEXTS = {
         ("--data book.txt --trainable new --base nowhere", 1, "nowhere is not a local folder"),
         ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
         (
-            "--data book.txt --batch-size 4 --per-device-batch-size 3",
-            2,
-            "must be a multiple of --per-device-batch-size 3, got 4",
-        ),
-        (
             "--data book.txt --steps 99999999999999999999999",
             2,
             "--steps must be at most 2,147,483,647",

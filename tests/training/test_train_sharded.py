@@ -171,10 +171,9 @@ def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(
     trainable: str, source: Path
 ) -> None:
     trained = ("--lora", 4) if trainable == "adapters" else ("--trainable", trainable)
-    flags = (*trained, "--per-device-batch-size", 1)
-    one = invoke("train", source, *FLAGS, *flags, "-o", "one", "--json")
+    one = invoke("train", source, *FLAGS, *trained, "-o", "one", "--json")
     assert one.exit_code == 0
-    two = launch_worker(2, source, *flags, "--fsdp", "-o", "two", "--json")
+    two = launch_worker(2, source, *trained, "--fsdp", "-o", "two", "--json")
     assert Path("two").exists(), two.stderr
     result = json.loads(two.stdout)
     assert result["sharding"] == "fsdp2"

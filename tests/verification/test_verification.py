@@ -230,12 +230,10 @@ def test_verify_reads_every_form_of_a_source(
 def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="custom")
-    table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
-    out = resize(source, to=40, output=tmp_path / "out", **table).output
-    assert passed_checks(verify(out, source, **table))
-    with pytest.raises(
-        UnsupportedModelError, match="--tensor transformer.wpe.weight --config-key n_positions"
-    ):
+    table = f"{TABLE}:n_positions"
+    out = resize(source, to=40, output=tmp_path / "out", table=table).output
+    assert passed_checks(verify(out, source, table=table))
+    with pytest.raises(UnsupportedModelError, match="--table transformer.wpe.weight:n_positions"):
         verify(out, source)
 
 
@@ -520,8 +518,8 @@ def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[P
 def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> None:
     base, out = pair
     rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
-    resized = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
-    forged: dict[str, Any] = {"source": str(base), "resize": resized}
+    table = "transformer.wte.weight:vocab_size"
+    forged: dict[str, Any] = {"source": str(base), "table": table, "resize": {"to": 1024}}
     trained = forged | {"train": {"data": "x", "steps": 1, "trainable": "positions"}}
     for recipe in (forged, trained):
         (out / RECIPE_FILE).write_text(json.dumps(recipe))
@@ -739,7 +737,7 @@ def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_
     assert done.exit_code == 1
     assert done.stdout == ""
     assert "no position table found; in a bert model it is" in done.stderr
-    done = invoke("verify", "out", "--model-type", "bert", "--tensor", "x")
+    done = invoke("verify", "out", "--model-type", "bert", "--table", "x")
     assert done.exit_code == 2
 
 
