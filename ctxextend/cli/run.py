@@ -1,10 +1,7 @@
 """`ctxextend run`."""
 
-from dataclasses import replace
-
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
 from ctxextend.settings import RunRecipe
 
 
@@ -21,52 +18,9 @@ def run(settings: RunRecipe, console: Console) -> None:
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
-    from ctxextend.cli.evaluate import add_evaluation
-    from ctxextend.cli.run_steps import execute
-    from ctxextend.cli.show_result import show_plan
-    from ctxextend.evaluation.evaluation_result import Evaluation
-    from ctxextend.pipeline import RunResult, plan_run, with_recorded_threads
+    from ctxextend.cli.run_steps import show_run
     from ctxextend.recipe import read_recipe
-    from ctxextend.resizing import announce, check_can_write
+    from ctxextend.running import run_file
 
-    file = with_recorded_threads(read_recipe(settings.recipe, settings.changes))
-    recipe = file.recipe
-    if settings.output is None and recipe.output:
-        settings = replace(settings, output=recipe.output)
-    planned = plan_run(file)
-    if planned is not None:
-        if not settings.dry_run:
-            check_can_write(recipe, planned, settings)
-        announce(planned, console)
-    if settings.dry_run:
-        resized = None
-        output = settings.output
-        if planned is not None:
-            resized = planned.dry_run(output, force=settings.force)
-            output = resized.output
-        planned_run = RunResult(
-            output=output,
-            resize=resized,
-            train=recipe.train,
-            evaluate=recipe.evaluate,
-            dry_run=True,
-        )
-        show_plan(
-            console,
-            recipe.checkpoint.source,
-            resized,
-            output=output,
-            train=recipe.train,
-            evaluate=recipe.evaluate,
-        )
-        console.result("run", planned_run)
-        return
-    result = execute(console, recipe, planned, settings)
-    evaluation = result.evaluate
-    if not isinstance(evaluation, Evaluation):
-        console.result("run", result, result.warnings)
-        return
-    page = Page.for_stdout()
-    add_evaluation(page, evaluation)
-    console = replace(console, is_path_only=result.output is not None)
-    console.measurement("run", evaluation, page.lines, files=[], value=result.to_json())
+    file = read_recipe(settings.recipe, settings.changes)
+    show_run(console, file.recipe.checkpoint.source, run_file(file, settings, console))

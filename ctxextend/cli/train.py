@@ -22,7 +22,8 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
     Trains language models to predict tokens, and distils other models from their base. On several
     devices: torchrun --nproc-per-node 2 -m ctxextend train ...
     """
-    from ctxextend.cli.run_steps import execute
+    from ctxextend.cli.run_steps import show_steps
+    from ctxextend.pipeline import run_recipe
     from ctxextend.recipe import Recipe
     from ctxextend.training.start import plan_recipe_training
 
@@ -36,7 +37,8 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
         console.screen(page.lines)
         console.result("train", plan, plan.warnings)
         return
-    result = execute(console, recipe, None, saving)
+    result = run_recipe(recipe, None, saving, console)
+    show_steps(console, result)
     console.result("train", result.train, result.warnings)
 
 

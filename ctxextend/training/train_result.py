@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ctxextend.checkpoints.folder import ADAPTER_CONFIG
 from ctxextend.errors import counted
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, not_in_json
@@ -72,6 +73,11 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
     json_properties: ClassVar = ("tokens_per_second",)
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the output is a PEFT adapter."""
+        return (self.output / ADAPTER_CONFIG).is_file()
 
     @property
     def has_fallen(self) -> bool:

@@ -53,6 +53,7 @@ LAYERS = [
     "demo",
     "pipeline",
     "resizing",
+    "running",
     "cli",
     "__init__",
     "__main__",

@@ -1,0 +1,201 @@
+"""Run a recipe file as the command does: check its source and texts, plan, and take its steps."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.errors import DataError, RecipeError, joined
+from ctxextend.evaluation.eval_model import check_source
+from ctxextend.held_out import fingerprint, text_key, trained_texts
+from ctxextend.models.devices import available_cpus
+from ctxextend.notes import METHOD, NOTE, Note
+from ctxextend.pipeline import RunResult, run_recipe
+from ctxextend.plan.opened_model import open_model
+from ctxextend.planned import Planned, prepare_convert, prepare_resize
+from ctxextend.progress import Events, Silence
+from ctxextend.provenance import Step, step_of
+from ctxextend.recipe import Recipe, RecipeFile, read_recipe
+from ctxextend.resizing import announce, check_can_write
+from ctxextend.settings import Run, Train
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.text_data import check_paths
+
+
+def run(
+    recipe: str | os.PathLike[str] | Recipe,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    changes: Sequence[str] = (),
+    force: bool = False,
+    resume: bool = False,
+) -> RunResult:
+    """Run the steps of a recipe: resize or convert, train, evaluate.
+
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
+
+    Args:
+        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
+            or a `Recipe`.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the
+            current folder (``<name>-trained`` if the recipe does not resize).
+        changes: Values that override those in the file, as ``key=value``, such as
+            ``train.steps=100``.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        resume: Resume an interrupted training run.
+
+    Raises:
+        RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
+        CheckpointError: The source changed after the recipe was written.
+        CtxextendError: As `resize`, `train` and `evaluate`.
+        TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
+    """
+    if not isinstance(recipe, Recipe):
+        file = read_recipe(os.fspath(recipe), changes)
+    elif changes:
+        message = "Changes apply only to recipe files."
+        raise RecipeError(message, "Pass a Recipe with the final values.")
+    else:
+        file = RecipeFile(recipe, {}, {})
+    return run_file(file, Run(output=output, force=force, resume=resume))
+
+
+def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> RunResult:
+    """Run a recipe that was read; `events` says what the steps report. See `run`."""
+    events = events or Silence()
+    recipe = _with_recorded_threads(file)
+    if settings.output is None and recipe.output is not None:
+        settings = replace(settings, output=recipe.output)
+    planned = plan_run(file)
+    if planned is not None:
+        if not settings.dry_run:
+            check_can_write(recipe, planned, settings)
+        announce(planned, events)
+    if not settings.dry_run:
+        return run_recipe(recipe, planned, settings, events)
+    result = RunResult(
+        output=settings.output, train=recipe.train, evaluate=recipe.evaluate, dry_run=True
+    )
+    if planned is None:
+        return result
+    resized = planned.dry_run(settings.output, force=settings.force)
+    return replace(result, output=resized.output, resize=resized)
+
+
+def _with_recorded_threads(file: RecipeFile) -> Recipe:
+    """Return the recipe of a trained output with the CPU threads that trained it.
+
+    Other threads add numbers in another order, so weights would differ. Recipes state no threads:
+    those that a user writes run on any machine.
+    """
+    train = file.recipe.train
+    facts: Any = file.provenance.get("trained")
+    if train is None or train.threads is not None or not isinstance(facts, dict):
+        return file.recipe
+    threads = facts.get("threads")
+    if type(threads) is not int or not 0 < threads <= available_cpus():
+        return file.recipe
+    return replace(file.recipe, train=replace(train, threads=threads))
+
+
+def plan_run(file: RecipeFile) -> Planned | None:
+    """Check that source and training text are those of a recipe, and plan its resize or conversion.
+
+    Raises:
+        CheckpointError: The source changed after the recipe was written.
+        DataError: The training text did.
+        CtxextendError: As `resize`.
+    """
+    recipe = file.recipe
+    _check_sections(recipe)
+    recorded = step_of(file)
+    if recipe.evaluate is not None and recipe.evaluate.data:
+        check_paths(recipe.evaluate.data)
+    if recipe.train is not None:
+        _check_training_text(recipe.train, file.provenance)
+    if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
+        return None
+    only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
+    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
+    check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
+    if recipe.convert is not None:
+        return prepare_convert(model, recipe.convert)
+    if recipe.resize is not None:
+        planned = prepare_resize(model, recipe.resize, recorded.methods)
+        return replace(planned, notes=(*planned.notes, *_kept_settings(file, recorded, planned)))
+    return None
+
+
+def _text(method: MethodChoice | None) -> str:
+    """Return a method as recipes state it."""
+    if method is None:
+        return ""
+    return method.text
+
+
+def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
+    """Yield a note if settings that were chosen for the length of an output make another one."""
+    resize = file.recipe.resize
+    stated = file.stated
+    if stated is None or resize is None or str(stated.method or "") != _text(resize.method):
+        return
+    length = planned.plan.max_len_after
+    methods = [_text(resize.method), *map(_text, recorded.methods.values())]
+    kept = [method for method in dict.fromkeys(methods) if ":" in method]
+    if not kept or stated.to in (resize.to, length):
+        return
+    text = (
+        f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
+        f"settings for {length}, add --set resize.method=auto."
+    )
+    yield Note(METHOD, NOTE, text)
+
+
+def _check_sections(recipe: Recipe) -> None:
+    """Check that a recipe of a GGUF file only resizes.
+
+    Raises:
+        RecipeError: It has other sections, which need a checkpoint of transformers.
+    """
+    source = recipe.checkpoint.source
+    if not is_gguf(source) or not Path(source).is_file():
+        return
+    sections = {
+        "convert": recipe.convert,
+        "train": recipe.train,
+        "evaluate": recipe.evaluate,
+    }
+    others = [name for name, settings in sections.items() if settings is not None]
+    if others:
+        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
+        hint = (
+            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
+            "it was made from: --set source=BASE"
+        )
+        raise RecipeError(message, hint)
+
+
+def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
+    """Raise DataError if the training text is not the one that a recipe was written for."""
+    texts = check_paths(train.data)
+    facts: Any = provenance.get("trained")
+    if not isinstance(facts, dict):
+        return
+    recorded = list(trained_texts([{"text_field": "", **facts}]))  # in the order of `data`
+    if not recorded:
+        return
+    read = texts[: len(facts["data"])]  # others were not read
+    present = {str(text): text_key(fingerprint(text)) for text in read}
+    without_copies = list(dict.fromkeys(present.values()))
+    if without_copies == recorded:
+        return
+    message = "The training text is not the one that the recipe was written for"
+    changed = [text for text, key in present.items() if key not in recorded]
+    if changed:
+        message += f": {changed[0]} has changed"
+    hint = "Restore it, or train on another text: --set train.data=PATH"
+    raise DataError(f"{message}.", hint)
