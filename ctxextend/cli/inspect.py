@@ -56,21 +56,12 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
             raise options.WrongFlags(message, "Remove one of them.")
         _annotate(console, ref, settings)
         return
-    page = Page.for_stdout()
-    if rows is not None:
-        page.has_charts = page.unicode
-    if console.as_json or check:
-        page.has_charts = False
+    page = _page(settings, has_charts=not console.as_json)
     row_range = None
-    if rows == ALL_ROWS:
-        row_range = slice(None)
-    elif rows is not None:
-        row_range = slice(*rows)
+    if rows is not None:
+        row_range = slice(None) if rows == ALL_ROWS else slice(*rows)
     inspections = [_inspect_model(ref, model, settings.part) for model in settings.models]
-    if rows not in (None, ALL_ROWS):
-        _require_tables("--rows", inspections)
-    if settings.plot is not None:
-        _require_tables("--plot", inspections)
+    _check_tables(inspections, settings)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
     _write_files(inspections, settings.report, settings.plot)
@@ -87,6 +78,24 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         console.next_steps(*_next_steps(inspections))
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
+
+
+def _page(settings: Inspect, *, has_charts: bool) -> Page:
+    """Return an empty page, with charts if they can be shown and help."""
+    page = Page.for_stdout()
+    if settings.rows is not None:
+        page.has_charts = page.unicode
+    if settings.check or not has_charts:
+        page.has_charts = False
+    return page
+
+
+def _check_tables(inspections: Sequence["Inspection"], settings: Inspect) -> None:
+    """Raise MethodError if a flag that is given needs tables that a model lacks."""
+    if settings.rows not in (None, ALL_ROWS):
+        _require_tables("--rows", inspections)
+    if settings.plot is not None:
+        _require_tables("--plot", inspections)
 
 
 def _next_steps(inspections: Sequence["Inspection"]) -> Iterator[str]:

@@ -58,14 +58,25 @@ def output_notes(plan: Plan) -> Iterator[Note]:
         )
         yield Note(SHORT_INPUTS, NOTE, text)
         return
+    yield from _untrained_notes(plan, conditions)
 
+
+def _untrained_notes(plan: Plan, conditions: str) -> Iterator[Note]:
+    """Yield what short inputs give, and longer ones, where a method creates the positions.
+
+    Args:
+        plan: What changes.
+        conditions: Under which outputs for short inputs stay, as clauses.
+    """
     kept = old_lengths(plan)
     if plan.tables[0].rope:
         kept = str(same_up_to(plan.tables[0]))
     longer = plan.main_choice.facts.long_inputs
     if plan.main_choice.name == LIMITS:
         longer = BEYOND[next(table.scheme for table in plan.tables if table.choice is not None)]
-    yield Note(UNTRAINED, NOTE, f"{NOT_TRAINED.format(after)} Beyond {kept}, {longer}.")
+    yield Note(
+        UNTRAINED, NOTE, f"{NOT_TRAINED.format(plan.max_len_after)} Beyond {kept}, {longer}."
+    )
     if plan.keeps_learned_rows:
         text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
     elif plan.rounds_short_inputs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -42,79 +43,105 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
 
-    # What follows from these.
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The source checkpoint."""
+        return self.model.checkpoint
 
-    checkpoint: Checkpoint = field(init=False, metadata=not_in_json)  # the source
-    model_type: str = field(init=False, metadata=not_in_json)
-    # The tables that the checkpoint contains; transformers computes the others.
-    stored: tuple[TablePlan, ...] = field(init=False, metadata=not_in_json)
-    # Whether any position table is one of rows; rotary and unlimited positions have none.
-    has_rows: bool = field(init=False, metadata=not_in_json)
-    # Usable positions of the first table before the resize, and those that were requested.
-    max_len_before: int = field(init=False, metadata=not_in_json)
-    max_len_after: int = field(init=False, metadata=not_in_json)
-    # Whether the length of any table changes, or any rotary setting.
-    is_changed: bool = field(init=False, metadata=not_in_json)
-    # Whether any table is extended, or any rotary setting is to change.
-    creates_rows: bool = field(init=False, metadata=not_in_json)
-    # Whether all learned rows are kept, bit for bit, at the start of every table: inputs up to the
-    # old length then give identical outputs.
-    keeps_learned_rows: bool = field(init=False, metadata=not_in_json)
-    # Whether short inputs give the same outputs as before, but for rounding.
-    rounds_short_inputs: bool = field(init=False, metadata=not_in_json)
-    # The method of each extended table by table name, and its text with all settings.
-    choices: dict[str, MethodChoice] = field(init=False, metadata=not_in_json)
-    methods: dict[str, str] = field(init=False, metadata=not_in_json)
-    # The method that creates new rows. If the tables' methods differ, that of the first table whose
-    # learned rows change.
-    main_choice: MethodChoice = field(init=False, metadata=not_in_json)
-    # Its name; ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
-    method: str = field(init=False, metadata=not_in_json)
+    @cached_property
+    def model_type(self) -> str:
+        """The model type."""
+        return self.model.architecture.family.model_type
 
-    def __post_init__(self) -> None:
-        tables = self.tables
-        is_changed = any(table.is_changed for table in tables)
-        creates_rows = any(table.is_extended for table in tables)
-        has_rows = any(table.has_rows for table in tables)
+    @cached_property
+    def stored(self) -> tuple[TablePlan, ...]:
+        """The tables that the checkpoint contains; transformers computes the others."""
+        return tuple(table for table in self.tables if table.is_stored)
 
-        # Short inputs
-        keeps_learned_rows = True
-        rounds_short_inputs = False
-        for table in tables:
-            effects = {plan.short_inputs for plan in table.rope}
-            if effects:
-                keeps_learned_rows &= effects == {ShortInputs.IDENTICAL}
-                rounds_short_inputs |= max(effects) is ShortInputs.ROUNDED
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether any position table is one of rows; rotary and unlimited positions have none."""
+        return any(table.has_rows for table in self.tables)
+
+    @cached_property
+    def max_len_before(self) -> int:
+        """Usable positions of the first table before the resize."""
+        return self.tables[0].max_len_before
+
+    @cached_property
+    def max_len_after(self) -> int:
+        """The requested context length, in usable positions."""
+        return self.settings.positions
+
+    @cached_property
+    def is_changed(self) -> bool:
+        """Whether the length of any table changes."""
+        return any(table.is_changed for table in self.tables)
+
+    @cached_property
+    def creates_rows(self) -> bool:
+        """Whether any table is extended, or any rotary setting is to change."""
+        return any(table.is_extended for table in self.tables)
+
+    @cached_property
+    def keeps_learned_rows(self) -> bool:
+        """Whether all learned rows are kept, bit for bit, at the start of every table.
+
+        Inputs up to the old length then give identical outputs.
+        """
+        for table in self.tables:
+            if table.rope:
+                if any(plan.short_inputs is not ShortInputs.IDENTICAL for plan in table.rope):
+                    return False
             elif table.choice is not None:
                 length = table.max_len_before
-                keeps_learned_rows &= table.choice.kept_rows(length) == length
+                if table.choice.kept_rows(length) != length:
+                    return False
+        return True
 
-        # Methods
-        choices = {table.name: table.choice for table in tables if table.choice is not None}
-        changing = [choice for choice in choices.values() if not choice.keeps_learned_rows]
-        main_choice = [*changing, *choices.values(), self.settings.choice][0]
-        method = main_choice.name
-        if not creates_rows and is_changed:
-            method = TRUNCATE
-        elif not creates_rows:
-            method = COPY if has_rows else LIMITS
+    @cached_property
+    def rounds_short_inputs(self) -> bool:
+        """Whether short inputs give the same outputs as before, but for rounding."""
+        for table in self.tables:
+            if table.rope:
+                worst = max(plan.short_inputs for plan in table.rope)
+                if worst is ShortInputs.ROUNDED:
+                    return True
+        return False
 
-        vars(self).update(  # a frozen dataclass has no other way
-            checkpoint=self.model.checkpoint,
-            model_type=self.model.architecture.family.model_type,
-            stored=tuple(table for table in tables if table.is_stored),
-            has_rows=has_rows,
-            max_len_before=tables[0].max_len_before,
-            max_len_after=self.settings.positions,
-            is_changed=is_changed,
-            creates_rows=creates_rows,
-            keeps_learned_rows=keeps_learned_rows,
-            rounds_short_inputs=rounds_short_inputs,
-            choices=choices,
-            methods={name: choice.text for name, choice in choices.items()},
-            main_choice=main_choice,
-            method=method,
-        )
+    @cached_property
+    def choices(self) -> dict[str, MethodChoice]:
+        """The method of each extended table, by table name."""
+        return {table.name: table.choice for table in self.tables if table.choice is not None}
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """The method of each extended table with all of its settings, by table name."""
+        return {name: choice.text for name, choice in self.choices.items()}
+
+    @cached_property
+    def main_choice(self) -> MethodChoice:
+        """The method that creates new rows.
+
+        If the tables' methods differ, that of the first table whose learned rows change.
+        """
+        choices = list(self.choices.values())
+        for choice in choices:
+            if not choice.keeps_learned_rows:
+                return choice
+        return choices[0] if choices else self.settings.choice
+
+    @cached_property
+    def method(self) -> str:
+        """The name of the method that creates new rows.
+
+        It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
+        """
+        if self.creates_rows:
+            return self.main_choice.name
+        if self.is_changed:
+            return TRUNCATE
+        return COPY if self.has_rows else LIMITS
 
     def choice_of(self, table: TablePlan) -> MethodChoice:
         """Return the method of one of `tables`, or the requested one if it is not extended."""
