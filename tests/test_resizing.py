@@ -38,9 +38,9 @@ def comparable(values: dict[str, Any]) -> dict[str, Any]:
     """Return values without those that differ between two runs."""
     different = {"seconds", "output", "schema_version", "command", "bytes_written"}
     kept = {name: value for name, value in values.items() if name not in different}
-    if "tuning" in kept:
+    if kept.get("tuning"):
         kept["tuning"] = {**kept["tuning"], "seconds": 0}
-    if "train" in kept:
+    if kept.get("train"):
         kept["train"] = kept["train"]["loss_after"]
     return kept
 

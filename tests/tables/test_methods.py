@@ -457,7 +457,7 @@ def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
 
 def test_read_choice_normalizes_the_spelling_of_settings() -> None:
     spelled = " bands: repeat=020:90, sigma=4.0,keep_first=3 "
-    normalized = "bands:repeat=20:90,sigma=4"
+    normalized = "bands:sigma=4,repeat=20:90"
 
     resize = Resize(99, method=spelled)
 

@@ -287,7 +287,7 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
 
     refuse(2, "--window-skip cannot be used with", "pairs.tsv", "--window", 24, "--window-skip")
     refuse(2, "--batch-size must be at least 2 to compare texts", "pairs.tsv", "--batch-size", 1)
-    refuse(1, "apply to encoders without an LM head: ", "pairs.tsv", source=bert)
+    refuse(1, "applies to encoders without an LM head: ", "pairs.tsv", source=bert)
     refuse(1, "missing.tsv cannot be read", "missing.tsv")
     refuse(1, "fewer than two documents or positives", one_pair)
     refuse(1, "has 3 texts instead of 2.", mixed)
