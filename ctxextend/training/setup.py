@@ -198,7 +198,7 @@ def _check_objective(loaded: LoadedTask) -> None:
     is_encoder = model.kind == ENCODER
     if settings.contrastive and not is_encoder:
         message = f"--contrastive applies to encoders without an LM head: {model.name} has one."
-        raise TrainingError(message, "Remove them.")
+        raise TrainingError(message, "Remove --contrastive.")
     if is_encoder and settings.distill is not None and not settings.contrastive:
         message = (
             f"--distill applies to language models: {model.name} has no LM head, and is always "

@@ -127,7 +127,7 @@ def test_resize_prefers_a_known_method_and_says_so(
     rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
     monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
     result = resize(rotary_configs.save("llama"), NEW, output="out", engine="mlx")
-    assert texts(result, "method") == notes
+    assert set(notes) <= set(texts(result, "method"))
     # What is unknown is not worse than what is wrong.
     expected = "theta" if notes else "yarn"
     assert result.plan.method == expected
