@@ -347,37 +347,6 @@ def extend_model(
         ResizeError: The length, method or another setting is invalid for this model.
     """
 
-def run(
-    recipe: str | PathLike[str] | Recipe,
-    output: str | PathLike[str] | None = None,
-    *,
-    changes: Sequence[str] = (),
-    force: bool = False,
-    resume: bool = False,
-) -> RunResult:
-    """Run the steps of a recipe: resize or convert, train, evaluate.
-
-    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
-    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
-    recorded SHA-256.
-
-    Args:
-        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
-            or a `Recipe`.
-        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the
-            current folder (``<name>-trained`` if the recipe does not resize).
-        changes: Values that override those in the file, as ``key=value``, such as
-            ``train.steps=100``.
-        force: Replace an existing checkpoint folder, once the new one is complete.
-        resume: Resume an interrupted training run.
-
-    Raises:
-        RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
-        CheckpointError: The source changed after the recipe was written.
-        CtxextendError: As `resize`, `train` and `evaluate`.
-        TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-    """
-
 def plan_resize(
     reference: str | PathLike[str],
     to: int | str,
@@ -544,6 +513,37 @@ def resize(
         OutputError: The output exists, or cannot be written.
         VerificationError: `verify` is set, and the output does not match the plan.
         TrainingError: Training failed to start or finish.
+    """
+
+def run(
+    recipe: str | PathLike[str] | Recipe,
+    output: str | PathLike[str] | None = None,
+    *,
+    changes: Sequence[str] = (),
+    force: bool = False,
+    resume: bool = False,
+) -> RunResult:
+    """Run the steps of a recipe: resize or convert, train, evaluate.
+
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
+
+    Args:
+        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
+            or a `Recipe`.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the
+            current folder (``<name>-trained`` if the recipe does not resize).
+        changes: Values that override those in the file, as ``key=value``, such as
+            ``train.steps=100``.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        resume: Resume an interrupted training run.
+
+    Raises:
+        RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
+        CheckpointError: The source changed after the recipe was written.
+        CtxextendError: As `resize`, `train` and `evaluate`.
+        TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
     """
 
 def list_methods() -> list[Method]:

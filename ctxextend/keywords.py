@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from ctxextend.errors import did_you_mean
-from ctxextend.settings import Settings, known_of, ordered_fields
+from ctxextend.settings import Settings, option_of, ordered_fields
 
 
 def keyword_arguments(
@@ -35,10 +35,10 @@ def keyword_arguments(
         taken = list[tuple[str, int, Field[Any]]]()  # argument, number of the settings, field
         for number, kind in enumerate(kinds):
             for item in ordered_fields(kind):
-                if known_of(item).in_python and item.name not in without:
+                if option_of(item).in_python and item.name not in without:
                     parameter = _parameter(item)
                     if parameter.name not in parameters:
-                        helps.append(f"{parameter.name}: {known_of(item).help}")
+                        helps.append(f"{parameter.name}: {option_of(item).help}")
                     parameters[parameter.name] = parameter
                     taken.append((parameter.name, number, item))
         own = list(inspect.signature(function).parameters.values())[len(kinds) :]
@@ -74,15 +74,15 @@ def keyword_arguments(
 
 def _parameter(item: Field[Any]) -> inspect.Parameter:
     """Return a field as a parameter of a function."""
-    known = known_of(item)
-    accepts: Any = known.kind.accepts
-    if known.is_argument and known.is_repeated:
+    option = option_of(item)
+    accepts: Any = option.kind.accepts
+    if option.is_argument and option.is_repeated:
         accepts = Sequence[accepts]
-    elif known.is_repeated:
+    elif option.is_repeated:
         accepts = accepts | Sequence[accepts]
     name = item.name
-    if known.is_argument:
-        name = "references" if known.is_repeated else "reference"
+    if option.is_argument:
+        name = "references" if option.is_repeated else "reference"
     default = item.default
     if default is None:
         accepts = accepts | None

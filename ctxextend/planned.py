@@ -31,7 +31,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_statements import runtime_statements
-from ctxextend.settings import CheckpointRef, Convert, Resize, Train, known_of
+from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
@@ -598,7 +598,7 @@ def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
     )
 
 
-WRITING = tuple(item.name for item in fields(Resize) if not known_of(item).in_recipe)
+WRITING = tuple(item.name for item in fields(Resize) if not option_of(item).in_recipe)
 
 
 @keyword_arguments(CheckpointRef, Resize, without=WRITING)

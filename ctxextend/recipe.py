@@ -27,7 +27,7 @@ from ctxextend.settings import (
     Resize,
     Settings,
     Train,
-    known_of,
+    option_of,
     ordered_fields,
 )
 
@@ -66,7 +66,7 @@ class Recipe:
 
 def recipe_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
     """Yield the fields of settings that are keys of recipes."""
-    return (item for item in ordered_fields(kind) if known_of(item).in_recipe)
+    return (item for item in ordered_fields(kind) if option_of(item).in_recipe)
 
 
 def _settings_by_key() -> dict[str, tuple[type[Settings], Field[Any]]]:
@@ -83,13 +83,13 @@ KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
 PATH_KEYS = {"output": False} | {
-    item.name: known_of(item).kind.may_be_model
+    item.name: option_of(item).kind.may_be_model
     for _, item in SETTINGS.values()
-    if known_of(item).kind.is_path
+    if option_of(item).kind.is_path
 }
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = tuple(
-    dict.fromkeys(item.name for _, item in SETTINGS.values() if known_of(item).depends_on_machine)
+    dict.fromkeys(item.name for _, item in SETTINGS.values() if option_of(item).depends_on_machine)
 )
 
 
@@ -118,7 +118,7 @@ def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any
     values = dict[str, Any]()
     for item in recipe_fields(type(settings)):
         value = getattr(settings, item.name)
-        if defaults or (value != item.default and not known_of(item).depends_on_machine):
+        if defaults or (value != item.default and not option_of(item).depends_on_machine):
             values[item.name] = _plain(value)
     return values
 
@@ -514,7 +514,7 @@ def _settings(
     required = list[str]()
     texts = list[str]()
     for item in recipe_fields(kind):
-        if known_of(item).kind.accepts is str:
+        if option_of(item).kind.accepts is str:
             texts.append(item.name)
         if f"{prefix}{item.name}" in entries:
             given[item.name] = entries[f"{prefix}{item.name}"]

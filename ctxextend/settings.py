@@ -98,20 +98,20 @@ def setting(
     return field(default=default, kw_only=kw_only, metadata={"setting": facts})
 
 
-def known_of(item: Field[Any]) -> Option:
+def option_of(item: Field[Any]) -> Option:
     """Return what is known of the setting that a field declares."""
-    known: Option = item.metadata["setting"]
-    return known
+    option: Option = item.metadata["setting"]
+    return option
 
 
 def flag_of(item: Field[Any]) -> str:
     """Return the flag, argument or key of the setting that a field declares."""
-    known = known_of(item)
-    if known.is_argument:
-        return known.metavar
-    if not known.in_cli:
+    option = option_of(item)
+    if option.is_argument:
+        return option.metavar
+    if not option.in_cli:
         return item.name
-    names = known.flag or flag_name(item.name)
+    names = option.flag or flag_name(item.name)
     return names.partition(" ")[0]
 
 
@@ -191,7 +191,7 @@ class Settings:
         raise_first(errors)
 
 
-def declared(kind: type[Kept]) -> type[Kept]:
+def settings_class(kind: type[Kept]) -> type[Kept]:
     """Make a class of settings a frozen dataclass; its arguments may have any type."""
     return dataclass(frozen=True)(kind)
 
@@ -202,27 +202,27 @@ def _read(item: Field[Any], value: Any) -> Any:
     Raises:
         ResizeError: It is not one, or one of several is not; `others` has further errors.
     """
-    known = known_of(item)
+    option = option_of(item)
     is_one = not isinstance(value, Iterable) or isinstance(value, str | bytes | os.PathLike)
     values = list[Any]()
     errors = list[ResizeError]()
-    for one in value if known.is_repeated and not is_one else (value,):
+    for one in value if option.is_repeated and not is_one else (value,):
         try:
-            values.append(known.kind.read(one))
+            values.append(option.kind.read(one))
         except ResizeError as error:
             errors += [error, *error.others]
         except ValueError as error:
             shown = one if isinstance(one, str) and one else repr(one)
             message = f"{flag_of(item)} must be {error}, got {shown:.100}."
-            hint = did_you_mean(str(one), known.kind.names())
+            hint = did_you_mean(str(one), option.kind.names())
             errors.append(ResizeError(message, hint or None, item.name))
     raise_first(errors)
-    if known.is_repeated:
+    if option.is_repeated:
         return tuple(values)
     return values[0]
 
 
-@declared
+@settings_class
 class CheckpointRef(Settings):
     """A reference to a checkpoint."""
 
@@ -282,7 +282,7 @@ class CheckpointRef(Settings):
         words = ["ctxextend", "resize", self.source]
         for item in fields(self):
             value = getattr(self, item.name)
-            if value is not None and not known_of(item).is_argument:
+            if value is not None and not option_of(item).is_argument:
                 words += [flag_of(item), str(value)]
         for name, value in flags.items():
             if value is not None:
@@ -290,7 +290,7 @@ class CheckpointRef(Settings):
         return shlex.join(words)
 
 
-@declared
+@settings_class
 class Saving(Settings):
     """Where an output is saved."""
 
@@ -320,7 +320,7 @@ class Saving(Settings):
     )
 
 
-@declared
+@settings_class
 class Writing(Saving):
     """How `resize` and `convert` train and write an output; recipes state none of it."""
 
@@ -368,7 +368,7 @@ class Writing(Saving):
         return Train(self.train, self.steps)
 
 
-@declared
+@settings_class
 class Resize(Writing):
     """How to resize a position table."""
 
@@ -485,7 +485,7 @@ class Resize(Writing):
         return tuple(flags)
 
 
-@declared
+@settings_class
 class Convert(Writing):
     """How to convert a model to another position scheme, or to attention windows."""
 
@@ -575,7 +575,7 @@ class Convert(Writing):
 TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
 
 
-@declared
+@settings_class
 class Reading(Settings):
     """How `evaluate`, `compare` and `train` read text, and what they compute on."""
 
@@ -615,7 +615,7 @@ class Reading(Settings):
     )
 
 
-@declared
+@settings_class
 class Evaluate(Reading):
     """How to evaluate a checkpoint at its context length."""
 
@@ -715,7 +715,7 @@ class Evaluate(Reading):
         return self.measure == ("effective",)
 
 
-@declared
+@settings_class
 class Train(Reading):
     """How to fine-tune a checkpoint."""
 
@@ -927,7 +927,7 @@ class Train(Reading):
         return f"{text} and {adapters}"
 
 
-@declared
+@settings_class
 class Compare(Evaluate):
     """How to compare methods on a model, or several models; without text, on Python's docs."""
 
@@ -995,7 +995,7 @@ class Compare(Evaluate):
     )
 
 
-@declared
+@settings_class
 class Run(Saving):
     """How a training run or a recipe is run, and where its output is saved."""
 
@@ -1017,7 +1017,7 @@ class Run(Saving):
     )
 
 
-@declared
+@settings_class
 class RunRecipe(Run):
     """Which recipe to run."""
 
@@ -1039,7 +1039,7 @@ class RunRecipe(Run):
     )
 
 
-@declared
+@settings_class
 class Figures(Settings):
     """The files that a measurement is drawn in."""
 
@@ -1054,7 +1054,7 @@ class Figures(Settings):
     )
 
 
-@declared
+@settings_class
 class Inspect(Figures):
     """What to show of checkpoints."""
 
@@ -1091,7 +1091,7 @@ class Inspect(Figures):
     )
 
 
-@declared
+@settings_class
 class Verify(Settings):
     """What to verify a checkpoint against, and how."""
 

@@ -19,7 +19,7 @@ from ctxextend.settings import (
     Resize,
     Train,
     flag_of,
-    known_of,
+    option_of,
     ordered_fields,
 )
 from ctxextend.tables import method_parser
@@ -31,10 +31,10 @@ def test_a_setting_is_a_flag_a_keyword_and_a_recipe_key() -> None:
     flags = inspect.signature(command.callback).parameters
     keywords = inspect.signature(ctxextend.resize).parameters
     for item in ordered_fields(Resize):
-        known = known_of(item)
+        option = option_of(item)
         assert item.name in flags
-        assert (item.name in keywords) == known.in_python
-        assert (f"resize.{item.name}" in SETTINGS) == known.in_recipe
+        assert (item.name in keywords) == option.in_python
+        assert (f"resize.{item.name}" in SETTINGS) == option.in_recipe
         assert flag_of(item).startswith("--")
 
 

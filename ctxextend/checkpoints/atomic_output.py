@@ -229,7 +229,7 @@ def _check_force(output: Path, *, force: bool) -> None:
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError for a file or a non-empty folder, with `force` if it is no checkpoint."""
+    """Raise OutputError for a file, or a non-empty folder that `force` does not replace."""
     if output.is_file():
         message = f"The output {output} is a file."
         raise OutputError(message, "Choose another --output.")

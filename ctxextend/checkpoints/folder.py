@@ -318,7 +318,7 @@ def _open_weights(
 
         remote = open_remote(path, source.headers[path.name])
         return _OpenedWeights(Weights(files={name: remote}), values, generated={}, notes=())
-    file, own_config = open_weights(path, ties=ties, is_alone=config is None)
+    file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
     weights = Weights(files={name: file})
     if own_config is None:
         return _OpenedWeights(weights, values, generated={}, notes=())

@@ -133,7 +133,7 @@ def resolve_source(
 
 
 def _check_may_be_hub_id(text: str, path: str) -> None:
-    """Raise SourceError for a reference that is no existing path, and cannot be a Hub id."""
+    """Raise SourceError for a reference that is not an existing path, and cannot be a Hub id."""
     if "://" in text:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)

@@ -172,13 +172,13 @@ class OpenedFile(NamedTuple):
     nanogpt_config: dict[str, Any] | None  # None: the file is not a nanoGPT checkpoint
 
 
-def open_weights(path: Path, *, ties: bool, is_alone: bool) -> OpenedFile:
+def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
     """Open a weights file.
 
     Args:
         path: The file.
         ties: Whether the model ties tensors, so that only one of them is an output's.
-        is_alone: Whether no config and no index belongs to it, so that it may be a nanoGPT
+        is_only_file: Whether no config and no index belongs to it, so that it may be a nanoGPT
             checkpoint, which contains its config.
 
     Raises:
@@ -198,7 +198,7 @@ def open_weights(path: Path, *, ties: bool, is_alone: bool) -> OpenedFile:
     if not is_nanogpt(content):
         file = open_state(path, content, mapped, ties=ties)
         return OpenedFile(file=file, nanogpt_config=None)
-    if not is_alone:
+    if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
@@ -264,7 +264,7 @@ def _open_each(
 
             shards[name] = open_remote(shard, source.headers[name])
         else:
-            shards[name] = open_weights(shard, ties=ties, is_alone=False).file
+            shards[name] = open_weights(shard, ties=ties, is_only_file=False).file
     return shards
 
 

@@ -17,7 +17,7 @@ from ctxextend import kinds
 from ctxextend.cli.console import Console
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
-from ctxextend.settings import Figures, Heading, Settings, flag_of, known_of, ordered_fields
+from ctxextend.settings import Figures, Heading, Settings, flag_of, option_of, ordered_fields
 
 
 class WrongFlags(typer.BadParameter):
@@ -49,7 +49,7 @@ def command(
         parameters = dict[str, inspect.Parameter]()
         for kind in kinds_of_settings:
             for item in ordered_fields(kind):
-                if known_of(item).in_cli and item.name not in without:
+                if option_of(item).in_cli and item.name not in without:
                     parameters[item.name] = _parameter(item)
 
         def run(as_json: bool, quiet: bool, **given: Any) -> None:
@@ -79,28 +79,28 @@ def command(
 
 def _parameter(item: Field[Any]) -> inspect.Parameter:
     """Return a field as a parameter of a Typer command: a flag, or text that the settings read."""
-    known = known_of(item)
+    option = option_of(item)
     kind: Any = str
     default: Any = None
-    if known.kind is kinds.FLAG:
+    if option.kind is kinds.FLAG:
         kind = bool
         default = False
-    elif known.is_repeated:
+    elif option.is_repeated:
         kind = list[str]
-    shown = known.shown
+    shown = option.shown
     if shown is True:
         shown = str(item.default) if item.default not in (None, False, (), MISSING) else False
     declared = {
-        "metavar": known.metavar or None,
-        "help": known.help,
+        "metavar": option.metavar or None,
+        "help": option.help,
         "show_default": shown,
-        "autocompletion": completion(known.kind),
+        "autocompletion": completion(option.kind),
     }
-    if known.is_argument:
+    if option.is_argument:
         info = typer.Argument(**declared)
     else:
-        names = (known.flag or flag_of(item)).split()
-        info = typer.Option(*names, rich_help_panel=known.heading, **declared)
+        names = (option.flag or flag_of(item)).split()
+        info = typer.Option(*names, rich_help_panel=option.heading, **declared)
     if item.default is MISSING:
         default = inspect.Parameter.empty
     elif kind is not bool:

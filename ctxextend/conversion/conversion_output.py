@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import printable
 from ctxextend.output.card import (
+    CARD_FILE,
     RECIPE_POINTER,
+    UNDECODED,
     known_base_model,
     model_card,
     read_card,
@@ -64,7 +66,8 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
         title=printable(name),
         section=f"## {converted.heading}\n\n{text}\n",
     )
-    texts = edited_texts(plan, layouts, card)
+    texts = edited_texts(plan, layouts)
+    texts[CARD_FILE] = card.encode("utf-8", UNDECODED)
     texts[RECIPE_FILE] = recipe_bytes(record, Path(name))
     return Output(
         source=plan.checkpoint,

@@ -42,7 +42,8 @@ def prepare_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False
     if edit_only and layouts:
         refuse_weights(list(layouts))
     record = resize_record(plan)
-    texts = edited_texts(plan, layouts, resize_card(plan, notes))
+    texts = edited_texts(plan, layouts)
+    texts[CARD_FILE] = resize_card(plan, notes).encode("utf-8", UNDECODED)
     if edit_only:
         if source.weights.is_remote:
             record["provenance"]["source_fingerprint"] = None
@@ -69,8 +70,8 @@ def refuse_weights(files: Sequence[str]) -> NoReturn:
     raise MethodError(message, "Remove --edit-only.")
 
 
-def edited_texts(plan: Plan, layouts: Mapping[str, Layout], card: str) -> dict[str, bytes]:
-    """Return the generated and edited files of an output, by path, with its model card.
+def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, bytes]:
+    """Return the generated and edited files of an output, by path.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
@@ -85,7 +86,6 @@ def edited_texts(plan: Plan, layouts: Mapping[str, Layout], card: str) -> dict[s
         for table in plan.stored:
             added += (table.rows_after - table.rows_before) * table.hidden_size
         texts[checkpoint.weights.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
-    texts[CARD_FILE] = card
     # Files can be invalid UTF-8.
     return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
