@@ -55,7 +55,7 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Evaluate
+from ctxextend.settings import CheckpointRef, Compare, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 __all__ = [
@@ -346,7 +346,7 @@ def measure_methods(
         extended = folder / "extended"
         scores = dict[str, Scores]()
         auto = ""
-        for request in read_methods(methods):
+        for request in read_methods(Compare(source, to, method=methods).method):
             try:
                 result = resize(cut, to, request.name, output=extended, force=True)
             except ResizeError:

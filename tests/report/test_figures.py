@@ -22,10 +22,9 @@ from matplotlib import rcParams
 from matplotlib.text import Text
 from safetensors.torch import save_file
 
-from ctxextend import report, resize
+from ctxextend import inspect, report, resize
 from ctxextend.evaluation.effective_result import LengthResult, TaskResult
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
-from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
     COLOURS,

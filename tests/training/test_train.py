@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ NEW_TRAINED = [True] * OLD + [False] * (OLD - 1) + [True]
 
 
 def test_train_new_changes_only_new_rows_despite_weight_decay(gpt2: Path) -> None:
-    settings = {"lr": 0.01, "save": "last", "trainable": "new", "weight_decay": 0.5}
+    settings: dict[str, Any] = {"lr": 0.01, "save": "last", "trainable": "new", "weight_decay": 0.5}
     ctxextend.train(gpt2, "book.txt", 4, batch_size=4, output="out", **settings)
     before = (gpt2 / "model.safetensors").read_bytes()
     after = Path("out/model.safetensors").read_bytes()

@@ -55,8 +55,8 @@ def inside(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(output: str, data: str, contrastive: str = "pairs", **changes: Any) -> TrainResult:
-    settings = {"steps": 6, "batch_size": 8, "lr": 0.01, "save": "last"} | changes
-    return train("long", data, contrastive=contrastive, output=output, **settings)
+    given = {"steps": 6, "batch_size": 8, "lr": 0.01, "save": "last", "output": output, **changes}
+    return train("long", data, contrastive=contrastive, **given)
 
 
 def write_texts() -> None:
