@@ -38,6 +38,9 @@ from ctxextend.text_data import check_beginnings
 if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult
 
+# The notes of a resize that a training after it makes untrue.
+BEFORE_TRAINING_ONLY = (Code.UNTRAINED, Code.SHORT_INPUTS, Code.KEEPING)
+
 
 @keyword_arguments(CheckpointRef, Resize)
 def resize(ref: CheckpointRef, settings: Resize) -> ResizeResult:
@@ -269,13 +272,14 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
     """Return the result of a resize whose output was trained before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
     known = warning_texts(planned.notes)
+    still_true = [note for note in planned.notes if note.code not in BEFORE_TRAINING_ONLY]
     notes = [
         Note(Code.TRAINING, Level.WARNING, text) for text in trained.warnings if text not in known
     ]
     return ResizeResult(
         planned=planned,
         output=trained.output,
-        notes=(*planned.notes, *notes),
+        notes=(*still_true, *notes),
         bytes_written=sum(path.stat().st_size for path in files),
         seconds=round(trained.seconds, 3),
         train=trained,

@@ -115,7 +115,7 @@ def keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]
     else:
         flag = f"--method {COPY}, which is mostly worse for long ones"
     if flag:
-        yield Note(Code.METHOD, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
+        yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
 def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
