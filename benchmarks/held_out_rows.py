@@ -52,7 +52,6 @@ from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import SEARCH_FACTOR
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Compare, Evaluate
@@ -346,7 +345,7 @@ def measure_methods(
         extended = folder / "extended"
         scores = dict[str, Scores]()
         auto = ""
-        for request in read_methods(Compare(source, to, method=methods).method):
+        for request in read_methods(Compare(models=source, to=to, method=methods).method):
             try:
                 result = resize(cut, to, request.name, output=extended, force=True)
             except ResizeError:
@@ -354,7 +353,7 @@ def measure_methods(
                     raise
                 continue
             if request.name == DEFAULT_METHOD:
-                auto = recorded_settings(result.plan).method or ""
+                auto = result.plan.main_choice.text
             if is_encoder:
                 model = open_eval_model(CheckpointRef(str(extended)), "fp32")
                 with torch_threads(model.model, None):
