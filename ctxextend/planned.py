@@ -15,7 +15,7 @@ from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
 from ctxextend.limits.length_edits import Edit
-from ctxextend.notes import FILES, NOTE, TENSORS, WARNING, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.output.gguf_output import prepare_gguf
 from ctxextend.output.output import Output, OutputFiles
 from ctxextend.output.prepare import prepare_output
@@ -307,7 +307,7 @@ class Planned(PlannedValues, shows=("plan",)):
         notes = list(self.notes)
         if not linked:
             text = "Nothing is linked: every weights file changes, or is converted to safetensors."
-            notes.append(Note(FILES, NOTE, text))
+            notes.append(Note(Code.FILES, Level.NOTE, text))
         hard = [name for name, kind in linked.items() if kind == "hard"]
         symbolic = [name for name, kind in linked.items() if kind == "symbolic"]
         if hard:
@@ -315,13 +315,13 @@ class Planned(PlannedValues, shows=("plan",)):
                 f"Hard-linked: {listed(hard)}. Editing such a file in place edits it here and in "
                 f"{self.plan.checkpoint.root}, and in any folder that has a link to it too."
             )
-            notes.append(Note(FILES, NOTE, text))
+            notes.append(Note(Code.FILES, Level.NOTE, text))
         if symbolic:
             text = (
                 f"Linked to the Hub cache: {listed(symbolic)}. The output has no weights without "
                 "the cache, or on another computer: cp -RL makes a whole copy."
             )
-            notes.append(Note(FILES, NOTE, text))
+            notes.append(Note(Code.FILES, Level.NOTE, text))
         return replace(self, output=output, notes=tuple(notes))
 
     def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
@@ -343,7 +343,7 @@ class Planned(PlannedValues, shows=("plan",)):
         try:
             self.check_output(output, force=force)
         except OutputError as error:
-            notes = (*notes, Note(FILES, WARNING, f"This would fail: {error}"))
+            notes = (*notes, Note(Code.FILES, Level.WARNING, f"This would fail: {error}"))
         folder = output_path(output, self.output.default_folder)
         return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
 
@@ -372,7 +372,7 @@ class Planned(PlannedValues, shows=("plan",)):
         """
         start = time.perf_counter()
         written = write_output(self.output, output, force=force, progress=progress, check=check)
-        written_notes = [Note(TENSORS, WARNING, text) for text in written.warnings]
+        written_notes = [Note(Code.TENSORS, Level.WARNING, text) for text in written.warnings]
         return ResizeResult(
             planned=self,
             output=written.folder,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
-from ctxextend.notes import TRAINING, WARNING, Note, warning_texts
+from ctxextend.notes import Code, Level, Note, warning_texts
 from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import plan_for_runtime
@@ -269,7 +269,9 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
     """Return the result of a resize whose output was trained before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
     known = warning_texts(planned.notes)
-    notes = [Note(TRAINING, WARNING, text) for text in trained.warnings if text not in known]
+    notes = [
+        Note(Code.TRAINING, Level.WARNING, text) for text in trained.warnings if text not in known
+    ]
     return ResizeResult(
         planned=planned,
         output=trained.output,

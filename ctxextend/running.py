@@ -11,7 +11,7 @@ from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
-from ctxextend.notes import METHOD, NOTE, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, prepare_convert, prepare_resize
@@ -152,7 +152,7 @@ def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterat
         f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
-    yield Note(METHOD, NOTE, text)
+    yield Note(Code.METHOD, Level.NOTE, text)
 
 
 def _check_sections(recipe: Recipe) -> None:

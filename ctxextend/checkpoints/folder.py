@@ -30,7 +30,7 @@ from ctxextend.checkpoints.source import (
 from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
 from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
-from ctxextend.notes import NOTE, SOURCE, Note
+from ctxextend.notes import Code, Level, Note
 
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
@@ -174,14 +174,14 @@ def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
             f"{names} is from before torch 1.6 or in another byte order and cannot be "
             f"memory-mapped: reading it needs {size_text(size)} of memory."
         )
-        notes.append(Note(SOURCE, NOTE, text))
+        notes.append(Note(Code.SOURCE, Level.NOTE, text))
     wrappers = checkpoint.weights.wrappers
     if wrappers:
         text = (
             f"Tensor names are read without {', '.join(wrappers)}, which a wrapper added: an "
             "output has plain names."
         )
-        notes.append(Note(SOURCE, NOTE, text))
+        notes.append(Note(Code.SOURCE, Level.NOTE, text))
     return tuple(notes)
 
 

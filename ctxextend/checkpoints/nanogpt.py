@@ -18,13 +18,13 @@ import torch
 from ctxextend.checkpoints.copy import open_source
 from ctxextend.checkpoints.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError, one_line
-from ctxextend.notes import NOTE, SOURCE, Note
+from ctxextend.notes import Code, Level, Note
 
 # nanoGPT uses exact GELU since https://github.com/karpathy/nanoGPT/pull/274; it used the tanh
 # approximation before.
 ASSUMED_ACTIVATION = Note(
-    SOURCE,
-    NOTE,
+    Code.SOURCE,
+    Level.NOTE,
     "nanoGPT files do not state the activation; exact GELU is assumed. If nanoGPT trained the "
     'model before 14 June 2023, set "activation_function": "gelu_new" in config.json.',
 )

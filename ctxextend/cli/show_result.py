@@ -11,7 +11,7 @@ from ctxextend.cli.console import Console
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
 from ctxextend.errors import listed, size_text, time_text
-from ctxextend.notes import WARNING
+from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
 from ctxextend.runtimes.commands import not_an_option
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Items = Iterator[tuple[str, str]]
 
-MARGIN = 10  # width of the column of labels
+LABEL_WIDTH = 10  # width of the column of labels
 # What a link in an output is.
 LINK_TEXTS = {
     "hard": "hard link: the file of the source, not a copy",
@@ -59,7 +59,7 @@ def show_plan(
             values = value if isinstance(value, list) else [value]
             items.append((name, f"{key}: {' '.join(map(str, values))}"))
     page = Page.for_terminal()
-    page.values(items, margin=MARGIN)
+    page.values(items, margin=LABEL_WIDTH)
     console.screen(page.lines)
     if result is not None:
         _show_notes(console, result)
@@ -193,7 +193,7 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     page = Page.for_terminal()
     page.line((f"{result.output}: {length}", "title"), f", {written}")
-    page.values(items, margin=MARGIN)
+    page.values(items, margin=LABEL_WIDTH)
     console.report(page.lines)
     _show_notes(console, result)
 
@@ -203,10 +203,10 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
     page = Page.for_terminal()
     for note in result.notes:
         line = note.text
-        if note.level == WARNING:
+        if note.level == Level.WARNING:
             line = f"Warning: {line}"
         if line not in console.printed:  # a warning may be printed before the output is written
-            page.text(line, "wrong" if note.level == WARNING else "")
+            page.text(line, "wrong" if note.level == Level.WARNING else "")
             console.printed.add(line)
     console.report(page.lines)
     if result.dry_run:

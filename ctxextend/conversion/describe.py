@@ -8,15 +8,7 @@ from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.conversion.twins import FOR_GLOBAL, SEPARATOR_KEY
 from ctxextend.errors import counted, joined
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
-from ctxextend.notes import (
-    ATTENTION_WINDOW,
-    NOTE,
-    SHORT_INPUTS,
-    TENSORS,
-    UNTRAINED,
-    WARNING,
-    Note,
-)
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.effects import NOT_TRAINED, far_notes
 from ctxextend.plan.length_notes import generation_notes, limit_notes
 from ctxextend.plan.plan import Plan
@@ -54,7 +46,7 @@ def conversion_notes(
             f"{NOT_TRAINED.format(twin_plan.max_len_after)} Outputs are far from the source's, for "
             "short inputs too, since all weights were trained with learned positions."
         )
-        notes.append(Note(UNTRAINED, NOTE, text))
+        notes.append(Note(Code.UNTRAINED, Level.NOTE, text))
     notes += far_notes(twin_plan, trained)
     notes += _tensor_notes(conversion)
     notes += limit_notes(twin_plan, old_length=trained)
@@ -83,26 +75,26 @@ def _window_notes(conversion: Conversion, twin_plan: Plan) -> Iterator[Note]:
     else:
         text = f"Rows change, so short inputs have other outputs too; {longer}."
     if twin_plan.creates_rows:
-        yield Note(UNTRAINED, NOTE, f"{NOT_TRAINED.format(after)} {text}")
+        yield Note(Code.UNTRAINED, Level.NOTE, f"{NOT_TRAINED.format(after)} {text}")
     else:
-        yield Note(SHORT_INPUTS, NOTE, text)
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
     tokens = head.global_attention
     if not tokens:
-        yield Note(ATTENTION_WINDOW, NOTE, NO_GLOBAL_ATTENTION)
+        yield Note(Code.ATTENTION_WINDOW, Level.NOTE, NO_GLOBAL_ATTENTION)
         return
     text = (
         f"{conversion.model_class} lets {tokens} attend to all others, and all others to "
         f"{head.global_pronoun}, unless you pass a global_attention_mask."
     )
-    yield Note(ATTENTION_WINDOW, NOTE, text)
+    yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
     if head.needs_separators:
         separator = f"{SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}"
         text = (
             f"{conversion.model_class} fails on a text without exactly three separators "
             f"({separator}), which RoBERTa's pairs have, unless you pass a global_attention_mask."
         )
-        yield Note(ATTENTION_WINDOW, NOTE, text)
+        yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 
 
 def _tensor_notes(conversion: Conversion) -> Iterator[Note]:
@@ -113,7 +105,7 @@ def _tensor_notes(conversion: Conversion) -> Iterator[Note]:
             named += ", ..."
         dropped = counted(len(conversion.dropped), "tensor")
         text = f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."
-        yield Note(TENSORS, WARNING, text)
+        yield Note(Code.TENSORS, Level.WARNING, text)
     optional = [name for name in conversion.missing if name in conversion.head.optional]
     needed = [name for name in conversion.missing if name not in conversion.head.optional]
     if optional:
@@ -122,15 +114,15 @@ def _tensor_notes(conversion: Conversion) -> Iterator[Note]:
             f"({_listed(optional)}): transformers fills it at random. Only pooler_output depends "
             "on it."
         )
-        yield Note(TENSORS, WARNING, text)
+        yield Note(Code.TENSORS, Level.WARNING, text)
     if needed:
         text = (
             f"The source has no values for {_listed(needed)}: transformers fills them at random, "
             "and outputs depend on them."
         )
-        yield Note(TENSORS, WARNING, text)
+        yield Note(Code.TENSORS, Level.WARNING, text)
     if conversion.twin.limits:
-        yield Note(TENSORS, WARNING, f"{conversion.twin.limits}.")
+        yield Note(Code.TENSORS, Level.WARNING, f"{conversion.twin.limits}.")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import printable
-from ctxextend.notes import ENGINE, NOTE, UNTRAINED, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.output.card import card_sentences
 from ctxextend.output.output import Output
 from ctxextend.plan.effects import NOT_TRAINED, far_notes
@@ -34,7 +34,7 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
         "inputs too, since all weights were trained with rotary positions: train it at its old "
         "length."
     )
-    notes = [Note(UNTRAINED, NOTE, text)]
+    notes = [Note(Code.UNTRAINED, Level.NOTE, text)]
     notes += far_notes(plan)
     notes += limit_notes(plan)
     notes += generation_notes(plan, old_length=plan.max_len_before)
@@ -43,7 +43,7 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
             f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
             "transformers 4, still rotate."
         )
-        notes.append(Note(ENGINE, NOTE, text))
+        notes.append(Note(Code.ENGINE, Level.NOTE, text))
     notes += model_notes(plan)
     notes += engine_notes(statements, plan.max_len_after)
     return tuple(notes)

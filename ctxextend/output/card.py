@@ -9,16 +9,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_bytes
 from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import printable
-from ctxextend.notes import (
-    ATTENTION_WINDOW,
-    FAR,
-    LIMITS,
-    PADDING,
-    SHORT_INPUTS,
-    TENSORS,
-    UNTRAINED,
-    Note,
-)
+from ctxextend.notes import Code, Note
 from ctxextend.plan.effects import NOT_TRAINED, old_lengths
 from ctxextend.plan.plan import Plan
 from ctxextend.provenance import read_provenance
@@ -35,7 +26,15 @@ RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
 LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
 BEFORE_TRAINING = "Before training:"  # replaces `NOT_TRAINED` after training
 # The notes whose texts a card has: what holds for whoever loads the output.
-CARD_CODES = (UNTRAINED, SHORT_INPUTS, FAR, LIMITS, PADDING, ATTENTION_WINDOW, TENSORS)
+CARD_CODES = (
+    Code.UNTRAINED,
+    Code.SHORT_INPUTS,
+    Code.FAR,
+    Code.LIMITS,
+    Code.PADDING,
+    Code.ATTENTION_WINDOW,
+    Code.TENSORS,
+)
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
 # As in huggingface_hub: whitespace and a byte order mark may precede it.

@@ -7,7 +7,7 @@ from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
-from ctxextend.notes import FAR, GENERATION, METHOD, NOTE, SHORT_INPUTS, UNTRAINED, WARNING, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.length_notes import limit_notes
 from ctxextend.plan.plan import Plan
@@ -42,7 +42,7 @@ def output_notes(plan: Plan) -> Iterator[Note]:
         if all(table.location.table.longer_inputs == "get computed rows" for table in plan.tables):
             longer = "get computed rows"
         same = f"Inputs up to {after} tokens give identical outputs{conditions}"
-        yield Note(SHORT_INPUTS, NOTE, f"{same}; longer inputs {longer}.")
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, f"{same}; longer inputs {longer}.")
         return
 
     extended = [table for table in plan.tables if table.is_extended]
@@ -56,7 +56,7 @@ def output_notes(plan: Plan) -> Iterator[Note]:
             f"{start} No position changes its meaning: inputs up to {after} tokens give identical "
             f"outputs{conditions}."
         )
-        yield Note(SHORT_INPUTS, NOTE, text)
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
         return
     yield from _untrained_notes(plan, conditions)
 
@@ -75,7 +75,9 @@ def _untrained_notes(plan: Plan, conditions: str) -> Iterator[Note]:
     if plan.main_choice.name == LIMITS:
         longer = BEYOND[next(table.scheme for table in plan.tables if table.choice is not None)]
     yield Note(
-        UNTRAINED, NOTE, f"{NOT_TRAINED.format(plan.max_len_after)} Beyond {kept}, {longer}."
+        Code.UNTRAINED,
+        Level.NOTE,
+        f"{NOT_TRAINED.format(plan.max_len_after)} Beyond {kept}, {longer}.",
     )
     if plan.keeps_learned_rows:
         text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
@@ -93,7 +95,7 @@ def _untrained_notes(plan: Plan, conditions: str) -> Iterator[Note]:
         if choice.keep_first:
             text += f" (the first {choice.keep_first} rows are kept)"
         text += "."
-    yield Note(SHORT_INPUTS, NOTE, text)
+    yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
 
 def keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
@@ -113,7 +115,7 @@ def keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]
     else:
         flag = f"--method {COPY}, which is mostly worse for long ones"
     if flag:
-        yield Note(METHOD, NOTE, f"To keep outputs for short inputs, use {flag}.")
+        yield Note(Code.METHOD, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
 def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
@@ -179,7 +181,7 @@ def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
         "13 % higher than in sliding windows with yarn, and 21 to 62 % with new rows. For search, "
         "nothing beyond 16 times was."
     )
-    yield Note(FAR, WARNING, text)
+    yield Note(Code.FAR, Level.WARNING, text)
 
 
 def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[Note]:
@@ -205,7 +207,7 @@ def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Itera
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
-        yield Note(SHORT_INPUTS, NOTE, text)
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
         rope = table.location.table.rope
         drops_cache = rope is not None and rope.drops_cache
         effect = ""
@@ -215,4 +217,6 @@ def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Itera
             effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
         if generates and effect:
             text = f"A text that grows past {length} tokens in generate() {effect}"
-            yield Note(GENERATION, WARNING, f"{text}: use --method {YARN} for such texts.")
+            yield Note(
+                Code.GENERATION, Level.WARNING, f"{text}: use --method {YARN} for such texts."
+            )

@@ -7,7 +7,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, listed
-from ctxextend.notes import FILES, NOTE, OWN_CODE, WARNING, Note
+from ctxextend.notes import Code, Level, Note
 
 # Files whose auto_map names code that transformers runs with trust_remote_code=True.
 AUTO_MAP_FILES = (
@@ -25,14 +25,14 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
         if reason != OUTSIDE:
-            yield Note(FILES, NOTE, f"Not copied: {listed(names)} ({reason}).")
+            yield Note(Code.FILES, Level.NOTE, f"Not copied: {listed(names)} ({reason}).")
             continue
         kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
         text = (
             f"Not copied: {listed(names)}, {kind} outside the folder. "
             f"{dereference_hint(checkpoint.root)}"
         )
-        yield Note(FILES, WARNING, text)
+        yield Note(Code.FILES, Level.WARNING, text)
 
     classes = dict[str, None]()  # ``modeling_x.XModel``, ``owner/repo--modeling_x.XModel``
     for name in checkpoint.copied:
@@ -52,4 +52,4 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
             f"auto_map in the output's config files refers to code: {listed(list(classes))}. "
             "Loading the output with trust_remote_code=True runs it, wherever it is."
         )
-        yield Note(OWN_CODE, WARNING, text)
+        yield Note(Code.OWN_CODE, Level.WARNING, text)

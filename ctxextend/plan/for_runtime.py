@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ctxextend.errors import CtxextendError, ResizeError, joined
-from ctxextend.notes import ENGINE, METHOD, NOTE, WARNING, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
@@ -47,19 +47,19 @@ def requested_engine_notes(for_runtime: RuntimePlan) -> Iterator[Note]:
             f"{name} {applies} {replaced.plan.method} to {plan.model_type} models: the method is "
             f"{plan.method}."
         )
-        yield Note(METHOD, NOTE, text)
+        yield Note(Code.METHOD, Level.NOTE, text)
     if statement is None:
         if plan.is_changed:
             text = (
                 f"No rule says what {name} does with {plan.model_type} models: compare its outputs "
                 "for long inputs with those of transformers."
             )
-            yield Note(ENGINE, WARNING, text)
+            yield Note(Code.ENGINE, Level.WARNING, text)
         return
     text = f"Reads {plan.max_len_after} tokens in {name}"
     if statement.option:
         text += f", with {statement.option}"
-    yield Note(ENGINE, NOTE, f"{text}.")
+    yield Note(Code.ENGINE, Level.NOTE, f"{text}.")
     yield from difference_notes([statement])
 
 

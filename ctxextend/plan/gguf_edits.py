@@ -29,7 +29,7 @@ from ctxextend.families.gguf_positions import (
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
-from ctxextend.notes import METHOD, NOTE, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.gguf_model import NOT_STATED, check_not_quantised, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
@@ -99,7 +99,7 @@ def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
         text = f"Only {methods} scales architecture {row.name}: {row.reason}."
     else:
         text = f"No method scales architecture {row.name}: {row.reason}."
-    return model.with_note(Note(METHOD, NOTE, text))
+    return model.with_note(Note(Code.METHOD, Level.NOTE, text))
 
 
 def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:

@@ -12,8 +12,7 @@ from ctxextend.limits.generation import (
 )
 from ctxextend.limits.length_edits import is_of_generation, raises_generation_limit
 from ctxextend.limits.statements import MAX_NEW_TOKENS
-from ctxextend.notes import GENERATION, LENGTHS, NOTE, PADDING, WARNING, Note
-from ctxextend.notes import LIMITS as LIMITS_CODE
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.edits import length_changes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, stated_length
@@ -43,7 +42,7 @@ def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
             f"Limits below the {what} {old_length} positions are raised "
             f"({', '.join(raised)}): inputs that were truncated there give different outputs now."
         )
-        yield Note(LIMITS_CODE, WARNING, text)
+        yield Note(Code.LIMITS, Level.WARNING, text)
 
 
 def scaling_notes(plan: Plan) -> Iterator[Note]:
@@ -65,7 +64,7 @@ def scaling_notes(plan: Plan) -> Iterator[Note]:
                 f"without scaling: if the model was trained at {lower}, pass --trained-length "
                 f"{lower}, which scales it."
             )
-            yield Note(LENGTHS, WARNING, text)
+            yield Note(Code.LENGTHS, Level.WARNING, text)
 
 
 def padding_notes(plan: Plan) -> Iterator[Note]:
@@ -85,7 +84,7 @@ def padding_notes(plan: Plan) -> Iterator[Note]:
         else:
             files = f"Texts padded to {after} tokens give other outputs."
         text = f"{family.model_type} {family.padding_effect}: {condition}. {files}"
-        yield Note(PADDING, WARNING, text)
+        yield Note(Code.PADDING, Level.WARNING, text)
 
 
 def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
@@ -103,7 +102,7 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
                 f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
                 f"({edit.file})."
             )
-            yield Note(GENERATION, NOTE, text)
+            yield Note(Code.GENERATION, Level.NOTE, text)
     alternative = ""
     if old_length is None:
         if plan.settings.fix_limits:
@@ -125,7 +124,7 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
     else:
         stops = f"generate() still stops at {limit.tokens} tokens ({where})."
         use = f"To use all {length}, set it to {length}"
-    yield Note(GENERATION, NOTE, f"{stops} {use}{alternative}.")
+    yield Note(Code.GENERATION, Level.NOTE, f"{stops} {use}{alternative}.")
 
 
 def key_notes(plan: Plan) -> Iterator[Note]:
@@ -156,14 +155,14 @@ def key_notes(plan: Plan) -> Iterator[Note]:
         is_scaled = any(layers.choice.name != LIMITS for layers in table.rope)
         is_given = table.location.trained_length is not None
         if is_scaled and value > table.max_len_before and not is_given:
-            yield Note(LENGTHS, WARNING, _longer_training(name, value, table))
+            yield Note(Code.LENGTHS, Level.WARNING, _longer_training(name, value, table))
         elif not plan.settings.fix_limits and value not in agreeing_values(table.location, after):
             stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
             effect = may_take(readers(table.location, path), value)
             if effect:
                 stays += f": {effect} of {after}"
             text = f"{stays}. To set it to {after}, pass --fix-limits."
-            yield Note(LENGTHS, WARNING, text)
+            yield Note(Code.LENGTHS, Level.WARNING, text)
 
 
 def _longer_training(name: str, value: int, table: TablePlan) -> str:

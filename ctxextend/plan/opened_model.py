@@ -19,7 +19,7 @@ from ctxextend.families.lookup import (
     look_up_architecture,
     matching_types,
 )
-from ctxextend.notes import NOTE, OWN_CODE, SOURCE, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -183,7 +183,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         check_model_type(checkpoint, [location for location, _ in matches], ref.model_type)
     elif own_class(checkpoint.config):
         text = describe_code(checkpoint.config, checkpoint.config_file)
-        checkpoint = _with_note(checkpoint, Note(OWN_CODE, NOTE, text))
+        checkpoint = _with_note(checkpoint, Note(Code.OWN_CODE, Level.NOTE, text))
     return OpenedModel(
         ref=ref,
         checkpoint=checkpoint,
@@ -210,7 +210,7 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         message = f"{file} has no model_type, and its tensors match {listed(matching)}."
         raise CheckpointError(message, "Name the type: --model-type TYPE.")
     text = f"{file} has no model_type; detected {matching[0]} from its tensors."
-    return _with_note(checkpoint, Note(SOURCE, NOTE, text)), matching[0]
+    return _with_note(checkpoint, Note(Code.SOURCE, Level.NOTE, text)), matching[0]
 
 
 # ---- the architecture

@@ -9,7 +9,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
-from ctxextend.notes import METHOD, NOTE, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
@@ -197,7 +197,7 @@ def plan_model(
     if kept < given:
         settings = replace(settings, keep_first=kept)
         text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-        model = model.with_note(Note(METHOD, NOTE, text))
+        model = model.with_note(Note(Code.METHOD, Level.NOTE, text))
     tables = choose_methods(checkpoint, tables, settings, recorded)
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=settings.fix_limits)

@@ -7,18 +7,7 @@ from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
-from ctxextend.notes import (
-    ADAPTER,
-    ATTENTION_WINDOW,
-    FILES,
-    METHOD,
-    NOTE,
-    SOURCE,
-    TENSORS,
-    UNCHANGED,
-    WARNING,
-    Note,
-)
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.effects import far_notes, growing_text_notes, keeping_notes, output_notes
 from ctxextend.plan.file_notes import file_notes
@@ -89,7 +78,7 @@ def model_notes(plan: Plan) -> Iterator[Note]:
     families = [table.location.family for table in plan.tables]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
     for text in dict.fromkeys(texts):
-        yield Note(SOURCE, NOTE, text)
+        yield Note(Code.SOURCE, Level.NOTE, text)
     for table in plan.tables:
         if table.rope:
             yield from _window_notes(table)
@@ -107,7 +96,7 @@ def _window_notes(table: TablePlan) -> Iterator[Note]:
     if local:
         names = ", ".join(local)
         text = f"{table.name}: {names} layers have a sliding window, so they keep their settings."
-        yield Note(ATTENTION_WINDOW, NOTE, text)
+        yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
         return
     window = location.stated("sliding_window")
     is_used = location.stated("use_sliding_window") is not False
@@ -116,7 +105,7 @@ def _window_notes(table: TablePlan) -> Iterator[Note]:
             f"All layers see {window} tokens (sliding_window): {table.name} does not make them "
             "see further."
         )
-        yield Note(ATTENTION_WINDOW, NOTE, text)
+        yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 
 
 def table_notes(plan: Plan) -> Iterator[Note]:
@@ -124,7 +113,7 @@ def table_notes(plan: Plan) -> Iterator[Note]:
     for name, choice in plan.choices.items():
         if choice.reason:
             start = f"{name}: " if len(plan.choices) > 1 else ""
-            yield Note(METHOD, NOTE, f"{start}{choice.reason}.")
+            yield Note(Code.METHOD, Level.NOTE, f"{start}{choice.reason}.")
     for table in plan.tables:
         if table.untrained is None:
             continue
@@ -132,7 +121,7 @@ def table_notes(plan: Plan) -> Iterator[Note]:
         if table.untrained.zero:
             texts.insert(0, f"zero rows: {describe_rows(table.untrained.zero)}")
         for text in texts:
-            yield Note(TENSORS, WARNING, f"{table.name} {text}.")
+            yield Note(Code.TENSORS, Level.WARNING, f"{table.name} {text}.")
 
 
 def _unchanged(plan: Plan) -> Note:
@@ -151,8 +140,10 @@ def _unchanged(plan: Plan) -> Note:
             text += " Some length limits differ: --fix-limits makes them agree."
     length = plan.max_len_before
     if plan.has_rows:
-        return Note(UNCHANGED, WARNING, f"The table already has {length} positions: {text}")
-    return Note(UNCHANGED, WARNING, f"The context length already is {length}: {text}")
+        return Note(
+            Code.UNCHANGED, Level.WARNING, f"The table already has {length} positions: {text}"
+        )
+    return Note(Code.UNCHANGED, Level.WARNING, f"The context length already is {length}: {text}")
 
 
 def _other_files(plan: Plan) -> Iterator[Note]:
@@ -165,13 +156,13 @@ def _other_files(plan: Plan) -> Iterator[Note]:
             lengths[table.config_key] = table.location.key_value(table.max_len_after)
         keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
         text = f"No config.json found. To load the output, transformers needs one with {keys}."
-        yield Note(FILES, WARNING, text)
+        yield Note(Code.FILES, Level.WARNING, text)
     if base and plan.is_changed:
         text = (
             f"The adapter now only fits {base} at {plan.max_len_after} positions: resize that "
             "too, and load the adapter onto the result (adapter_config.json is not updated)."
         )
-        yield Note(ADAPTER, WARNING, text)
+        yield Note(Code.ADAPTER, Level.WARNING, text)
     named = plan.model.ref.table
     if named is None or not plan.is_changed:
         return
@@ -182,4 +173,4 @@ def _other_files(plan: Plan) -> Iterator[Note]:
         if is_other and lengths_before & set(entry.shape):
             shape = list(entry.shape)
             text = f"{entry.name} {shape} may depend on the length too, but is not changed."
-            yield Note(TENSORS, WARNING, text)
+            yield Note(Code.TENSORS, Level.WARNING, text)

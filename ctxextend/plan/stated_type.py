@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.families.known_types import FAMILIES, is_known
-from ctxextend.notes import NOTE, SOURCE, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import own_class, refuse_code
 from ctxextend.settings import CheckpointRef
@@ -50,7 +50,7 @@ def with_type_note(model: OpenedModel) -> OpenedModel:
             f"{file} keeps model_type {stated}: transformers loads the output as {stated}. If the "
             f"weights are those of {named}, set it to {named}."
         )
-    return model.with_note(Note(SOURCE, NOTE, note))
+    return model.with_note(Note(Code.SOURCE, Level.NOTE, note))
 
 
 def check_own_code(model: OpenedModel) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ctxextend.errors import joined
-from ctxextend.notes import ENGINE, NOTE, WARNING, Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 
 
@@ -24,7 +24,7 @@ def engine_notes(
         if item.outcome is RuntimeOutcome.SERVES:
             names.append(item.name)
     if names:
-        yield Note(ENGINE, NOTE, f"Reads {max_len} tokens in {', '.join(names)}.")
+        yield Note(Code.ENGINE, Level.NOTE, f"Reads {max_len} tokens in {', '.join(names)}.")
     yield from difference_notes(statements, can_add_keys=can_add_keys)
 
 
@@ -51,7 +51,7 @@ def difference_notes(
         if can_add_keys and readers:
             keys = " or ".join(item.runtime.key for item in readers)
             text += f" --for {keys} states it as that engine reads it."
-        yield Note(ENGINE, WARNING, text)
+        yield Note(Code.ENGINE, Level.WARNING, text)
     names = [item.name for item in right if item.ignores_short_list]
     if names:
         gives = "gives" if len(names) == 1 else "give"
@@ -59,4 +59,4 @@ def difference_notes(
             f"{joined(names)} {gives} every input the frequencies of long ones, so the outputs for "
             "short inputs change there."
         )
-        yield Note(ENGINE, WARNING, text)
+        yield Note(Code.ENGINE, Level.WARNING, text)
