@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ctxextend.notes import Note
+from ctxextend.notes import Code, Level, Note
 from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import difference_notes, engine_notes
 from ctxextend.runtimes.runtimes import find_runtime
@@ -28,7 +28,7 @@ def test_engine_notes_name_those_that_read_the_length() -> None:
         statement("ctranslate2", RuntimeOutcome.REFUSES, length=None, reason="not yet implemented"),
     ]
     assert [*engine_notes(statements, 1024)] == [
-        Note("engine", "note", "Reads 1024 tokens in transformers, vLLM.")
+        Note(Code.ENGINE, Level.NOTE, "Reads 1024 tokens in transformers, vLLM.")
     ]
     assert [*engine_notes([], 1024)] == []
 
