@@ -345,7 +345,7 @@ def measure_methods(
         extended = folder / "extended"
         scores = dict[str, Scores]()
         auto = ""
-        for request in read_methods(Compare(source, to, method=methods).method):
+        for request in read_methods(Compare(models=source, to=to, method=methods).method):
             try:
                 result = resize(cut, to, request.name, output=extended, force=True)
             except ResizeError:

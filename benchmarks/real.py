@@ -341,11 +341,10 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
     from ctxextend.models.devices import torch_threads
-    from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
     from ctxextend.settings import CheckpointRef, Compare
 
-    requested = Compare(source, part.to, method=part.methods, **settings)
+    requested = Compare(models=source, to=part.to, method=part.methods, **settings)
     run = open_comparison(open_model(CheckpointRef(source)), requested)
     with torch_threads(run.resizer.model.model, None):
         run.measure(lambda tokens, total, name="": None)
@@ -367,7 +366,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
                 "search": search,
             }
         )
-    auto = recorded_settings(plans[AUTO]).method
+    auto = plans[AUTO].main_choice.text
     return {
         "metric": found.metric,
         "base": found.base,
