@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.console import Console
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import listed, size_text, time_text
+from ctxextend.errors import counted, listed, size_text, time_text
 from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
 from ctxextend.runtimes.commands import not_an_option
@@ -138,7 +138,7 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
                     method += f" --keep-first {table.choice.keep_first}"
             change = f"{table.max_len_before} -> {table.max_len_after} positions by {method}"
         if table.reserved_rows:
-            change += f", after {table.reserved_rows} reserved rows"
+            change += f", after {counted(table.reserved_rows, 'reserved row')}"
         yield "table" if table.has_rows else "positions", f"{name}, {change}"
 
 
