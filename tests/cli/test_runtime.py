@@ -337,7 +337,11 @@ EXTRA_USES = [
     ),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2", "train"),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2 --dry-run", "train"),
-    ("sentence_transformers", "train tiny-gpt2 --data book.txt --steps 1 --contrastive", "train"),
+    (
+        "sentence_transformers",
+        "train tiny-gpt2 --data book.txt --steps 1 --contrastive passages",
+        "train",
+    ),
     ("datasets", "evaluate tiny-gpt2 --data a.csv", "train"),
     ("datasets", "evaluate tiny-gpt2 --data hf:owner/name", "train"),
     ("datasets", "run gpt2-4096 --dry-run", "train"),

@@ -81,8 +81,10 @@ GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL
 FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
 SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
-# Lines of `train` with losses, speed and memory.
-TRAINED = re.compile(r"^(?:held-out|positions below|evaluated|trained) .*$", re.MULTILINE)
+# Lines of training with losses, speed, memory and sizes.
+TRAINED = re.compile(
+    r"^(?:held-out|positions below|evaluated|trained|tiny-gpt2-trained:) .*$", re.MULTILINE
+)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
