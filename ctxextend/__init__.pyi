@@ -152,7 +152,7 @@ def compare(
     """
 
 def compare_checkpoints(
-    references: Sequence[str | PathLike[str]] = (),
+    references: Sequence[str | PathLike[str]],
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     search: str | PathLike[str] | None = None,
@@ -395,6 +395,7 @@ def convert(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
+    output: str | PathLike[str] | None = None,
     theta: float | None = None,
     attention_window: int | str | None = None,
     method: str | None = None,
@@ -403,7 +404,6 @@ def convert(
     steps: int | None = None,
     link: bool = False,
     verify: bool = False,
-    output: str | PathLike[str] | None = None,
     force: bool = False,
 ) -> ResizeResult:
     """Convert a model to another position scheme, or to attention windows, and save the result.
@@ -428,6 +428,7 @@ def convert(
         variant: Weights variant, e.g. fp16.
         model_type: Override the model type in config.json.
         tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        output: Output folder.
         scheme: rotary, alibi, window or none.
         to: New context length, e.g. 4096, 4k or 4x.
         theta: Base of the rotary frequencies.
@@ -438,7 +439,6 @@ def convert(
         steps: Optimizer steps (other settings: use train or run).
         link: Link unchanged weights files instead of copying them.
         verify: Verify the output before moving it into place.
-        output: Output folder or GGUF file.
         force: Replace an existing checkpoint folder.
 
     Raises:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def to_json(value: Any) -> Any:
         return to_json(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return value.value
     if value is None or isinstance(value, bool | int | str):
         return value
     raise TypeError(f"{type(value).__name__} cannot be converted to JSON")

@@ -83,6 +83,9 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     name = item.name
     if option.is_argument:
         name = "references" if option.is_repeated else "reference"
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if item.kw_only and not option.is_argument:
+        kind = inspect.Parameter.KEYWORD_ONLY
     default = item.default
     if default is None:
         accepts = accepts | None
@@ -90,7 +93,7 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
         default = inspect.Parameter.empty
     return inspect.Parameter(
         name,
-        inspect.Parameter.KEYWORD_ONLY if item.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        kind,
         default=default,
         annotation=accepts,
     )

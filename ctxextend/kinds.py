@@ -34,7 +34,6 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally follo
 class Kind:
     """A kind of values."""
 
-    must: str  # what a value must be, as a phrase that follows "must be"
     accepts: Any  # the type of the values that Python callers pass
     read: Callable[[Any], Any]  # returns the value in its own type; raises ValueError
     # Names that the shell completes, and that a misspelt value is compared with.
@@ -51,7 +50,7 @@ class Factor(NamedTuple):
     number: Fraction
 
     def __str__(self) -> str:
-        return f"{float(self.number):g}x"
+        return f"{float(self.number):.15g}x"
 
     def times(self, length: int) -> int:
         """Return the product with a length.
@@ -83,15 +82,19 @@ class TableName(NamedTuple):
 
 
 def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value:
         raise ValueError("text")
-    return value
+    return str(value)
 
 
 def _read_path(value: Any) -> str:
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or value == "":
         raise ValueError("text or a path")
     return os.fspath(value)
+
+
+def _read_reference(value: Any) -> str:
+    return value if value == "" else _read_path(value)  # empty: a command takes no reference
 
 
 def _read_flag(value: Any) -> bool:
@@ -100,13 +103,13 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
-ANY_TEXT = Kind("text", str, _read_text)
-FLAG = Kind("true or false", bool, _read_flag)
-FILE = Kind("a path", str | os.PathLike[str], _read_path, is_path=True)
+ANY_TEXT = Kind(str, _read_text)
+FLAG = Kind(bool, _read_flag)
+FILE = Kind(str | os.PathLike[str], _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
-CHECKPOINT = Kind("a path", str | os.PathLike[str], _read_path, is_path=True, may_be_model=True)
-OUTPUT_PATH = Kind("a path", str | os.PathLike[str], lambda value: Path(_read_path(value)))
-RECIPE = Kind("a path", str | os.PathLike[str], _read_path)
+CHECKPOINT = Kind(str | os.PathLike[str], _read_reference, is_path=True, may_be_model=True)
+OUTPUT_PATH = Kind(str | os.PathLike[str], lambda value: Path(_read_path(value)))
+RECIPE = Kind(str | os.PathLike[str], _read_path)
 
 
 def drawing(*formats: str) -> Kind:
@@ -118,7 +121,7 @@ def drawing(*formats: str) -> Kind:
             raise ValueError(f"a file name that ends in {' or '.join(formats)}")
         return path
 
-    return Kind("a path", str | os.PathLike[str], read)
+    return Kind(str | os.PathLike[str], read)
 
 
 def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
@@ -137,7 +140,7 @@ def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
             raise ValueError(f"at most {maximum:,}")
         return number
 
-    return Kind("an integer", int, read)
+    return Kind(int, read)
 
 
 def number(must: str, allows: Callable[[float], bool]) -> Kind:
@@ -154,7 +157,7 @@ def number(must: str, allows: Callable[[float], bool]) -> Kind:
             raise ValueError(must)
         return read
 
-    return Kind("a number", float, read)
+    return Kind(float, read)
 
 
 ABOVE_ZERO = number("positive", lambda value: value > 0)
@@ -170,7 +173,7 @@ def choice(*names: str) -> Kind:
             raise ValueError(must)
         return str(value)
 
-    return Kind(must, str, read, names=lambda: names)
+    return Kind(str, read, names=lambda: names)
 
 
 def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
@@ -187,7 +190,7 @@ def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
             number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
         return int(tokens.read(number))
 
-    return Kind(must, int | str, read)
+    return Kind(int | str, read)
 
 
 NUMBER_OF_TOKENS = length(1, MAX_CONTEXT)
@@ -206,7 +209,7 @@ def _read_new_length(value: Any) -> int | Factor:
     return int(NUMBER_OF_TOKENS.read(value))
 
 
-NEW_LENGTH = Kind("a length, such as 4096, 4k or 4x", int | str, _read_new_length)
+NEW_LENGTH = Kind(int | str, _read_new_length)
 
 
 def _read_method(value: Any) -> Any:
@@ -228,14 +231,13 @@ def _all_methods() -> Collection[str]:
     return tuple(dict.fromkeys([*names.table_method_names(), *names.rotary_method_names()]))
 
 
-METHOD = Kind("text", str, _read_method, names=_all_methods)
+METHOD = Kind(str, _read_method, names=_all_methods)
 METHOD_OR_ALL = Kind(
-    "text",
     str,
     lambda value: "all" if value == "all" else _read_method(value),
-    names=_all_methods,
+    names=lambda: (*_all_methods(), "all"),
 )
-TABLE_METHOD = Kind("text", str, _read_method, names=_table_methods)
+TABLE_METHOD = Kind(str, _read_method, names=_table_methods)
 
 
 def _read_model_type(value: Any) -> str:
@@ -253,7 +255,7 @@ def _model_types() -> Collection[str]:
     return sorted(import_module("ctxextend.families.known_types").known_names())
 
 
-MODEL_TYPE = Kind("text", str, _read_model_type, names=_model_types)
+MODEL_TYPE = Kind(str, _read_model_type, names=_model_types)
 
 
 def _read_subfolder(value: Any) -> str:
@@ -263,7 +265,7 @@ def _read_subfolder(value: Any) -> str:
     return value
 
 
-SUBFOLDER = Kind("text", str, _read_subfolder)
+SUBFOLDER = Kind(str, _read_subfolder)
 
 
 def _read_variant(value: Any) -> str:
@@ -272,7 +274,7 @@ def _read_variant(value: Any) -> str:
     return value
 
 
-VARIANT = Kind("text", str, _read_variant)
+VARIANT = Kind(str, _read_variant)
 
 
 def _read_device(value: Any) -> str:
@@ -281,7 +283,7 @@ def _read_device(value: Any) -> str:
     return value
 
 
-DEVICE = Kind("text", str, _read_device, names=lambda: DEVICES[:3])
+DEVICE = Kind(str, _read_device, names=lambda: DEVICES[:3])
 
 
 def _read_table(value: Any) -> TableName:
@@ -296,7 +298,7 @@ def _read_table(value: Any) -> TableName:
     return TableName(tensor, config_key or None, int(reserved or 0))
 
 
-TABLE = Kind("NAME:KEY:RESERVED", str, _read_table)
+TABLE = Kind(str, _read_table)
 
 
 def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
@@ -314,11 +316,11 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
     raise ValueError("A:B for rows A to B-1, or all")
 
 
-ROW_RANGE = Kind("A:B", str, _read_rows)
+ROW_RANGE = Kind(str, _read_rows)
 
 
 def _read_engine(value: Any) -> str:
     return find_runtime(str(value).lower()).key
 
 
-ENGINE = Kind("text", str, _read_engine, names=lambda: RUNTIME_KEYS)
+ENGINE = Kind(str, _read_engine, names=lambda: RUNTIME_KEYS)

@@ -57,9 +57,7 @@ def run_recipe(
         events: What the steps report.
     """
     events = events or Silence()
-    if run.output is None and recipe.output is not None:
-        run = replace(run, output=recipe.output)
-    _check_steps(recipe, planned, run)
+    check_steps(recipe, planned, run)
     _check_texts(recipe)
     result = RunResult()
     if recipe.train is not None:
@@ -77,7 +75,7 @@ def run_recipe(
     return replace(result, evaluate=evaluation)
 
 
-def _check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
+def check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
     """Raise RecipeError if a flag does not apply to the steps of a recipe."""
     if run.resume and recipe.train is None:
         message = "The recipe has no train section, so there is nothing to resume."

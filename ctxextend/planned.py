@@ -491,8 +491,6 @@ def prepare_resize(
     model: OpenedModel,
     settings: Resize,
     recorded: Mapping[str, MethodChoice] | None = None,
-    *,
-    edit_only: bool = False,
 ) -> Planned:
     """Plan the resize of an open checkpoint, and prepare its output.
 
@@ -500,12 +498,11 @@ def prepare_resize(
         model: The source.
         settings: The length and the method.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
-        edit_only: Write only edited and created files, and no weights.
 
     Raises:
         CtxextendError: As `plan_resize`.
     """
-    return prepare_plan(plan_model(model, settings, recorded), edit_only=edit_only)
+    return prepare_plan(plan_model(model, settings, recorded))
 
 
 def prepare_plan(

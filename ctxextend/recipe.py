@@ -6,6 +6,7 @@ current folder once it is read.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass
 from datetime import date
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ import yaml
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
+from ctxextend.kinds import ANY_TEXT, METHOD, NEW_LENGTH
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import (
     RECIPE_STEPS,
@@ -363,8 +365,11 @@ def _stated_resize(entries: Mapping[str, Entry]) -> StatedResize | None:
     if "resize.to" not in entries:
         return None
     method = entries.get("resize.method")
+    to = entries["resize.to"].value
+    with suppress(ValueError):
+        to = NEW_LENGTH.read(to)
     return StatedResize(
-        to=entries["resize.to"].value,
+        to=to,
         method=method.value if method is not None else None,
     )
 
@@ -514,7 +519,8 @@ def _settings(
     required = list[str]()
     texts = list[str]()
     for item in recipe_fields(kind):
-        if option_of(item).kind.accepts is str:
+        kind_of_value = option_of(item).kind
+        if kind_of_value.is_path or kind_of_value in (ANY_TEXT, METHOD):
             texts.append(item.name)
         if f"{prefix}{item.name}" in entries:
             given[item.name] = entries[f"{prefix}{item.name}"]
@@ -529,6 +535,8 @@ def _settings(
             if found.setting in required:
                 message = f"{prefix}{found.setting} is missing"
             entry = given.get(str(found.setting), section)
+            if found.setting == "source":
+                message = f"source: {message}"
             if found.setting in texts and isinstance(entry.value, bool | int | float | date):
                 message += " Put it in quotes."
             errors.append(entry.error(message))

@@ -12,7 +12,7 @@ from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
-from ctxextend.pipeline import RunResult, run_recipe
+from ctxextend.pipeline import RunResult, check_steps, run_recipe
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
@@ -71,6 +71,7 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     if settings.output is None and recipe.output is not None:
         settings = replace(settings, output=recipe.output)
     planned = plan_run(file)
+    check_steps(recipe, planned, settings)
     if planned is not None:
         if not settings.dry_run:
             check_can_write(recipe, planned, settings)

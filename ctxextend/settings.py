@@ -203,7 +203,9 @@ def _read(item: Field[Any], value: Any) -> Any:
         ResizeError: It is not one, or one of several is not; `others` has further errors.
     """
     option = option_of(item)
-    is_one = not isinstance(value, Iterable) or isinstance(value, str | bytes | os.PathLike)
+    is_one = not isinstance(value, Iterable) or isinstance(
+        value, str | bytes | os.PathLike | Mapping
+    )
     values = list[Any]()
     errors = list[ResizeError]()
     for one in value if option.is_repeated and not is_one else (value,):
@@ -489,6 +491,15 @@ class Resize(Writing):
 class Convert(Writing):
     """How to convert a model to another position scheme, or to attention windows."""
 
+    output: Path | None = setting(
+        kinds.OUTPUT_PATH,
+        "Output folder.",
+        "DIR",
+        flag="--output -o",
+        heading=Heading.OUTPUT,
+        shown="<name>-<scheme>-<N>",
+        in_recipe=False,
+    )
     # ``rotary`` or ``alibi`` instead of learned positions, ``none`` instead of rotary ones, or
     # ``window`` for learned positions and attention to tokens near by.
     scheme: str = setting(
@@ -935,11 +946,10 @@ class Compare(Evaluate):
         kinds.CHECKPOINT,
         "Model as in evaluate, or several, to compare side by side.",
         "MODEL",
-        default=(),
+        default=MISSING,
         is_repeated=True,
         is_argument=True,
         in_recipe=False,
-        kw_only=False,
     )
     to: int | Factor | None = setting(
         kinds.NEW_LENGTH, "New context length, e.g. 4096, 4k, 1m or 4x.", "N", kw_only=False
@@ -955,11 +965,12 @@ class Compare(Evaluate):
         is_repeated=True,
     )
 
+    # Not those of `Evaluate`: without text, methods are compared on Python's documentation.
     conflicts: ClassVar[Sequence[Conflict]] = (
         Conflict(
             ("to", "length"),
             lambda given: isinstance(given.to, int) and max(given.length, default=0) > given.to,
-            "--length {length[0]} is more than --to {to}.",
+            "--length must be at most --to {to}.",
             "Use a larger --to.",
         ),
         Conflict(
@@ -973,12 +984,6 @@ class Compare(Evaluate):
             lambda given: given.method != () and len(given.models) > 1,
             "--method is for one MODEL, got several.",
             "Remove it to compare them as they are.",
-        ),
-        Conflict(
-            ("to", "models", "length"),
-            lambda given: given.to is None and len(given.models) < 2,
-            "--to is missing.",
-            "Pass a longer context length, such as --to 4x.",
         ),
         Conflict(
             ("to",),
@@ -1021,6 +1026,15 @@ class Run(Saving):
 class RunRecipe(Run):
     """Which recipe to run."""
 
+    output: Path | None = setting(
+        kinds.OUTPUT_PATH,
+        "Output folder.",
+        "DIR",
+        flag="--output -o",
+        heading=Heading.OUTPUT,
+        shown="from the recipe",
+        in_recipe=False,
+    )
     recipe: str = setting(
         kinds.RECIPE,
         "Recipe file, or a name from `ctxextend recipes`.",

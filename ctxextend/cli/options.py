@@ -15,7 +15,7 @@ import typer
 
 from ctxextend import kinds
 from ctxextend.cli.console import Console
-from ctxextend.errors import CtxextendError, OutputError, ResizeError
+from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import Figures, Heading, Settings, flag_of, option_of, ordered_fields
 
@@ -89,7 +89,8 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
         kind = list[str]
     shown = option.shown
     if shown is True:
-        shown = str(item.default) if item.default not in (None, False, (), MISSING) else False
+        is_shown = isinstance(item.default, str | int | float) and item.default is not False
+        shown = str(item.default) if is_shown else False
     declared = {
         "metavar": option.metavar or None,
         "help": option.help,
@@ -196,7 +197,7 @@ def command_line() -> str:
 @contextmanager
 def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
     """Turn errors in flags, and the given kinds of errors, into usage errors."""
-    caught: tuple[type[CtxextendError], ...] = (ResizeError, OutputError, *kinds)
+    caught: tuple[type[CtxextendError], ...] = (ResizeError, *kinds)
     try:
         yield
     except caught as error:

@@ -12,6 +12,7 @@ from ctxextend.comparison.in_memory import InMemoryResizer, open_resizer
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.python_text import default_documents
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
+from ctxextend.errors import MethodError
 from ctxextend.evaluation.eval_model import ResizableFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import check_start
 from ctxextend.evaluation.evaluation_result import little_text
@@ -38,6 +39,8 @@ def compare_model(
     Raises:
         CtxextendError: As `compare`.
     """
+    if settings.to is None:
+        raise MethodError("--to is missing.", "Pass a longer context length, such as --to 4x.")
     run = open_comparison(opened, settings)
     with torch_threads(run.resizer.model.model, settings.threads):
         run.measure(progress)

@@ -207,7 +207,7 @@ def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Itera
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
-        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
+        yield Note(Code.PADDING, Level.NOTE, text)
         rope = table.location.table.rope
         drops_cache = rope is not None and rope.drops_cache
         effect = ""
