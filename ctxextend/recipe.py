@@ -535,8 +535,6 @@ def _settings(
             if found.setting in required:
                 message = f"{prefix}{found.setting} is missing"
             entry = given.get(str(found.setting), section)
-            if found.setting == "source":
-                message = f"source: {message}"
             if found.setting in texts and isinstance(entry.value, bool | int | float | date):
                 message += " Put it in quotes."
             errors.append(entry.error(message))

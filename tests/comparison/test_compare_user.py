@@ -71,7 +71,7 @@ def test_compare_json_prints_one_object(source: Path) -> None:
         (("--method", "linear:alpha=0.4"), 2, "--method linear has no setting 'alpha'"),
         (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
-        (("--length", 128), 2, "--length 128"),
+        (("--length", 128), 2, "--length must be at most --to 64"),
         (("--data", "none.txt"), 1, "none.txt does not exist."),
         (("--measure", "retrieval"), 1, "--measure retrieval does not apply to"),
     ],
