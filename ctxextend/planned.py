@@ -289,9 +289,12 @@ class Planned(PlannedValues, shows=("plan",)):
         """Return an output of only edited and created files.
 
         Raises:
-            MethodError: The weights change too.
+            MethodError: The weights change too, or the output is a GGUF file.
         """
-        return prepare_plan(self.plan, for_runtime=self.for_runtime, edit_only=True)
+        if not isinstance(self.output, Output):
+            message = "--edit-only does not apply to a GGUF file, which is written as a whole."
+            raise MethodError(message, "Remove --edit-only.")
+        return replace(self, output=prepare_output(self.plan, self.notes, edit_only=True))
 
     def with_links(self) -> "Planned":
         """Return an output that links the weights files that stay as they are.
@@ -505,31 +508,23 @@ def prepare_resize(
     return prepare_plan(plan_model(model, settings, recorded))
 
 
-def prepare_plan(
-    plan: Plan, *, for_runtime: RuntimePlan | None = None, edit_only: bool = False
-) -> Planned:
+def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
     """Prepare the output of a planned resize.
 
     Args:
         plan: The resize.
         for_runtime: The runtime that it was planned for, and what that does with the output.
-        edit_only: Write only edited and created files, and no weights.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
-        MethodError: `edit_only` is set, but the weights change too, or the output is a GGUF file.
     """
-    is_gguf = gguf_of(plan.checkpoint) is not None
-    facts = folder_facts(plan)
-    statements = gguf_statements(plan)
-    if facts is not None and not is_gguf:
-        statements = runtime_statements(facts)
+    statements = _statements(plan)
     notes = plan_notes(plan, statements, for_runtime)
-    if is_gguf and edit_only:
-        message = "--edit-only does not apply to a GGUF file, which is written as a whole."
-        raise MethodError(message, "Remove --edit-only.")
     output: AnyOutput
-    output = prepare_gguf(plan) if is_gguf else prepare_output(plan, notes, edit_only=edit_only)
+    if gguf_of(plan.checkpoint) is not None:
+        output = prepare_gguf(plan)
+    else:
+        output = prepare_output(plan, notes)
     return Planned(
         plan=plan,
         output=output,
@@ -537,6 +532,16 @@ def prepare_plan(
         runtimes=statements,
         for_runtime=for_runtime,
     )
+
+
+def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
+    """Return what each runtime does with the output of a plan; of an unknown type, nothing."""
+    if gguf_of(plan.checkpoint) is not None:
+        return gguf_statements(plan)
+    facts = folder_facts(plan)
+    if facts is None:
+        return ()
+    return runtime_statements(facts)
 
 
 def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
@@ -554,10 +559,10 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
 
     conversion = find_conversion(model, settings)
     twin = plan_twin(conversion)
-    statements = runtime_statements(twin_facts(conversion, twin))
     if conversion.twin.has_windows and twin.is_changed:
-        facts = folder_facts(twin)
-        statements = runtime_statements(facts) if facts is not None else ()
+        statements = _statements(twin)
+    else:
+        statements = runtime_statements(twin_facts(conversion, twin))
     notes = conversion_notes(conversion, twin, statements)
     convert = complete_settings(conversion, twin)
     return Planned(
@@ -580,10 +585,7 @@ def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
     from ctxextend.plan.removal_plan import plan_removal
 
     plan = plan_removal(model, settings)
-    facts = folder_facts(plan)
-    statements: tuple[RuntimeStatement, ...] = ()
-    if facts is not None:
-        statements = runtime_statements(facts)
+    statements = _statements(plan)
     notes = removal_notes(plan, statements)
     convert = complete_settings(plan, settings)
     return Planned(

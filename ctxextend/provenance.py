@@ -255,7 +255,7 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
         tables = {str(table["name"]): table for table in facts.get("tables", [])}
         methods = dict[str, MethodChoice]()
         # The recipe's method may have been changed since.
-        if recipe.resize is not None and _text(recipe.resize.method) == facts.get("method"):
+        if recipe.resize is not None and stated_method(recipe.resize.method) == facts.get("method"):
             methods = {
                 name: parse_method(str(item["method"]))
                 for name, item in tables.items()
@@ -286,9 +286,11 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
         raise RecipeError(f"its provenance is malformed: {one_line(error)}") from None
 
 
-def _text(method: MethodChoice | None) -> str | None:
+def stated_method(method: MethodChoice | None) -> str | None:
     """Return a method as recipes state it."""
-    return None if method is None else method.text
+    if method is None:
+        return None
+    return method.text
 
 
 def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:

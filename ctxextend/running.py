@@ -16,11 +16,10 @@ from ctxextend.pipeline import RunResult, check_steps, run_recipe
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
-from ctxextend.provenance import Step, step_of
+from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import announce, check_can_write
 from ctxextend.settings import Run, Train
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.text_data import check_paths
 
 
@@ -131,21 +130,15 @@ def plan_run(file: RecipeFile) -> Planned | None:
     return None
 
 
-def _text(method: MethodChoice | None) -> str:
-    """Return a method as recipes state it."""
-    if method is None:
-        return ""
-    return method.text
-
-
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
     stated = file.stated
-    if stated is None or resize is None or str(stated.method or "") != _text(resize.method):
+    if stated is None or resize is None or stated.method != stated_method(resize.method):
         return
     length = planned.plan.max_len_after
-    methods = [_text(resize.method), *map(_text, recorded.methods.values())]
+    methods = [stated_method(resize.method) or ""]
+    methods += [method.text for method in recorded.methods.values()]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
     if not kept or stated.to in (resize.to, length):
         return

@@ -292,19 +292,24 @@ class CheckpointRef(Settings):
         return shlex.join(words)
 
 
+def output_setting(help: str, shown: str) -> Any:
+    """Return the field of ``--output``; `shown` is the default that --help shows."""
+    return setting(
+        kinds.OUTPUT_PATH,
+        help,
+        "DIR",
+        flag="--output -o",
+        heading=Heading.OUTPUT,
+        shown=shown,
+        in_recipe=False,
+    )
+
+
 @settings_class
 class Saving(Settings):
     """Where an output is saved."""
 
-    output: Path | None = setting(
-        kinds.OUTPUT_PATH,
-        "Output folder or GGUF file.",
-        "DIR",
-        flag="--output -o",
-        heading=Heading.OUTPUT,
-        shown="<name>-<N>",
-        in_recipe=False,
-    )
+    output: Path | None = output_setting("Output folder or GGUF file.", "<name>-<N>")
     force: bool = setting(
         kinds.FLAG,
         "Replace an existing checkpoint folder.",
@@ -491,15 +496,7 @@ class Resize(Writing):
 class Convert(Writing):
     """How to convert a model to another position scheme, or to attention windows."""
 
-    output: Path | None = setting(
-        kinds.OUTPUT_PATH,
-        "Output folder.",
-        "DIR",
-        flag="--output -o",
-        heading=Heading.OUTPUT,
-        shown="<name>-<scheme>-<N>",
-        in_recipe=False,
-    )
+    output: Path | None = output_setting("Output folder.", "<name>-<scheme>-<N>")
     # ``rotary`` or ``alibi`` instead of learned positions, ``none`` instead of rotary ones, or
     # ``window`` for learned positions and attention to tokens near by.
     scheme: str = setting(
@@ -1004,15 +1001,7 @@ class Compare(Evaluate):
 class Run(Saving):
     """How a training run or a recipe is run, and where its output is saved."""
 
-    output: Path | None = setting(
-        kinds.OUTPUT_PATH,
-        "Output folder.",
-        "DIR",
-        flag="--output -o",
-        heading=Heading.OUTPUT,
-        shown="<name>-trained",
-        in_recipe=False,
-    )
+    output: Path | None = output_setting("Output folder.", "<name>-trained")
     resume: bool = setting(
         kinds.FLAG,
         "Resume an interrupted training run.",
@@ -1026,15 +1015,7 @@ class Run(Saving):
 class RunRecipe(Run):
     """Which recipe to run."""
 
-    output: Path | None = setting(
-        kinds.OUTPUT_PATH,
-        "Output folder.",
-        "DIR",
-        flag="--output -o",
-        heading=Heading.OUTPUT,
-        shown="from the recipe",
-        in_recipe=False,
-    )
+    output: Path | None = output_setting("Output folder.", "from the recipe")
     recipe: str = setting(
         kinds.RECIPE,
         "Recipe file, or a name from `ctxextend recipes`.",
