@@ -4,23 +4,23 @@ from collections.abc import Mapping
 
 from ctxextend.families.rotary_types import LIMITS_ONLY, ROTARY_FAMILIES
 from ctxextend.families.rows import family, language_model, submodel, text_model
-from ctxextend.families.schema import (
+from ctxextend.families.unsupported import NOT_LOADED
+from ctxextend.positions.facts import (
     LENGTH,
     RELATIVE,
     Buffer,
     ConfigCondition,
     EngineKey,
     Family,
-    LearnedTable,
     Part,
     Pin,
     Requirement,
     ReservedRows,
-    RotaryPositions,
-    SinusoidalTable,
-    UnlimitedPositions,
 )
-from ctxextend.families.unsupported import NOT_LOADED
+from ctxextend.positions.rotary import Rotary
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.sinusoids import Sinusoids
+from ctxextend.positions.unlimited import Unlimited
 
 BERT_TABLE = "embeddings.position_embeddings.weight"
 EMBEDDING = "embeddings.position_embedding"
@@ -80,10 +80,10 @@ GPT2_ENGINE_KEYS = (EngineKey("n_ctx", needed_by="llama.cpp and mlx-lm"),)
 CLIP_COPY = ("text_config_dict",)
 
 
-def fairseq_sinusoids(name: str, *, width_key: str, part: str = "") -> SinusoidalTable:
+def fairseq_sinusoids(name: str, *, width_key: str, part: str = "") -> Sinusoids:
     """Return a table of sinusoids like those of fairseq, which grows with the input."""
-    return SinusoidalTable(
-        name,
+    return Sinusoids(
+        tensor=name,
         layout="halves-log",
         width_key=width_key,
         stored_rows="ignored",
@@ -95,84 +95,84 @@ def fairseq_sinusoids(name: str, *, width_key: str, part: str = "") -> Sinusoida
 
 TABLE_FAMILIES: tuple[Family, ...] = (
     # BERT-like models.
-    family("albert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("albert.",)),
+    family("albert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("albert.",)),
     family(
         "bert",
-        LearnedTable(BERT_TABLE, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS),
+        Rows(tensor=BERT_TABLE, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS),
         length=512,
         with_head=("bert.",),
     ),
-    family("convbert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("convbert.",)),
-    family("electra", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("electra.",)),
-    family("ernie", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("ernie.",)),
-    family("layoutlm", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("layoutlm.",)),
-    family("lxmert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("lxmert.",)),
+    family("convbert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("convbert.",)),
+    family("electra", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("electra.",)),
+    family("ernie", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("ernie.",)),
+    family("layoutlm", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("layoutlm.",)),
+    family("lxmert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("lxmert.",)),
     family(
-        "mobilebert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("mobilebert.",)
+        "mobilebert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("mobilebert.",)
     ),
-    family("rembert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("rembert.",)),
-    family("roc_bert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("roc_bert.",)),
-    family("splinter", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("splinter.",)),
+    family("rembert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("rembert.",)),
+    family("roc_bert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("roc_bert.",)),
+    family("splinter", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("splinter.",)),
     family(
         "fnet",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("fnet.",),
         padding_effect=MIXES_PADDING,
     ),
     family(
         "bert-generation",
-        LearnedTable(BERT_TABLE, buffers=POSITION_IDS),
+        Rows(tensor=BERT_TABLE, buffers=POSITION_IDS),
         length=512,
         with_head=("bert.",),
     ),
     # Inputs are padded to full blocks before positions are assigned.
     family(
         "big_bird",
-        LearnedTable(
-            BERT_TABLE, buffers=IDS, multiple_of="block_size", multiple_unless=FULL_ATTENTION
+        Rows(
+            tensor=BERT_TABLE, buffers=IDS, multiple_of="block_size", multiple_unless=FULL_ATTENTION
         ),
         length=4096,
         keys={"block_size": 64},
         with_head=("bert.",),
     ),
-    family("bros", LearnedTable(BERT_TABLE, buffers=KEPT_IDS), length=512, with_head=("bros.",)),
+    family("bros", Rows(tensor=BERT_TABLE, buffers=KEPT_IDS), length=512, with_head=("bros.",)),
     family(
         "deberta",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             when=ConfigCondition("position_biased_input", value=True, or_missing=True),
             buffers=IDS,
         ),
-        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
+        Unlimited(scheme=RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
     ),
     family(
         "deberta-v2",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             when=ConfigCondition("position_biased_input", value=True, or_missing=True),
             buffers=IDS,
         ),
-        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
+        Unlimited(scheme=RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
     ),
     family(
         "distilbert",
-        LearnedTable(
-            BERT_TABLE, buffers=IDS, layout_key="sinusoidal_pos_embds", layout="interleaved"
+        Rows(
+            tensor=BERT_TABLE, buffers=IDS, layout_key="sinusoidal_pos_embds", layout="interleaved"
         ),
         length=512,
         with_head=("distilbert.",),
     ),
     family(
         "flaubert",
-        LearnedTable(
-            "position_embeddings.weight",
+        Rows(
+            tensor="position_embeddings.weight",
             buffers=(Buffer("position_ids", "arange"),),
             layout_key="sinusoidal_embeddings",
             layout="interleaved",
@@ -182,8 +182,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "xlm",
-        LearnedTable(
-            "position_embeddings.weight",
+        Rows(
+            tensor="position_embeddings.weight",
             buffers=(Buffer("position_ids", "arange"),),
             layout_key="sinusoidal_embeddings",
             layout="interleaved",
@@ -194,8 +194,11 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Rotary angles, stored as a table of sinusoids per head.
     family(
         "roformer",
-        SinusoidalTable(
-            "encoder.embed_positions.weight", layout="halves", stored_rows="frozen", rotates=True
+        Sinusoids(
+            tensor="encoder.embed_positions.weight",
+            layout="halves",
+            stored_rows="frozen",
+            rotates=True,
         ),
         length=1536,
         with_head=("roformer.",),
@@ -210,56 +213,54 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             "bert_model.",
             "",
         ),
-        tables=(LearnedTable(BERT_TABLE, buffers=IDS),),
+        tables=(Rows(tensor=BERT_TABLE, buffers=IDS),),
         defaults={LENGTH: 512},
     ),
-    family("git", LearnedTable(BERT_TABLE, buffers=IDS), length=1024, with_head=("git.",)),
+    family("git", Rows(tensor=BERT_TABLE, buffers=IDS), length=1024, with_head=("git.",)),
     family(
         "layoutlmv2",
-        LearnedTable(BERT_TABLE, buffers=POSITION_IDS),
+        Rows(tensor=BERT_TABLE, buffers=POSITION_IDS),
         length=512,
         with_head=("layoutlmv2.",),
         note=IMAGE_FIRST,
     ),
     family(
         "layoutxlm",
-        LearnedTable(BERT_TABLE, buffers=POSITION_IDS),
+        Rows(tensor=BERT_TABLE, buffers=POSITION_IDS),
         length=512,
         with_head=("layoutlmv2.",),
         note=IMAGE_FIRST,
     ),
-    family(
-        "megatron-bert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("bert.",)
-    ),
+    family("megatron-bert", Rows(tensor=BERT_TABLE, buffers=IDS), length=512, with_head=("bert.",)),
     family(
         "squeezebert",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("transformer.",),
     ),
     family(
         "tapas",
-        LearnedTable(BERT_TABLE, buffers=IDS, longer_inputs="share the last position"),
+        Rows(tensor=BERT_TABLE, buffers=IDS, longer_inputs="share the last position"),
         length=1024,
         with_head=("tapas.",),
     ),
     family(
         "vilt",
-        LearnedTable("embeddings.text_embeddings.position_embeddings.weight", buffers=VILT_IDS),
+        Rows(tensor="embeddings.text_embeddings.position_embeddings.weight", buffers=VILT_IDS),
         length=40,
         with_head=("vilt.",),
     ),
     family(
         "tvp",
-        LearnedTable(BERT_TABLE, part="text", buffers=IDS),
-        LearnedTable("visual_embeddings.position_embeddings.weight", part="frames"),
+        Rows(tensor=BERT_TABLE, part="text", buffers=IDS),
+        Rows(tensor="visual_embeddings.position_embeddings.weight", part="frames"),
         length=512,
         with_head=("model.",),
     ),
     family(
         "visual_bert",
-        LearnedTable(BERT_TABLE, part="text", buffers=IDS),
-        LearnedTable("embeddings.visual_position_embeddings.weight", part="visual"),
+        Rows(tensor=BERT_TABLE, part="text", buffers=IDS),
+        Rows(tensor="embeddings.visual_position_embeddings.weight", part="visual"),
         length=512,
         with_head=("visual_bert.",),
     ),
@@ -267,16 +268,16 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         "perceiver",
         prefixes=("perceiver.", ""),
         tables=(
-            LearnedTable("input_preprocessor.position_embeddings.weight", part="input"),
-            LearnedTable("decoder.output_position_encodings.position_embeddings", part="output"),
+            Rows(tensor="input_preprocessor.position_embeddings.weight", part="input"),
+            Rows(tensor="decoder.output_position_encodings.position_embeddings", part="output"),
         ),
         defaults={LENGTH: 2048},
     ),
     # RoBERTa-like models, whose positions start after padding_idx.
     family(
         "camembert",
-        LearnedTable(
-            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        Rows(
+            tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
         ),
         length=512,
         keys={"pad_token_id": 1},
@@ -284,8 +285,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "roberta",
-        LearnedTable(
-            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        Rows(
+            tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
         ),
         length=512,
         keys={"pad_token_id": 1},
@@ -293,8 +294,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "xlm-roberta",
-        LearnedTable(
-            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        Rows(
+            tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
         ),
         length=512,
         keys={"pad_token_id": 1},
@@ -302,27 +303,27 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "xmod",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("roberta.",),
     ),
     family(
         "data2vec-text",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("data2vec_text.",),
     ),
     family(
         "esm",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             reserved=AFTER_PADDING,
             when=ConfigCondition("position_embedding_type", value="absolute", or_missing=True),
             buffers=IDS,
         ),
-        RotaryPositions(
+        Rotary(
             rope=LIMITS_ONLY,
             reserved=AFTER_PADDING,
             when=ConfigCondition("position_embedding_type", value="rotary"),
@@ -332,43 +333,43 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "layoutlmv3",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("layoutlmv3.",),
     ),
     family(
         "longformer",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("longformer.",),
     ),
     family(
         "markuplm",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 0},
         with_head=("markuplm.",),
     ),
     family(
         "roberta-prelayernorm",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("roberta_prelayernorm.",),
     ),
     family(
         "xlm-roberta-xl",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=514,
         keys={"pad_token_id": 1},
         with_head=("roberta.",),
     ),
     family(
         "ibert",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             reserved=AFTER_PADDING,
             buffers=(*IDS, Buffer(f"{BERT_TABLE}_integer", "rows", is_kept=True)),
         ),
@@ -378,15 +379,15 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "mpnet",
-        LearnedTable(BERT_TABLE, reserved=TWO_COUNTED, buffers=POSITION_IDS),
+        Rows(tensor=BERT_TABLE, reserved=TWO_COUNTED, buffers=POSITION_IDS),
         length=512,
         with_head=("mpnet.",),
     ),
     family(
         "lilt",
-        LearnedTable(BERT_TABLE, part="text", reserved=AFTER_PADDING, buffers=IDS),
-        LearnedTable(
-            "layout_embeddings.box_position_embeddings.weight",
+        Rows(tensor=BERT_TABLE, part="text", reserved=AFTER_PADDING, buffers=IDS),
+        Rows(
+            tensor="layout_embeddings.box_position_embeddings.weight",
             part="layout",
             reserved=AFTER_PADDING,
         ),
@@ -397,9 +398,11 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Entities use the positions of their words, from 0, in a table with as many rows as the text's.
     family(
         "luke",
-        LearnedTable(BERT_TABLE, part="text", reserved=AFTER_PADDING, buffers=IDS),
-        LearnedTable(
-            "entity_embeddings.position_embeddings.weight", part="entity", reserved=KEY_IS_ROWS
+        Rows(tensor=BERT_TABLE, part="text", reserved=AFTER_PADDING, buffers=IDS),
+        Rows(
+            tensor="entity_embeddings.position_embeddings.weight",
+            part="entity",
+            reserved=KEY_IS_ROWS,
         ),
         length=512,
         keys={"pad_token_id": 1},
@@ -409,7 +412,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # attends to.
     family(
         "mra",
-        LearnedTable(BERT_TABLE, reserved=TWO_EXTRA, buffers=KEPT_IDS),
+        Rows(tensor=BERT_TABLE, reserved=TWO_EXTRA, buffers=KEPT_IDS),
         length=512,
         keys={"block_per_row": 4},
         with_head=("mra.",),
@@ -418,14 +421,14 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "nystromformer",
-        LearnedTable(BERT_TABLE, reserved=TWO_EXTRA, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=TWO_EXTRA, buffers=IDS),
         length=510,
         with_head=("nystromformer.",),
         padding_effect=MIXES_PADDING,
     ),
     family(
         "yoso",
-        LearnedTable(BERT_TABLE, reserved=TWO_EXTRA, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=TWO_EXTRA, buffers=IDS),
         length=4096,
         with_head=("yoso.",),
         padding_effect=MIXES_PADDING,
@@ -433,75 +436,81 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # BART-like models, with one length for encoder and decoder.
     family(
         "bart",
-        LearnedTable("encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
-        LearnedTable("decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
         length=1024,
         with_head=("model.",),
     ),
     family(
         "mbart",
-        LearnedTable("encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
-        LearnedTable("decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
         length=1024,
         with_head=("model.",),
     ),
     family(
         "mvp",
-        LearnedTable("encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
-        LearnedTable("decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
         length=1024,
         with_head=("model.",),
     ),
     family(
         "plbart",
-        LearnedTable("encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
-        LearnedTable("decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder", reserved=TWO_EXTRA),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder", reserved=TWO_EXTRA),
         length=1024,
         with_head=("model.",),
     ),
     family(
         "bigbird_pegasus",
-        LearnedTable("encoder.embed_positions.weight", part="encoder"),
-        LearnedTable("decoder.embed_positions.weight", part="decoder"),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder"),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder"),
         length=4096,
         with_head=("model.",),
     ),
     family(
         "blenderbot",
-        LearnedTable("encoder.embed_positions.weight", part="encoder"),
-        LearnedTable("decoder.embed_positions.weight", part="decoder"),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder"),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder"),
         length=128,
         with_head=("model.",),
     ),
     family(
         "blenderbot-small",
-        LearnedTable("encoder.embed_positions.weight", part="encoder"),
-        LearnedTable("decoder.embed_positions.weight", part="decoder"),
+        Rows(tensor="encoder.embed_positions.weight", part="encoder"),
+        Rows(tensor="decoder.embed_positions.weight", part="decoder"),
         length=512,
         with_head=("model.",),
     ),
     family(
         "pegasus",
-        SinusoidalTable(
-            "encoder.embed_positions.weight", part="encoder", layout="halves", stored_rows="frozen"
+        Sinusoids(
+            tensor="encoder.embed_positions.weight",
+            part="encoder",
+            layout="halves",
+            stored_rows="frozen",
         ),
-        SinusoidalTable(
-            "decoder.embed_positions.weight", part="decoder", layout="halves", stored_rows="frozen"
+        Sinusoids(
+            tensor="decoder.embed_positions.weight",
+            part="decoder",
+            layout="halves",
+            stored_rows="frozen",
         ),
         length=1024,
         with_head=("model.",),
     ),
     family(
         "fsmt",
-        SinusoidalTable(
-            "encoder.embed_positions.weight",
+        Sinusoids(
+            tensor="encoder.embed_positions.weight",
             part="encoder",
             reserved=PADDING_EXTRA,
             layout="halves-log",
             longer_inputs="get computed rows",
         ),
-        SinusoidalTable(
-            "decoder.embed_positions.weight",
+        Sinusoids(
+            tensor="decoder.embed_positions.weight",
             part="decoder",
             reserved=PADDING_EXTRA,
             layout="halves-log",
@@ -514,15 +523,15 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # MarianMTModel does not save its tables.
     family(
         "marian",
-        SinusoidalTable(
-            "encoder.embed_positions.weight",
+        Sinusoids(
+            tensor="encoder.embed_positions.weight",
             part="encoder",
             layout="halves",
             width_key="d_model",
             stored_rows="frozen",
         ),
-        SinusoidalTable(
-            "decoder.embed_positions.weight",
+        Sinusoids(
+            tensor="decoder.embed_positions.weight",
             part="decoder",
             layout="halves",
             width_key="d_model",
@@ -562,16 +571,16 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Without a tensor: each forward pass computes its sinusoids.
     family(
         "pegasus_x",
-        SinusoidalTable(
-            "encoder.embed_positions",
+        Sinusoids(
+            tensor="encoder.embed_positions",
             part="encoder",
             layout="halves-log",
             width_key="d_model",
             stored_rows="ignored",
             longer_inputs="get computed rows",
         ),
-        SinusoidalTable(
-            "decoder.embed_positions",
+        Sinusoids(
+            tensor="decoder.embed_positions",
             part="decoder",
             layout="halves-log",
             width_key="d_model",
@@ -584,14 +593,14 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # The predicting stream reads the row of the next position.
     family(
         "prophetnet",
-        LearnedTable(
-            "encoder.position_embeddings.weight",
+        Rows(
+            tensor="encoder.position_embeddings.weight",
             part="encoder",
             reserved=AFTER_PADDING,
             longer_inputs="share the last position",
         ),
-        LearnedTable(
-            "decoder.position_embeddings.weight",
+        Rows(
+            tensor="decoder.position_embeddings.weight",
             part="decoder",
             reserved=AFTER_PADDING,
             extra_rows=1,
@@ -603,14 +612,14 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Inputs are padded to full attention windows, and padding uses encoder positions too.
     family(
         "led",
-        LearnedTable(
-            "encoder.embed_positions.weight",
+        Rows(
+            tensor="encoder.embed_positions.weight",
             config_key="max_encoder_position_embeddings",
             part="encoder",
             multiple_of="attention_window",
         ),
-        LearnedTable(
-            "decoder.embed_positions.weight",
+        Rows(
+            tensor="decoder.embed_positions.weight",
             config_key="max_decoder_position_embeddings",
             part="decoder",
         ),
@@ -621,31 +630,31 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Decoders.
     family(
         "biogpt",
-        LearnedTable("embed_positions.weight", reserved=TWO_EXTRA),
+        Rows(tensor="embed_positions.weight", reserved=TWO_EXTRA),
         length=1024,
         with_head=("biogpt.",),
     ),
     family(
         "opt",
-        LearnedTable("decoder.embed_positions.weight", reserved=TWO_EXTRA),
+        Rows(tensor="decoder.embed_positions.weight", reserved=TWO_EXTRA),
         length=2048,
         with_head=("model.",),
     ),
     family(
         "pp_formulanet_text",
-        LearnedTable("embed_positions.weight", reserved=TWO_EXTRA),
+        Rows(tensor="embed_positions.weight", reserved=TWO_EXTRA),
         length=2560,
     ),
     Family(
         "trocr",
         prefixes=("model.", ""),
-        tables=(LearnedTable("decoder.embed_positions.weight", reserved=TWO_EXTRA),),
+        tables=(Rows(tensor="decoder.embed_positions.weight", reserved=TWO_EXTRA),),
         defaults={LENGTH: 512},
         requires=(Requirement("use_learned_position_embeddings", value=True, instead=NOT_LOADED),),
     ),
     family(
         "whisper",
-        LearnedTable("decoder.embed_positions.weight", config_key="max_target_positions"),
+        Rows(tensor="decoder.embed_positions.weight", config_key="max_target_positions"),
         length=448,
         with_head=("model.",),
         note="its feature extractor fixes the length of audio inputs",
@@ -654,8 +663,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # it.
     family(
         "gpt2",
-        LearnedTable(
-            "wpe.weight",
+        Rows(
+            tensor="wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
             engine_keys=GPT2_ENGINE_KEYS,
@@ -666,8 +675,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "gpt-sw3",
-        LearnedTable(
-            "wpe.weight",
+        Rows(
+            tensor="wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
             engine_keys=GPT2_ENGINE_KEYS,
@@ -678,8 +687,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "imagegpt",
-        LearnedTable(
-            "wpe.weight",
+        Rows(
+            tensor="wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
             unused_keys=("n_ctx",),
@@ -690,8 +699,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "gpt_bigcode",
-        LearnedTable(
-            "wpe.weight",
+        Rows(
+            tensor="wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
             unused_keys=("n_ctx",),
@@ -702,8 +711,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "openai-gpt",
-        LearnedTable(
-            "positions_embed.weight",
+        Rows(
+            tensor="positions_embed.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
             unused_keys=("n_ctx",),
@@ -714,8 +723,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "ctrl",
-        SinusoidalTable(
-            "pos_encoding",
+        Sinusoids(
+            tensor="pos_encoding",
             config_key="n_positions",
             aliases=(LENGTH,),
             layout="halves",
@@ -745,8 +754,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "musicgen_decoder",
-        SinusoidalTable(
-            WEIGHTS,
+        Sinusoids(
+            tensor=WEIGHTS,
             layout="halves-log-cos",
             width_key="hidden_size",
             stored_rows="ignored",
@@ -757,8 +766,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "musicgen_melody_decoder",
-        SinusoidalTable(
-            WEIGHTS,
+        Sinusoids(
+            tensor=WEIGHTS,
             layout="halves-log-cos",
             width_key="hidden_size",
             stored_rows="ignored",
@@ -769,8 +778,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "canary_decoder",
-        SinusoidalTable(
-            "pos_emb.positional_embedding",
+        Sinusoids(
+            tensor="pos_emb.positional_embedding",
             layout="halves",
             width_key="hidden_size",
             stored_rows="ignored",
@@ -781,8 +790,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Longer inputs of these two run in one forward pass, but fail in generation with a cache.
     family(
         "speech_to_text",
-        SinusoidalTable(
-            f"decoder.{WEIGHTS}",
+        Sinusoids(
+            tensor=f"decoder.{WEIGHTS}",
             config_key="max_target_positions",
             reserved=TWO_EXTRA,
             layout="halves-log",
@@ -796,8 +805,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         "speecht5",
         prefixes=("speecht5.",),
         tables=(
-            SinusoidalTable(
-                "encoder.prenet.encode_positions.pe",
+            Sinusoids(
+                tensor="encoder.prenet.encode_positions.pe",
                 config_key="max_text_positions",
                 part="encoder",
                 layout="interleaved",
@@ -805,8 +814,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 stored_rows="ignored",
                 next_to=".embed_tokens",
             ),
-            SinusoidalTable(
-                f"decoder.prenet.{WEIGHTS}",
+            Sinusoids(
+                tensor=f"decoder.prenet.{WEIGHTS}",
                 config_key="max_text_positions",
                 part="decoder",
                 reserved=PADDING_EXTRA,
@@ -820,77 +829,77 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "gpt_neo",
-        LearnedTable("wpe.weight", buffers=NEO_MASKS),
+        Rows(tensor="wpe.weight", buffers=NEO_MASKS),
         length=2048,
         with_head=("transformer.",),
     ),
     # Text models of dual encoders.
     family(
         "aimv2_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "clip_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "clipseg_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "groupvit_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "metaclip_2_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "xclip_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=77,
         with_head=("text_model.",),
     ),
     family(
         "owlv2_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=16,
         with_head=("text_model.",),
     ),
     family(
         "owlvit_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=16,
         with_head=("text_model.",),
     ),
     family(
         "siglip2_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=64,
         with_head=("text_model.",),
         padding_effect=POOLS_LAST,
     ),
     family(
         "siglip_text_model",
-        LearnedTable(f"{EMBEDDING}.weight", buffers=POSITION_IDS),
+        Rows(tensor=f"{EMBEDDING}.weight", buffers=POSITION_IDS),
         length=64,
         with_head=("text_model.",),
         padding_effect=POOLS_LAST,
     ),
     family(
         "tipsv2_text_model",
-        SinusoidalTable(
-            f"{EMBEDDING}.weights",
+        Sinusoids(
+            tensor=f"{EMBEDDING}.weights",
             layout="halves-log",
             buffers=POSITION_IDS,
             width_key="hidden_size",
@@ -900,8 +909,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "videoprism_text_model",
-        SinusoidalTable(
-            EMBEDDING,
+        Sinusoids(
+            tensor=EMBEDDING,
             layout="halves",
             buffers=KEPT_POSITION_IDS,
             width_key="hidden_size",
@@ -911,57 +920,57 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "align_text_model",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("text_model.",),
     ),
     family(
         "blip_text_model",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("text_model.", "bert."),
     ),
     family(
         "chinese_clip_text_model",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("text_model.",),
     ),
     family(
         "flava_text_model",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("text_model.", "flava.text_model."),
     ),
     family(
         "instructblip_qformer",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("qformer.",),
     ),
     family(
         "instructblipvideo_qformer",
-        LearnedTable(BERT_TABLE, buffers=IDS),
+        Rows(tensor=BERT_TABLE, buffers=IDS),
         length=512,
         with_head=("qformer.",),
     ),
     Family(
         "altclip_text_model",
         prefixes=("roberta.", "text_model.roberta.", ""),
-        tables=(LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),),
+        tables=(Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),),
         defaults={LENGTH: 514, "pad_token_id": 1},
     ),
     family(
         "bridgetower_text_model",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        Rows(tensor=BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
         length=514,
         keys={"pad_token_id": 1},
         with_head=("text_model.",),
     ),
     family(
         "clap_text_model",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             reserved=AFTER_PADDING,
             buffers=(
                 Buffer("embeddings.position_ids", "arange", is_kept=True),
@@ -1041,8 +1050,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # The names in files and in the loaded model.
     family(
         "cohere_asr",
-        LearnedTable("transf_decoder._embedding.position_embedding.pos_enc"),
-        LearnedTable("decoder.pos_emb.weight"),
+        Rows(tensor="transf_decoder._embedding.position_embedding.pos_enc"),
+        Rows(tensor="decoder.pos_emb.weight"),
         length=1024,
         with_head=("model.",),
     ),
@@ -1124,8 +1133,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # The Q-Former is used by the image-text retrieval classes, which have no language model.
     family(
         "blip-2",
-        LearnedTable(
-            BERT_TABLE,
+        Rows(
+            tensor=BERT_TABLE,
             config_key="qformer_config.max_position_embeddings",
             part="qformer",
             buffers=POSITION_IDS,
@@ -1199,22 +1208,22 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # of the three models is not causal.
     family(
         "bark",
-        LearnedTable(
-            "semantic.position_embeds_layer.weight",
+        Rows(
+            tensor="semantic.position_embeds_layer.weight",
             config_key="semantic_config.block_size",
             part="semantic",
             aliases=("semantic_config.window_size",),
             buffers=(Buffer("semantic.layers.*.attn.bias", "causal", is_kept=True),),
         ),
-        LearnedTable(
-            "coarse_acoustics.position_embeds_layer.weight",
+        Rows(
+            tensor="coarse_acoustics.position_embeds_layer.weight",
             config_key="coarse_acoustics_config.block_size",
             part="coarse",
             aliases=("coarse_acoustics_config.window_size",),
             buffers=(Buffer("coarse_acoustics.layers.*.attn.bias", "causal", is_kept=True),),
         ),
-        LearnedTable(
-            "fine_acoustics.position_embeds_layer.weight",
+        Rows(
+            tensor="fine_acoustics.position_embeds_layer.weight",
             config_key="fine_acoustics_config.block_size",
             part="fine",
             aliases=("fine_acoustics_config.window_size",),
@@ -1224,15 +1233,15 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "clvp_decoder",
-        LearnedTable("position_embeds_layer.weight", buffers=CLVP_MASKS),
+        Rows(tensor="position_embeds_layer.weight", buffers=CLVP_MASKS),
         length=608,
         with_head=DECODERS,
     ),
     # Two special tokens are added to every text, and transformers leaves a third row unused.
     family(
         "clvp",
-        LearnedTable(
-            "conditioning_encoder.text_position_embedding.weight",
+        Rows(
+            tensor="conditioning_encoder.text_position_embedding.weight",
             config_key=CLVP_KEY,
             part="text",
             extra_rows=3,

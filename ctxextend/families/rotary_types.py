@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.families.rows import family, language_model, own_part
-from ctxextend.families.schema import (
+from ctxextend.families.unsupported import NO_POSITIONS
+from ctxextend.positions.facts import (
     ALIBI,
     LENGTH,
     RELATIVE,
@@ -21,10 +22,9 @@ from ctxextend.families.schema import (
     OldRotaryKeys,
     Requirement,
     RotaryFacts,
-    RotaryPositions,
-    UnlimitedPositions,
 )
-from ctxextend.families.unsupported import NO_POSITIONS
+from ctxextend.positions.rotary import Rotary
+from ctxextend.positions.unlimited import Unlimited
 from ctxextend.tables.method_facts import SWITCH
 from ctxextend.tables.rope_types import LISTS
 
@@ -46,15 +46,15 @@ PHI_KEYS = {
 # Latent attention rotates a part of each head, with its own size.
 BAILING = RotaryFacts(theta={"": 6_000_000}, dim_key="qk_rope_head_dim")
 
-GPTJ = RotaryPositions(
+GPTJ = Rotary(
     rope=LIMITS_ONLY,
     config_key="n_positions",
     aliases=(LENGTH,),
     unused_keys=("n_ctx",),
     longer_inputs="fail",
 )
-INKLING = UnlimitedPositions(RELATIVE, aliases=(TOKENIZER_LENGTH,))
-T5 = UnlimitedPositions(RELATIVE, config_key="n_positions")
+INKLING = Unlimited(scheme=RELATIVE, aliases=(TOKENIZER_LENGTH,))
+T5 = Unlimited(scheme=RELATIVE, config_key="n_positions")
 
 
 def _read_rows() -> Iterator[Family]:
@@ -97,7 +97,7 @@ def _read_row(model_type: str, facts: RotaryFacts, row: Mapping[str, Any]) -> Fa
         "heads": "num_attention_heads",
     }
     defaults = {key: row[name] for name, key in keys.items() if name in row}
-    return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
+    return Family(model_type, tables=(Rotary(rope=facts),), defaults=defaults)
 
 
 ROTARY_FAMILIES: tuple[Family, ...] = (
@@ -155,18 +155,18 @@ ROTARY_FAMILIES: tuple[Family, ...] = (
     # Other keys of the length, or positions that depend on a key.
     family("gptj", GPTJ, length=2048),
     family("codegen", GPTJ, length=2048),
-    family("phi3", RotaryPositions(rope=PHI), length=4096, keys=PHI_KEYS),
-    family("phi4_multimodal", RotaryPositions(rope=PHI), length=131_072, keys=PHI_KEYS),
+    family("phi3", Rotary(rope=PHI), length=4096, keys=PHI_KEYS),
+    family("phi4_multimodal", Rotary(rope=PHI), length=131_072, keys=PHI_KEYS),
     family(
         "bailing_hybrid",
-        RotaryPositions(rope=BAILING, aliases=(TOKENIZER_LENGTH,)),
+        Rotary(rope=BAILING, aliases=(TOKENIZER_LENGTH,)),
         length=262_144,
         keys={"qk_rope_head_dim": 64},
     ),
-    family("dbrx", RotaryPositions(rope=LIMITS_ONLY, config_key="max_seq_len"), length=2048),
+    family("dbrx", Rotary(rope=LIMITS_ONLY, config_key="max_seq_len"), length=2048),
     family(
         "zamba2",
-        RotaryPositions(
+        Rotary(
             rope=RotaryFacts(dim_key="attention_head_dim"),
             when=ConfigCondition("use_mem_rope", value=True),
         ),
@@ -175,30 +175,26 @@ ROTARY_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "granitemoehybrid",
-        RotaryPositions(
-            rope=RotaryFacts(), when=ConfigCondition("position_embedding_type", value="rope")
-        ),
+        Rotary(rope=RotaryFacts(), when=ConfigCondition("position_embedding_type", value="rope")),
         length=2048,
         keys={"hidden_size": 4096, "num_attention_heads": 32},
         requires=(Requirement("position_embedding_type", value="rope", instead=NO_POSITIONS),),
     ),
     family(
         "falcon",
-        RotaryPositions(
-            rope=RotaryFacts(), when=ConfigCondition("alibi", value=False, or_missing=True)
-        ),
-        UnlimitedPositions(ALIBI, when=ConfigCondition("alibi", value=True)),
+        Rotary(rope=RotaryFacts(), when=ConfigCondition("alibi", value=False, or_missing=True)),
+        Unlimited(scheme=ALIBI, when=ConfigCondition("alibi", value=True)),
         length=2048,
         keys={"hidden_size": 4544, "num_attention_heads": 71},
     ),
     family(
         "mpt",
-        UnlimitedPositions(ALIBI, config_key="max_seq_len", longer_inputs="fail"),
+        Unlimited(scheme=ALIBI, config_key="max_seq_len", longer_inputs="fail"),
         length=2048,
     ),
     # Transformers reads no length of these: published configs state one, or are of models trained
     # at this one.
-    family("bloom", UnlimitedPositions(ALIBI, config_key="seq_length"), length=2048),
+    family("bloom", Unlimited(scheme=ALIBI, config_key="seq_length"), length=2048),
     family("longt5", T5, length=4096),
     family("t5", T5, length=512),
     family("mt5", T5, length=512),

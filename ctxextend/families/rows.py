@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ctxextend.families.schema import Family, Part, Pin, Positions, Requirement
+from ctxextend.positions.facts import Family, Part, Pin, Requirement
+from ctxextend.positions.positions import Positions
 
 # Prefixes of a language model of any type inside a model.
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")
