@@ -77,7 +77,7 @@ def plan_notes(
     notes += key_notes(plan)
     notes += padding_notes(plan)
     for change in plan.changes:
-        notes += change.positions.growing_text_notes(change, generates=generates)
+        notes += change.positions.notes(change, generates=generates)
     notes += generation_notes(plan)
     notes += _other_files(plan)
     notes += model_notes(plan)
@@ -138,7 +138,7 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
             text = f"Inputs up to {kept} tokens {same}{conditions}."
         case ShortInputs.CHANGED:
             effect = choice.facts.short_inputs
-            if any(change.switches for change in plan.changes):
+            if any(change.long_inputs_as for change in plan.changes):
                 effect = "the attention factor applies to short inputs too, so their outputs change"
             if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
                 effect = "learned rows are replaced, so outputs for short inputs change too"
@@ -238,7 +238,7 @@ def _unchanged(plan: Plan) -> Note:
         text += f" No effect: {', '.join(plan.settings.method_flags)}."
     if plan.has_wrong_limits and gguf_of(plan.checkpoint) is None:
         text += " Some length limits differ: --fix-limits makes them agree."
-    start = plan.changes[0].positions.unchanged_text(plan.max_len_before)
+    start = f"The context length already is {plan.max_len_before}"
     return Note(Code.UNCHANGED, Level.WARNING, f"{start}: {text}")
 
 
@@ -247,10 +247,10 @@ def _unchanged(plan: Plan) -> Note:
 
 def table_notes(plan: Plan) -> Iterator[Note]:
     """Yield what a method chose from the values of each table, and its untrained rows."""
-    for name, choice in plan.choices.items():
-        if choice.reason:
-            start = f"{name}: " if len(plan.choices) > 1 else ""
-            yield Note(Code.METHOD, Level.NOTE, f"{start}{choice.reason}.")
+    for change in plan.extended:
+        if change.choice is not None and change.choice.reason:
+            start = f"{change.name}: " if len(plan.extended) > 1 else ""
+            yield Note(Code.METHOD, Level.NOTE, f"{start}{change.choice.reason}.")
     for change in plan.changes:
         if change.untrained is None:
             continue
@@ -298,8 +298,6 @@ def model_notes(plan: Plan) -> Iterator[Note]:
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
     for text in dict.fromkeys(texts):
         yield Note(Code.SOURCE, Level.NOTE, text)
-    for change in plan.changes:
-        yield from change.positions.window_notes(change)
     yield from file_notes(plan.checkpoint)
 
 

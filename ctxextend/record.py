@@ -142,7 +142,7 @@ def resize_facts(plan: Plan, settings: Resize) -> dict[str, Any]:
             values["method"] = plan.methods[table.name]
         values["rows_before"] = table.rows_before
         values["rows_after"] = table.rows_after
-        if table.is_stored:
+        if table.dtype:
             values["sha256"] = PLACEHOLDER
         tables.append(values)
     return {**facts, "tables": tables}

@@ -139,7 +139,7 @@ def twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     """
     positions = twin_plan.changes[0].positions
     name = positions.scheme
-    if positions.may_scale:
+    if positions.methods:
         name = RAISED_THETA
     return FolderFacts(
         model_type=conversion.twin.model_type,

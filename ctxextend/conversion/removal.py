@@ -36,14 +36,6 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     """
     check_own_code(model)
     for positions in model.tables:
-        positions.check_removable(model.ref.source)
-        cause = mask_remover(model.architecture, positions)
-        if cause is not None:
-            message = (
-                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
-                "mask. Without positions, it could not know the order of tokens."
-            )
-            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
         question = positions.lengths.question
         if settings.to is None and question:
             message = f"{positions.file}: {question}."
@@ -51,6 +43,14 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
     changes = list[Change]()
     for positions in model.tables:
+        changes.append(positions.remove(resize.positions, model.ref.source))
+        cause = mask_remover(model.architecture, positions)
+        if cause is not None:
+            message = (
+                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
+                "mask. Without positions, it could not know the order of tokens."
+            )
+            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
         before = positions.length()
         if resize.positions < before:
             message = (
@@ -58,7 +58,6 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
                 f"{resize.positions}."
             )
             raise ResizeError(message, "Remove --to, or use a longer length.")
-        changes.append(positions.remove(resize.positions))
     return Plan(
         model=with_type_note(model),
         settings=resize,

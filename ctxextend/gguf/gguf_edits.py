@@ -62,7 +62,7 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     location = model.tables[0]
     name = settings.choice.name
     _check_no_betas(settings)
-    if name in NOT_STATED or (location.may_scale and name in GGUF_METHODS):
+    if name in NOT_STATED or (location.layers and name in GGUF_METHODS):
         check_scales(model.checkpoint, location, name)
 
 
@@ -88,7 +88,7 @@ def _check_no_betas(settings: Resize) -> None:
 def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
     """Return the model with a note on why not all methods scale it, if none is named."""
     location = model.tables[0]
-    if location.rope is None or settings.choice.name != DEFAULT_METHOD:
+    if not location.layers or settings.choice.name != DEFAULT_METHOD:
         return model
     row = GGUF_ARCHITECTURES[location.family.model_type]
     if row.methods == GGUF_METHODS:

@@ -349,7 +349,7 @@ def _raise_limits_remark(model: OpenedModel, length: int) -> str:
 
 def _may_be_trained_longer(table: PositionReport) -> bool:
     """Whether rotary positions may have been trained at a longer length that another key states."""
-    if not table.location.may_scale or table.location.trained_length is not None:
+    if not table.location.methods or table.location.trained_length is not None:
         return False
     return table.location.lengths.served == table.location.lengths.first_trained
 

@@ -78,7 +78,7 @@ def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
     """
-    if not location.may_scale or location.trained_length is not None:
+    if not location.methods or location.trained_length is not None:
         return False
     lengths = location.lengths
     if lengths.served != lengths.first_trained:
