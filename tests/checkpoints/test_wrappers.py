@@ -104,18 +104,6 @@ def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: 
     assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
 
 
-@pytest.mark.parametrize("form", ["safetensors", "pickled shards"])
-def test_run_reproduces_an_output_of_a_wrapped_model(form: str, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    rewrite(folder, WRAPPERS["compiled"], form)
-    first = resize(folder, to=NEW, output="first").output
-    done = invoke("run", first / "ctxextend.yaml", "--output", "again")
-    assert done.exit_code == 0
-    assert done.stdout == "again\n"
-    again = pico.contents(Path("again"))
-    assert again == pico.contents(first)
-
-
 def test_verify_deep_compares_outputs_with_a_wrapped_base(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS["compiled"], "safetensors")
@@ -275,9 +263,6 @@ def test_resize_reads_the_model_in_a_container(kind: str, prefix: str, make_pico
     changed = [tensor for tensor in plain if written[tensor] != plain[tensor]]
     assert changed == [WPE]
     source.load(output)
-
-
-# Path and content of the file that a user passes, by kind of part.
 
 
 def test_resize_names_adapters_that_are_not_merged(make_pico: MakePico) -> None:
