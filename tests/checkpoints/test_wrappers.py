@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate, inspect, resize, train, verify
 from tests.helpers import pico, trainings
+from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import invoke, succeed
 
 OLD, NEW = 16, 40
@@ -164,25 +165,9 @@ def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePic
     assert not checks[0].passed
 
 
-def make_llama(folder: Path) -> pico.Pico:
-    """Save a small Llama, whose positions have no table."""
-    import transformers
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        **pico.ENCODER,
-        "num_key_value_heads": 1,
-        "vocab_size": 32,
-        "max_position_embeddings": OLD,
-    }
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    model.save_pretrained(folder)
-    return pico.Pico(folder, transformers.LlamaForCausalLM)
-
-
 @pytest.mark.parametrize("wrapper", ["data parallel", "compiled"])
-def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str, tmp_path: Path) -> None:
-    source = make_llama(tmp_path / "llama")
+def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str) -> None:
+    source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
     plain = pico.tensor_bytes(source.folder)
     rewrite(source.folder, WRAPPERS[wrapper], "safetensors")
     output = resize(source.folder, to=NEW, output="out").output
@@ -192,7 +177,7 @@ def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str, tmp_p
 
 
 def test_resize_keeps_the_prefix_that_a_model_has_itself(tmp_path: Path) -> None:
-    source = make_llama(tmp_path / "llama")
+    source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
     bart = pico.make_bart(tmp_path / "bart")
     tensors = load_file(bart / SINGLE)
     prefixed = {f"model.{name}": value for name, value in tensors.items()}

@@ -1,7 +1,6 @@
 """`--lora`: adapters, merged into the checkpoint or saved for stock PEFT to load."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
 from tests.helpers.trainings import (
     NEW,
     TABLES,
     changed_tensors,
+    ctrl_c_after,
     files_here,
     invoke,
     log_of,
@@ -188,15 +187,7 @@ def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
     )
     whole = invoke("train", gpt2, *flags, "-o", "whole")
     assert whole.exit_code == 0
-    on_log = RunCallback.on_log
-
-    def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
-        on_log(self, args, state, control, **others)
-        if state.global_step == 2 and "loss" in others.get("logs", {}):
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_log", interrupt)
+    with ctrl_c_after(step=2):
         interrupted = invoke("train", gpt2, *flags, "-o", "out")
     assert interrupted.exit_code == 130
 
