@@ -13,7 +13,14 @@ from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.change import Change, Comparison, ShortInputs
 from ctxextend.positions.facts import ROTARY, RotaryFacts
 from ctxextend.positions.position_report import PositionReport
-from ctxextend.positions.positions import Changes, Keys, PositionLengths, Positions, nested
+from ctxextend.positions.positions import (
+    Changes,
+    Keys,
+    PositionLengths,
+    Positions,
+    nested,
+    with_values,
+)
 from ctxextend.positions.rotary_compare import compare_settings
 from ctxextend.positions.rotary_dialects import (
     ADDED,
@@ -30,7 +37,7 @@ from ctxextend.positions.rotary_settings import (
     rotary_dim,
     trained_length_next_to,
 )
-from ctxextend.positions.unlimited import Unlimited, change_limits
+from ctxextend.positions.unlimited import Unlimited, change_limits, check_no_rows
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice
@@ -138,7 +145,11 @@ class Rotary(Positions):
         """
         if not self.methods or not self.rope.has_dialects:
             return {}
-        changes = state_settings(self, settings)
+        config = self.config
+        if length is not None:
+            values = dict.fromkeys(self.length_paths, self.key_value(length))
+            config = with_values(config, values)
+        changes = state_settings(self, settings, config)
         is_removed = settings and not any(map(rotates, settings.values()))
         if is_removed and self.stated(TRAINED) != self.lengths.first_trained:
             # No class reads it there for the rope types that rotate nothing:
@@ -320,6 +331,7 @@ class Rotary(Positions):
             MethodError: The method, or another setting, does not apply to these positions.
             ResizeError: The new length is shorter, or the old one is unknown.
         """
+        check_no_rows(self, settings)
         self._check_settings(settings)
         lengths = self.lengths
         before = lengths.context
