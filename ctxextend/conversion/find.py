@@ -367,7 +367,7 @@ def _old_lengths(model: OpenedModel, config: Mapping[str, Any]) -> dict[str, int
     lengths = {table.part: table.length() for table in model.tables}
     stated = dict[str, int]()
     for location in find_architecture(config).locations:
-        stated[location.length_key] = location.key_value(lengths[location.part])
+        stated[location.config_key] = location.key_value(lengths[location.part])
     return stated
 
 

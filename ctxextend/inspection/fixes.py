@@ -154,7 +154,7 @@ def _shares_key_with_other_lengths(
     """Whether tables of other lengths share the config key, so that no command fixes it."""
     key_values = set[int]()
     for other in reports.values():
-        if other.length_key == table.config_key:
+        if other.config_key == table.config_key:
             key_values.add(other.key_value)
     return len(key_values) > 1
 

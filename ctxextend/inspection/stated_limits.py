@@ -134,7 +134,7 @@ def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) ->
     limits = list[Limit]()
     for table in tables:
         limits += _limits_of_length_paths(model, table)
-        default = table.location.family.defaults.get(table.location.length_key)
+        default = table.location.family.defaults.get(table.location.config_key)
         if default is not None and not _states_length(table):
             limits.append(_default_limit(model, default, table))
         limits += _following_key_limits(model, table)

@@ -73,7 +73,7 @@ def _ignored_keys(location: Positions, path: Keys) -> set[str]:
 
 def _own_paths(location: Positions) -> list[Keys]:
     """Return the paths of a location's config, and of the copy that takes precedence over it."""
-    return [path[:-1] for path in location.paths_of(location.length_key)]
+    return [path[:-1] for path in location.paths_of(location.config_key)]
 
 
 def readers(location: Positions, path: Keys) -> tuple[str, ...]:
