@@ -18,8 +18,7 @@ from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.positions.change import Change, NewTensor, ShortInputs
 from ctxextend.positions.positions import Positions, of_part
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_facts import TRUNCATE
+from ctxextend.tables.method_facts import TRUNCATE, MethodChoice, limit_kept_first
 
 
 @dataclass(frozen=True, eq=False, repr=False)

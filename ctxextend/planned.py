@@ -36,7 +36,7 @@ from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.serving.for_runtime import RuntimePlan
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
-from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:

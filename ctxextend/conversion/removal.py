@@ -7,14 +7,13 @@ from ctxextend.card import card_sentences
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import ResizeError, UnsupportedModelError, printable
 from ctxextend.families.causal_masks import mask_remover
-from ctxextend.length_notes import generation_notes, limit_notes
 from ctxextend.limits.config_edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.output import Output
 from ctxextend.plan import Plan, weight_layouts, with_length
-from ctxextend.plan_notes import NOT_TRAINED, far_notes, model_notes
+from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit_notes, model_notes
 from ctxextend.positions.change import Change
 from ctxextend.provenance import SAME_LENGTH
 from ctxextend.runtimes.rule_schema import RuntimeStatement

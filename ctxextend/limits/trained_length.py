@@ -9,9 +9,12 @@ from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.lookup import Architecture
-from ctxextend.limits.config_keys import config_length_keys
-from ctxextend.limits.side_files import stated_limits
-from ctxextend.limits.statements import SENTENCE_CONFIG, TOKENIZER
+from ctxextend.limits.statements import (
+    SENTENCE_CONFIG,
+    TOKENIZER,
+    config_length_keys,
+    stated_limits,
+)
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import read_provenance
 

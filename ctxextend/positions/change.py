@@ -18,7 +18,7 @@ from ctxextend.positions.positions import (
     with_values,
 )
 from ctxextend.positions.rotary_settings import RopeLayers
-from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import MethodChoice
 from ctxextend.tables.rope_types import Parameters
 from ctxextend.tables.stats import describe_rows
 

@@ -40,7 +40,6 @@ from ctxextend.positions.rotary_settings import (
 from ctxextend.positions.unlimited import Unlimited, change_limits, check_no_rows
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.frequencies import Frequencies, frequencies
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
@@ -48,6 +47,7 @@ from ctxextend.tables.method_facts import (
     LIMITS,
     SCALING_METHODS,
     SWITCH,
+    MethodChoice,
 )
 from ctxextend.tables.no_rotation import REMOVING_METHODS, none
 from ctxextend.tables.rope_types import (

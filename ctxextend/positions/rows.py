@@ -30,10 +30,8 @@ from ctxextend.positions.positions import (
 )
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
-from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_checks import check_source_rows
-from ctxextend.tables.method_facts import COPY, FORMULA
+from ctxextend.tables.apply import check_source_rows, choose_method, deviation, resize_with_reserved
+from ctxextend.tables.method_facts import COPY, FORMULA, MethodChoice, limit_kept_first
 from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype

@@ -9,8 +9,7 @@ from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionLengths, Positions, whole_number
 from ctxextend.positions.rotary_settings import OLD_TYPE
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, MethodChoice
 from ctxextend.tables.rope_types import NEW, NONE, OLD, TRAINED, TYPE
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
