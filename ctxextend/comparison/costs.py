@@ -37,7 +37,6 @@ def measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[st
 
 
 def _measure_speed(model: EvalModel, length: int, threads: int | None) -> float:
-    """Return the tokens per second of the fastest forward pass on inputs of this length."""
     import torch
 
     rows = max(eval_model.TOKENS_PER_BATCH // length, 1)

@@ -47,7 +47,14 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
     task = setup.task
-    reading = _seconds_per_reading(setup)
+    setup.objective.eval()
+    reading = 0.0  # a held-out sequence
+    for _ in range(2):  # the first one warms up, unless it is slow
+        if reading <= SLOW_BATCH:
+            started = time.perf_counter()
+            with _as_trained(setup):
+                read_sequences(setup.objective, setup.held_out, [0])
+            reading = time.perf_counter() - started
     evaluation = reading * len(setup.held_out)
     if setup.model.model.device.type == "cpu":  # elsewhere, it says little about training
         readings = FEWEST_STEPS * task.settings.batch_size * reading
@@ -98,7 +105,6 @@ def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
 
 
 def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Tensor]]) -> float:
-    """Return how long it takes to compute the gradients of a micro-batch; none are kept."""
     objective: Any = setup.objective
     device = objective.model.device
     batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
@@ -119,24 +125,8 @@ def _time_gradients(setup: TrainingSetup, batch: dict[str, torch.Tensor]) -> flo
     return time.perf_counter() - started
 
 
-def _seconds_per_reading(setup: TrainingSetup) -> float:
-    """Return how long it takes to read a held-out sequence."""
-    objective = setup.objective
-    objective.eval()
-    seconds = 0.0
-    for _ in range(2):  # the first one warms up, unless it is slow
-        started = time.perf_counter()
-        with _as_trained(setup):
-            read_sequences(objective, setup.held_out, [0])
-        seconds = time.perf_counter() - started
-        if seconds > SLOW_BATCH:
-            break
-    return seconds
-
-
 @contextmanager
 def _as_trained(setup: TrainingSetup) -> Iterator[None]:
-    """Compute in the precision of the training."""
     precision = setup.task.settings.precision
     is_lower = precision in ("bf16", "fp16") and setup.model.model.dtype == torch.float32
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
