@@ -55,8 +55,8 @@ def tune_table(
     """
     started = time.perf_counter()
     plan = planned.plan
-    check_tuning_text(plan, request.data)
     files = open_files(plan.model)
+    check_tuning_text(plan, files.tokenizer, request.data)
     kind = files.stated_kind
     if kind != ENCODER:  # the weights may lack the head of the stated class
         kind = load_eval_model(files, "fp32").kind

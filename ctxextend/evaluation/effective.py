@@ -111,7 +111,7 @@ class EffectiveTask:
         lengths = sorted({length for group, length, _ in self.found if group == 0})
         texts = min((self._texts_read(0, length) for length in lengths), default=0)
         tasks = len(first.chances)
-        scores = list[NDArray[np.float64]]()
+        scores = []
         for index in range(texts):
             found = [self.found[0, length, index] for length in lengths]
             for number in range(first.trials_per_text):
@@ -153,7 +153,15 @@ class EffectiveTask:
         more = self._schedule(seconds, count, self._remaining() + spent)
         order = self._order(more, self.scheduled_groups)
         self._read(order, self.tokens - expected, advance, budget=self.budget)
-        self.schedule = self._schedule_of_read_texts(seconds, count)
+        # Lengths with too few texts are left out.
+        minimum = _minimum_texts(self.groups[0])
+        texts_of = {length: self._texts_read(0, length) for length in self.lengths}
+        left_out = tuple(length for length in self.lengths if texts_of[length] < minimum)
+        missing = None
+        for length in left_out:
+            del texts_of[length]
+            missing = (missing or 0) + count * minimum * seconds[length]
+        self.schedule = Schedule(texts=texts_of, left_out=left_out, left_out_seconds=missing)
 
     def _remaining(self) -> float:
         spent = self.planning_seconds
@@ -231,17 +239,6 @@ class EffectiveTask:
         longest = max(measured)
         ratio = measured[longest] / self.predicted[longest]
         return {length: ratio * one for length, one in self.predicted.items()} | measured
-
-    def _schedule_of_read_texts(self, seconds: Mapping[int, float], groups: int) -> Schedule:
-        """Return what was read as a schedule; lengths with too few texts are left out."""
-        minimum = _minimum_texts(self.groups[0])
-        texts = {length: self._texts_read(0, length) for length in self.lengths}
-        left_out = tuple(length for length in self.lengths if texts[length] < minimum)
-        missing = None
-        for length in left_out:
-            del texts[length]
-            missing = (missing or 0) + groups * minimum * seconds[length]
-        return Schedule(texts=texts, left_out=left_out, left_out_seconds=missing)
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""

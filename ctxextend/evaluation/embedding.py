@@ -132,11 +132,6 @@ class EmbeddedChunks:
     chunks: NDArray[np.float32]  # embeddings of all chunks of all texts, shape (chunks, d)
 
     @property
-    def first_chunks(self) -> NDArray[np.float32]:
-        """The embeddings of the first chunks, shape (texts, d)."""
-        return self.chunks[self.first[:-1]]
-
-    @property
     def means(self) -> NDArray[np.float32]:
         """The normalized means over all chunks of a text, shape (texts, d)."""
         return normalize(np.stack([self._sum(*pair) for pair in pairwise(self.first)]))
@@ -153,7 +148,7 @@ class EmbeddedChunks:
         of_ends = dict[int, NDArray[np.float32]]()
         if ends:
             of_ends |= zip(ends, self.embedder.embed([*ends.values()], advance), strict=True)
-        sums = list[NDArray[np.floating[Any]]]()
+        sums = []
         for index, (first, stop) in enumerate(pairwise(self.first)):
             if len(self.texts[index]) > tokens:
                 stop = first + tokens // size  # only complete chunks

@@ -373,7 +373,7 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
     for kind, names in names_of_kind.items():
         if stated is not None and stated in names.values():
             return [(kind, stated)]
-    found = list[tuple[str, str]]()
+    found = []
     for kind, names in names_of_kind.items():
         if model_type in names:
             found.append((kind, names[model_type]))

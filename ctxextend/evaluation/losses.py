@@ -398,7 +398,7 @@ def _context_losses(task: LossTask) -> results.ContextLosses:
     if reference is None or reference not in of_model:
         reference = min(of_model)
 
-    points = list[results.ContextPoint]()
+    points = []
     for context, losses in of_model.items():
         base = None
         if context in of_base:
@@ -458,7 +458,7 @@ def plan_losses(
         ]
         for context in sorted({longest_of_base, *shorter}):
             reads.append((base, BY_CONTEXT, SLIDING, context, CHUNK_SHARE))
-    modes = list[ReadingMode]()
+    modes = []
     for reader, measure, name, context, share in reads:
         if measure in measures:
             key = ModeKey(measure=measure, name=name, context=context)

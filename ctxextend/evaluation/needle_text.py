@@ -133,7 +133,7 @@ class NeedleTexts:
         haystack = self.haystack[start : start + size]
         keys, pointers, values, absent = self._draw_words(random, haystack)
 
-        statements = list[tuple[int, Ids]]()  # position in the haystack, and tokens
+        statements = []  # position in the haystack, and tokens
         depths = np.linspace(0, 1, self.needles)
         for i, depth in enumerate(depths):
             position = round(depth * size)

@@ -120,7 +120,7 @@ class DocumentTask:
             self.base_reading = BaseReading(
                 queries=self.embedded,
                 documents=documents,
-                truncated=self._score(documents.first_chunks),
+                truncated=self._score(documents.chunks[documents.first[:-1]]),
                 chunks=self._score(documents.means),
             )
         reading = self.base_reading
@@ -297,7 +297,7 @@ def plan_retrieval(
         raise DataError(message, "Pass longer documents with --data.")
     starts = query_starts(base_len, length, last)
     queries = []
-    relevant = list[dict[int, int]]()
+    relevant = []
     for index, document in enumerate(chosen):
         for start in starts:
             queries.append(document[start : start + query_tokens])

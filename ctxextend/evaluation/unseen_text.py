@@ -7,7 +7,6 @@ import numpy as np
 
 from ctxextend import held_out
 from ctxextend.evaluation.eval_model import ModelOrFiles
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.windows import refuse_short_text
 from ctxextend.held_out import Ids
 from ctxextend.settings import Evaluate
@@ -47,7 +46,13 @@ def read_unseen(
                 yield from held_out_parts[source]
             else:
                 for text in read_documents([str(source)], settings.text_field, size):
-                    yield _first_tokens(tokenizer, text, maximum)
+                    # The first tokens, without tokenizing much more.
+                    tokenized = 8 * maximum
+                    ids = tokenizer.encode(text[:tokenized])
+                    while len(ids) <= maximum and tokenized < len(text):
+                        tokenized *= 4
+                        ids = tokenizer.encode(text[:tokenized])
+                    yield ids[:maximum]
 
     names = [model.name for model in models if model.trainings]
     name = f"One of {', '.join(names)}" if len(names) > 1 else "".join(names)
@@ -128,12 +133,3 @@ def _find_trained(
         windows = held_out.held_out_windows(ids, rule, run.first_token)
         held_out_parts[source] = held_out.split_documents(windows, tokenizer.separator)
     return held_out_parts, others
-
-
-def _first_tokens(tokenizer: TextTokenizer, text: str, maximum: int) -> Ids:
-    size = 8 * maximum
-    ids = tokenizer.encode(text[:size])
-    while len(ids) <= maximum and size < len(text):
-        size *= 4
-        ids = tokenizer.encode(text[:size])
-    return ids[:maximum]

@@ -301,7 +301,7 @@ def run_on_tokens(
         Exception: The input is too long: what the innermost submodule that ran raises.
     """
     refusals = list[str]()
-    failures = list[Exception]()
+    failures = []
     modules = dict(model.named_modules(remove_duplicate=False))
     path = table.split(".")[:-1]
     for depth in range(len(path) + 1):  # the outermost, which is the model, first

@@ -32,7 +32,7 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.numbers import NUMBERS
-from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_of_document
+from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -622,8 +622,10 @@ def retrieval_panel(by: str, modes: Sequence[DocumentBars]) -> Panel:
         plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
     rows = [["", TOKENS_COLUMN, *names]]
     for mode in modes:
-        scores = map(NUMBERS.estimate, mode.scores.values())
-        rows.append([mode.label, tokens_of_document(mode.read), *scores])
+        tokens = f"{mode.read.median:,}"
+        if mode.read.limit is None:
+            tokens = f"all, {tokens}"
+        rows.append([mode.label, tokens, *map(NUMBERS.estimate, mode.scores.values())])
     return Panel(by, title, plots, rows)
 
 
@@ -739,28 +741,27 @@ def training_figure(
         title: Of the figure.
         short: The number of positions that the base has.
     """
-    draw = partial(_draw_log, log=log, short=short)
-    return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)
-
-
-def _draw_log(axes: "Axes", log: Sequence[Mapping[str, Any]], short: int | None) -> None:
     curves = (
         ("loss", "training", ""),
         ("eval_loss", "held-out", "o"),
         ("eval_loss_short", f"held-out, positions below {short}", "v"),
         ("eval_loss_long", f"held-out, positions from {short} on", "^"),
     )
-    for (key, label, marker), colour in zip(curves, COLOURS, strict=False):
-        lines = [line for line in log if key in line]
-        if lines:
-            axes.plot(
-                [line["step"] for line in lines],
-                [line[key] for line in lines],
-                label=label,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                linewidth=1.2,
-            )
-    axes.set(xlabel="step", ylabel="loss")
-    add_legend(axes)
+
+    def draw(axes: "Axes") -> None:
+        for (key, label, marker), colour in zip(curves, COLOURS, strict=False):
+            lines = [line for line in log if key in line]
+            if lines:
+                axes.plot(
+                    [line["step"] for line in lines],
+                    [line[key] for line in lines],
+                    label=label,
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    linewidth=1.2,
+                )
+        axes.set(xlabel="step", ylabel="loss")
+        add_legend(axes)
+
+    return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)

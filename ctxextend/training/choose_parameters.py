@@ -39,7 +39,17 @@ def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
     """
     task = loaded.task
     network = loaded.model.model
-    _check_reach(task, loaded.model)
+    # A causal model predicts nothing from its last position: if the first new row is at position
+    # 128, it needs a --seq-len of 130, other models one of 129.
+    unused = 1 if loaded.model.kind == CAUSAL else 0
+    unusable = loaded.model.unusable_rows
+    if task.rows is not None and not task.rows[unusable:][: task.span - unused].any():
+        first_new = int(task.rows.argmax()) - unusable  # its position
+        message = (
+            f"--seq-len {task.span} does not reach any new row: the first is at position "
+            f"{first_new}."
+        )
+        raise TrainingError(message, f"Use a --seq-len above {first_new + unused}, or remove it.")
     adapters = dict[str, str]()
     table_name = task.files.table_name
     if task.settings.lora is None and task.settings.trains_weights:
@@ -59,23 +69,6 @@ def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(network)
     return trainable
-
-
-def _check_reach(task: TrainingTask, model: EvalModel) -> None:
-    if task.rows is None:
-        return
-    # A causal model predicts nothing from its last position: if the first new row is at position
-    # 128, it needs a --seq-len of 130, other models one of 129.
-    unused = 1 if model.kind == CAUSAL else 0
-    is_new = task.rows[model.unusable_rows :]  # by position
-    used = task.span - unused
-    if is_new[:used].any():
-        return
-    first_new = int(task.rows.argmax()) - model.unusable_rows  # its position
-    message = (
-        f"--seq-len {task.span} does not reach any new row: the first is at position {first_new}."
-    )
-    raise TrainingError(message, f"Use a --seq-len above {first_new + unused}, or remove it.")
 
 
 def _all_weights(model: EvalModel, names: Names, settings: Train) -> Names:
@@ -131,7 +124,7 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
     Parameters are compared, not their names, since a table may have several.
     """
     network = loaded.model.model
-    tables = list[torch.nn.Parameter]()
+    tables = []
     for table in loaded.task.files.tables:
         if table.name in loaded.names:
             tables.append(network.get_parameter(loaded.names[table.name]))

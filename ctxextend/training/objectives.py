@@ -61,7 +61,7 @@ class LanguageModeling(torch.nn.Module):
             self.teacher = Teacher(teacher, model, overlapping=False)
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
-        self.position_base = _position_base(model, position_ids=position_ids)
+        self.position_base = position_base(model) if position_ids else 0
 
     def forward(
         self,
@@ -223,7 +223,11 @@ class TextDistillation(PositionDistillation):
 
         `tokens` are those of a text, without special tokens.
         """
-        self.moves_windows = _accepts_position_ids(model)
+        self.moves_windows = True
+        try:
+            position_base(model)
+        except UnsupportedModelError:
+            self.moves_windows = False
         super().__init__(
             model,
             base,
@@ -273,7 +277,7 @@ class TextDistillation(PositionDistillation):
     def _windows(self, values: torch.Tensor, starts: Sequence[int]) -> torch.Tensor:
         """Return windows of texts, (b, w), and special tokens around them, as (windows * b, s)."""
         before, after = self.special
-        windows = list[torch.Tensor]()
+        windows = []
         for start in starts:
             first = before + start
             inside = values[:, first : first + self.pieces.size]
@@ -322,7 +326,7 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     # A token as far from the middle of one window as from that of the next belongs to the first.
     borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
     edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
-    windows = list[Span]()
+    windows = []
     for start, first, stop in edges:
         windows.append(Span(start=start, stop=start + size, first_scored=first, scored_stop=stop))
     return windows
@@ -433,7 +437,7 @@ class Distillation(torch.nn.Module):
         self.student = student
         self.teacher = Teacher(teacher, student, overlapping=True)
         self.poolings = poolings
-        self.position_base = _position_base(student, position_ids=position_ids)
+        self.position_base = position_base(student) if position_ids else 0
 
     def forward(
         self,
@@ -495,7 +499,7 @@ class Contrastive(torch.nn.Module):
         self.teacher = teacher
         self.weight = weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0
-        self.position_base = _position_base(student, position_ids=position_ids)
+        self.position_base = position_base(student) if position_ids else 0
         hidden_size = student.model.config.get_text_config().hidden_size
         self.pooling = modules.Pooling(hidden_size, read_pooling(student.root))
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
@@ -515,7 +519,7 @@ class Contrastive(torch.nn.Module):
         ordered = [values.transpose(0, 1).flatten(0, 1) for values in inputs]
         micro_batches = [torch.split(values, size) for values in ordered]
         embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
-        anchors, *others = torch.cat(embedded).split(len(input_ids))
+        anchors, *others = torch.split(torch.cat(embedded), len(input_ids))
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
         with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
             loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
@@ -542,14 +546,6 @@ class Contrastive(torch.nn.Module):
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
-def _accepts_position_ids(model: EvalModel) -> bool:
-    try:
-        position_base(model)
-    except UnsupportedModelError:
-        return False
-    return True
-
-
 def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:
     """Check, on a sample of token ids, that a teacher has the tokens of its student.
 
@@ -559,15 +555,6 @@ def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:
     last = len(student.tokenizer.tokenizer) - 1
     sampled = np.linspace(0, last, SAMPLED_IDS).astype(np.int64)
     eval_model.check_same_tokens(student, teacher, sampled)
-
-
-def _position_base(model: EvalModel, *, position_ids: bool) -> int:
-    """Return the position id of a model's first usable position if it is called with position ids.
-
-    Raises:
-        UnsupportedModelError: The model does not accept position ids.
-    """
-    return position_base(model) if position_ids else 0
 
 
 def _hidden_size(model: EvalModel) -> int:

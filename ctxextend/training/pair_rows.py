@@ -44,7 +44,7 @@ def read_pairs(paths: Sequence[str]) -> PairRows:
             one has none, or the reverse.
     """
     number_of = dict[str, int]()  # by text
-    pairs = list[list[int]]()
+    pairs = []
     for texts in _rows(paths):
         pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
     # Held-out pairs are not windows of tokens, so a file's first token is never used.

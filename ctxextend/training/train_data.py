@@ -290,7 +290,15 @@ class TrainingSequences(SequenceCutter):
         """
         settings = self.settings
         epoch, index = divmod(number, self.epoch_size)
-        start, part_end = self._starts_of_epoch(epoch)[index].tolist()
+        if self._cached_number != epoch:  # the last epoch is cached
+            order = settings.generator(ORDER, epoch)
+            first_starts = self.spans[:, 0] + order.integers(self.largest_starts + 1)
+            counts = self.sequences_per_part
+            starts = consecutive_starts(first_starts, counts, settings.text_length)
+            part_ends = np.repeat(self.spans[:, 1], counts)
+            self._cached_number = epoch
+            self._cached_starts = order.permutation(np.stack([starts, part_ends], axis=1))
+        start, part_end = self._cached_starts[index].tolist()
         generator = settings.generator(POSITION, number)
         length = settings.text_length
         offset = draw_offset(generator, length, settings.largest_offset)
@@ -305,22 +313,6 @@ class TrainingSequences(SequenceCutter):
             skip=min(abs(offset - other), part_end - start - length),
             offset=min(offset, other),
         )
-
-    def _starts_of_epoch(self, number: int) -> Ids:
-        """Return the first token of each sequence of an epoch, and the end of its part.
-
-        The shape is (epoch_size, 2). The last epoch is cached.
-        """
-        if self._cached_number != number:
-            generator = self.settings.generator(ORDER, number)
-            first_starts = self.spans[:, 0] + generator.integers(self.largest_starts + 1)
-            starts = consecutive_starts(
-                first_starts, self.sequences_per_part, self.settings.text_length
-            )
-            part_ends = np.repeat(self.spans[:, 1], self.sequences_per_part)
-            self._cached_number = number
-            self._cached_starts = generator.permutation(np.stack([starts, part_ends], axis=1))
-        return self._cached_starts
 
 
 @dataclass(frozen=True)

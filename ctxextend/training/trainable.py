@@ -103,7 +103,7 @@ class TrainableParameters:
         masters = {id(value): self.masters[name] for name, value in parameters.items()}
         for group in optimizer.param_groups:
             group["params"] = [masters[id(value)] for value in group["params"]]
-        copied = list[tuple[torch.Tensor, torch.nn.Parameter]]()
+        copied = []
         for name, value in parameters.items():
             if self.masters[name] is not value:
                 copied.append((self.masters[name], value))

@@ -43,11 +43,16 @@ def trained_card(run: FinishedRun) -> str:
     if result.window < result.seq_len:
         sequences += f" at random positions below {result.seq_len:,}"
     data = ", ".join(f"`{printable(public_name(path))}`" for path in run.settings.data)
+    losses = f"Held-out loss: {result.loss_before:.4f} before training"
+    if result.saves_trained:
+        losses += f", {result.loss_after:.4f} after step {result.saved_step} (these weights)."
+    else:
+        losses += "; no later evaluation was lower, so these are the untrained weights."
     section = (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained with ctxextend {__version__} {_objective_text(result)}: "
         f"{run.settings.trained_text} ({counted(result.parameters, 'parameter')}), {sequences}, "
-        f"on {data}; peak learning rate {result.lr:.3g}. {_losses_text(result)}"
+        f"on {data}; peak learning rate {result.lr:.3g}. {losses}"
         f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
     )
     return cards.model_card(
@@ -69,10 +74,3 @@ def _objective_text(result: TrainResult) -> str:
     if distill_weight:
         text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[result.objective]}"
     return text
-
-
-def _losses_text(result: TrainResult) -> str:
-    text = f"Held-out loss: {result.loss_before:.4f} before training"
-    if result.saves_trained:
-        return f"{text}, {result.loss_after:.4f} after step {result.saved_step} (these weights)."
-    return f"{text}; no later evaluation was lower, so these are the untrained weights."

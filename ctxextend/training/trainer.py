@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -384,7 +384,14 @@ class RunTrainer(Trainer):
         tokens = 0
         by_part = torch.zeros(2, 2)
         model.eval()
-        for indices in self._held_out_batches(len(data)):
+        size = self.args.per_device_train_batch_size
+        processes = self.accelerator.num_processes
+        if self.setup.task.settings.contrastive:  # each process compares all pairs
+            size = len(data)
+            processes = 1
+        numbers = range(self.accelerator.process_index % processes, len(data), processes)
+        for start in range(0, math.ceil(len(data) / processes), size):
+            indices = numbers[start : start + size]
             # Every process runs a sharded model equally often: the last batch of some counts for
             # nothing.
             examples = [data[index] for index in indices or [0]]
@@ -420,16 +427,6 @@ class RunTrainer(Trainer):
         if self.setup.model.kind != ENCODER:
             by_part = np.stack([nats, tokens])
         return float(nats.sum()), float(tokens.sum()), *by_part.flatten().tolist()
-
-    def _held_out_batches(self, count: int) -> Iterator[Sequence[int]]:
-        size = self.args.per_device_train_batch_size
-        processes = self.accelerator.num_processes
-        if self.setup.task.settings.contrastive:  # each process compares all pairs
-            size = count
-            processes = 1
-        indices = range(self.accelerator.process_index % processes, count, processes)
-        for start in range(0, math.ceil(count / processes), size):
-            yield indices[start : start + size]
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.folder.saves / UNFINISHED)

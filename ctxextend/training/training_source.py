@@ -111,13 +111,6 @@ class TrainingSource:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
 
-    @property
-    def max_len(self) -> int:
-        """The context length that is trained, in tokens."""
-        if self.planned is not None:
-            return self.planned.plan.max_len_after
-        return context_length(self.model.tables[0])
-
     def check_start(
         self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
     ) -> None:
@@ -152,8 +145,15 @@ class TrainingSource:
             resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
-            check_train_texts(settings)
-        check_sequences(self.model.ref.source, self.max_len, settings)
+            texts = (*settings.data, *settings.eval_data)
+            if settings.contrastive == "pairs":
+                check_pairs(texts)
+            else:
+                check_beginnings(texts, settings.text_field)
+        max_len = context_length(table)
+        if self.planned is not None:
+            max_len = self.planned.plan.max_len_after
+        check_sequences(self.model.ref.source, max_len, settings)
         check_device(settings.device)
 
 
@@ -189,19 +189,6 @@ def refuse_one_process() -> NoReturn:
     )
     message = "--fsdp shards a model across processes, but there is only one."
     raise TrainingError(message, hint)
-
-
-def check_train_texts(settings: Train) -> None:
-    """Read the beginnings of the texts to train on, to report errors early.
-
-    Raises:
-        DataError: One cannot be read.
-    """
-    texts = (*settings.data, *settings.eval_data)
-    if settings.contrastive == "pairs":
-        check_pairs(texts)
-    else:
-        check_beginnings(texts, settings.text_field)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:
