@@ -32,7 +32,7 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.numbers import NUMBERS
-from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name
+from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_of_document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -559,7 +559,7 @@ def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, whole: float | Non
             axes.set_xlim(right=end)
     for y, bar in broken.items():
         _draw_break(axes, y, bar.value)
-    # What a row without a bar means stands on the side of zero that has more space.
+    # What a row without a bar means is written on the side of zero that has more space.
     left, right = axes.get_xlim()
     alignment = "left"
     offset = 3  # points
@@ -622,10 +622,8 @@ def retrieval_panel(by: str, modes: Sequence[DocumentBars]) -> Panel:
         plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
     rows = [["", TOKENS_COLUMN, *names]]
     for mode in modes:
-        tokens = f"{mode.read.median:,}"
-        if mode.read.limit is None:
-            tokens = f"all, {tokens}"
-        rows.append([mode.label, tokens, *map(NUMBERS.estimate, mode.scores.values())])
+        scores = map(NUMBERS.estimate, mode.scores.values())
+        rows.append([mode.label, tokens_of_document(mode.read), *scores])
     return Panel(by, title, plots, rows)
 
 

@@ -50,6 +50,13 @@ def short_reading_name(mode: str, read: TokensRead) -> str:
     return SHORT_READING_NAMES[mode].format(limit=read.limit or 0)
 
 
+def tokens_of_document(read: TokensRead) -> str:
+    """Return how many tokens of a document are read, for a cell of a wide table."""
+    if read.limit is None:
+        return f"all, {read.median:,}"
+    return f"{read.median:,}"
+
+
 def tokens_note(tokens_read: Mapping[str, TokensRead]) -> str:
     """Return which rows are of the base, and that both kinds of chunks are one if they are.
 

@@ -145,11 +145,7 @@ class TrainingSource:
             resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
-            texts = (*settings.data, *settings.eval_data)
-            if settings.contrastive == "pairs":
-                check_pairs(texts)
-            else:
-                check_beginnings(texts, settings.text_field)
+            check_train_texts(settings)
         max_len = context_length(table)
         if self.planned is not None:
             max_len = self.planned.plan.max_len_after
@@ -189,6 +185,19 @@ def refuse_one_process() -> NoReturn:
     )
     message = "--fsdp shards a model across processes, but there is only one."
     raise TrainingError(message, hint)
+
+
+def check_train_texts(settings: Train) -> None:
+    """Read the beginnings of the texts to train on, to report errors early.
+
+    Raises:
+        DataError: One cannot be read.
+    """
+    texts = (*settings.data, *settings.eval_data)
+    if settings.contrastive == "pairs":
+        check_pairs(texts)
+    else:
+        check_beginnings(texts, settings.text_field)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:
