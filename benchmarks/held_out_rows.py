@@ -38,7 +38,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import choose_masked, split_by_text
+from ctxextend.evaluation.losses import choose_masked
 from ctxextend.evaluation.retrieval import (
     MRR,
     QUERY_TOKENS,
@@ -132,7 +132,8 @@ def read_texts(source: str, judges: Evaluate, hold_out: int, length: int) -> Tex
     enough = SEARCH_FACTOR * max(judges.tokens, MIN_SAMPLES * max_text)
     by_number = defaultdict[int, list[Ids]](list)  # number of a text inside its document
     total = 0
-    for ids in read_unseen([files], judges, MIN_SAMPLES * min_text).documents:
+    documents, _ = read_unseen([files], judges, MIN_SAMPLES * min_text)
+    for ids in documents:
         for number, start in enumerate(range(0, len(ids), max_text)):
             text = ids[start : start + max_text]
             if len(text) >= min_text:
@@ -250,7 +251,7 @@ def score_embeddings(own: Embeddings, reference: Embeddings, queries: ArrayPerTe
     relevant = [{text: 1} for text in np.repeat(np.arange(len(counts)), counts).tolist()]
     found = score_rankings(cosines(np.concatenate(asked), own.whole), relevant)
     for name in (RECALL_AT_1, MRR):
-        scores[name] = split_by_text(found[name], counts)
+        scores[name] = np.split(found[name], np.cumsum(counts)[:-1])
     return scores
 
 

@@ -249,7 +249,7 @@ def read_windows(files: ResizableFiles, judges: Evaluate, length: int) -> Sequen
     """Return windows of a text that a model was not trained on, without special tokens."""
     tokenizer = files.tokenizer
     size = length - tokenizer.num_special
-    documents = read_unseen([files], judges, size).documents
+    documents, _ = read_unseen([files], judges, size)
     return cut_windows(documents, size, judges.tokens // length, tokenizer.separator).windows
 
 

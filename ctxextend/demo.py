@@ -5,6 +5,7 @@ both, so it cannot answer; a longer one can. Training needs the extra `train`; w
 ends after the resize.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
-from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
+from ctxextend.comparison.python_text import is_held_out, python_documents
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
 from ctxextend.evaluation.needles import find_words
@@ -108,10 +109,12 @@ def run_demo(progress: Progress) -> Demo:
 
             others = (text for text in documents if not is_held_out(text))
             training = _text_builder(tokenizer, others, TRAINING_LINES)
-            data = write_documents(folder / "texts.jsonl", _training_texts(training, tokenizer))
+            data = folder / "texts.jsonl"
+            rows_of_texts = ({"text": text} for text in _training_texts(training, tokenizer))
+            data.write_text("".join(f"{json.dumps(row)}\n" for row in rows_of_texts), "utf-8")
             result = train(
                 resized.root,
-                data,
+                str(data),
                 DEMO_STEPS,
                 output=folder / "trained",
                 trainable="all",
@@ -128,7 +131,7 @@ def run_demo(progress: Progress) -> Demo:
     def word(token: int) -> str:
         return str(tokenizer.tokenizer.decode([token])).strip()
 
-    readers = list[Answers]()
+    readers = []
     for name, given in answers.items():
         is_right = given == expected
         beyond = float(is_right[~in_window].mean())
@@ -160,7 +163,6 @@ def _text_builder(tokenizer: TextTokenizer, documents: Iterable[str], lines: int
 
 
 def _training_texts(builder: NeedleTexts, tokenizer: TextTokenizer) -> Iterator[str]:
-    """Yield texts that end with all of their questions and answers."""
     random = np.random.default_rng(0)
     for index in range(TRAINING_TEXTS):
         answers = builder.needles * builder.words.needle_tokens
@@ -175,9 +177,9 @@ def _training_texts(builder: NeedleTexts, tokenizer: TextTokenizer) -> Iterator[
 
 def _questions(texts: Sequence[NeedleText], window: int) -> tuple[Ids, Ids, NDArray[np.bool_]]:
     """Return texts with a question each, the right answers, and whether the window has the line."""
-    rows = list[Ids]()
-    answers = list[int]()
-    in_window = list[bool]()
+    rows = []
+    answers = []
+    in_window = []
     for text in texts:
         for asked in text.questions[:-1]:  # the last line is next to its question
             row = np.concatenate([text.ids, asked.ids])
@@ -189,13 +191,12 @@ def _questions(texts: Sequence[NeedleText], window: int) -> tuple[Ids, Ids, NDAr
 
 
 def _answer(checkpoint: Checkpoint, rows: Ids) -> Ids:
-    """Return the likeliest next token after each row of tokens."""
     import torch
 
     from ctxextend.models.load import load
 
     model, _ = load(checkpoint, checkpoint.model_class)
-    tokens = list[Ids]()
+    tokens = []
     with torch.inference_mode(), torch_threads(model, None):
         for batch in torch.split(torch.from_numpy(rows), BATCH):
             tokens.append(model(input_ids=batch).logits[:, -1].argmax(dim=-1).numpy())

@@ -211,7 +211,7 @@ def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> l
     """Return the documents, or parts of documents, in windows, each of shape (tokens,)."""
     if separator is None:
         return [window.astype(np.int64) for window in windows if len(window)]
-    documents = list[Ids]()
+    documents = []
     for window in windows:
         for part in np.split(window, np.flatnonzero(window == separator)):
             document = part[part != separator]

@@ -509,6 +509,8 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
     """
     model = open_model(ref, reads_gguf=True, only_headers=only_headers)
     if gguf_of(model.checkpoint) is not None:
+        from ctxextend.gguf.gguf_edits import check_gguf_steps
+
         check_gguf_steps(settings)
     if settings.engine is None:
         return prepare_plan(make_plan(model, settings))

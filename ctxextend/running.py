@@ -11,7 +11,7 @@ from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
-from ctxextend.notes import Code, Level, Note
+from ctxextend.notes import Code, Level, Note, warning_texts
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, check_steps, run_recipe
 from ctxextend.plan import make_plan
@@ -19,7 +19,7 @@ from ctxextend.planned import Planned, prepare_convert, prepare_plan
 from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
-from ctxextend.resizing import announce, check_can_write
+from ctxextend.resizing import check_can_write
 from ctxextend.settings import Run, Train
 from ctxextend.text_data import check_paths
 
@@ -75,7 +75,7 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     if planned is not None:
         if not settings.dry_run:
             check_can_write(recipe, planned, settings)
-        announce(planned, events)
+        events.warning(*warning_texts(planned.notes))
     if not settings.dry_run:
         return run_recipe(recipe, planned, settings, events)
     result = RunResult(

@@ -55,8 +55,14 @@ def check_paths(paths: Paths) -> list[TextSource]:
             for file in _files(Path(name)):
                 sources.setdefault(file.resolve(), file)
         else:
-            dataset = _dataset(name)
-            sources[dataset] = dataset
+            parts = HUB_NAME.fullmatch(name)
+            if parts is None:
+                message = f"{name} is not a valid Hub dataset."
+                raise DataError(message, f"Use the form {HUB_FORMAT}.")
+            if not parts["split"]:
+                before, at, revision = name.partition("@")
+                name = f"{before}:train{at}{revision}"
+            sources[name] = name
     if not sources:
         hint = "Pass files or folders."
         raise DataError("No text given.", hint)
@@ -68,19 +74,7 @@ def check_paths(paths: Paths) -> list[TextSource]:
     return list(sources.values())
 
 
-def _dataset(name: str) -> str:
-    """Return the name of a Hub dataset with its split, by default ``train``."""
-    parts = HUB_NAME.fullmatch(name)
-    if parts is None:
-        raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
-    if parts["split"]:
-        return name
-    before, at, revision = name.partition("@")
-    return f"{before}:train{at}{revision}"
-
-
 def _files(path: Path) -> list[Path]:
-    """Return a file, or the texts in a folder that are not empty."""
     if os.path.isfile(path):  # noqa: PTH113 - unlike Path.is_file, it never raises
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty.", "Pass a file that contains text.")
@@ -119,15 +113,13 @@ def _user_texts(folder: Path) -> list[Path]:
     for file in folder.rglob("*"):
         if file.suffix.lower() in SUFFIXES and file.is_file():
             *parents, _ = (folder / parent for parent in file.relative_to(folder).parents)
-            if not any(_is_skipped(parent) for parent in parents):
+            is_skipped = any(
+                parent.name.startswith(".") or parent.suffix == ".training" for parent in parents
+            )
+            marks = (parent / mark for parent in parents for mark in CHECKPOINT_MARKS)
+            if not is_skipped and not any(mark.exists() for mark in marks):
                 texts.append(file)
     return sorted(texts)
-
-
-def _is_skipped(folder: Path) -> bool:
-    if folder.name.startswith(".") or folder.suffix == ".training":
-        return True
-    return any((folder / mark).exists() for mark in CHECKPOINT_MARKS)
 
 
 def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
@@ -254,7 +246,6 @@ def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]])
 
 @contextmanager
 def _named_in_errors(source: TextSource) -> Iterator[None]:
-    """Turn any error of reading a file or dataset into a DataError that names it."""
     try:
         yield
     except CtxextendError:
@@ -271,7 +262,16 @@ def _named_in_errors(source: TextSource) -> Iterator[None]:
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     """Yield each document as a stream: a text file, or the text of a line of JSONL or of a row."""
     if isinstance(source, str):
-        rows = _rows_of_dataset(source)
+        from datasets import load_dataset
+
+        ((repo, config, split, revision),) = HUB_NAME.findall(source)
+        rows: Any = load_dataset(
+            f"hf://datasets/{repo}",  # the bare name may be a local folder
+            config or None,
+            split=split,
+            revision=revision or None,
+            streaming=True,
+        )
     elif source.suffix.lower() in SEPARATORS:
         yield from _header_fields(source, text_field)
         for row in _rows_of_table(source, text_field):
@@ -300,17 +300,13 @@ def _header_fields(file: Path, text_field: str) -> Iterator[TextIO]:
     Raises:
         DataError: It has not.
     """
-    yield from _text(dict.fromkeys(_header(file)), text_field, str(file))
-
-
-def _header(file: Path) -> Sequence[str]:
-    """Return the columns of a CSV or TSV file; one with only a header has no rows."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
-        return next(csv.reader(stream, delimiter=SEPARATORS[file.suffix.lower()]), ())
+        # A file with only a header has no rows.
+        columns = next(csv.reader(stream, delimiter=SEPARATORS[file.suffix.lower()]), ())
+    yield from _text(dict.fromkeys(columns), text_field, str(file))
 
 
 def _rows_of_table(file: Path, text_field: str) -> Any:
-    """Return the rows of a Parquet, CSV or TSV file as a streaming dataset."""
     from datasets import load_dataset
 
     files = glob.escape(str(file))
@@ -327,17 +323,6 @@ def _rows_of_table(file: Path, text_field: str) -> Any:
         converters={text_field: str},  # without one, a column of numbers would be parsed
         encoding="utf-8-sig",
         chunksize=ROWS,
-    )
-
-
-def _rows_of_dataset(name: str) -> Any:
-    """Return the rows of a Hub dataset as a streaming dataset."""
-    from datasets import load_dataset
-
-    ((repo, config, split, revision),) = HUB_NAME.findall(name)
-    address = f"hf://datasets/{repo}"  # the bare name may be a local folder
-    return load_dataset(
-        address, config or None, split=split, revision=revision or None, streaming=True
     )
 
 
@@ -363,12 +348,10 @@ def without_surrogates(text: str) -> str:
 
 
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
-    """Yield the text of a row, if it has one."""
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or text_field not in row:
         found = f"a {type(row).__name__}"
-        raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
-    if text_field not in row:
-        found = ", ".join(list(row)[:20])
+        if isinstance(row, dict):
+            found = ", ".join(list(row)[:20])
         raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
     text = row[text_field]
     if isinstance(text, str):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import CandidateRequest, read_methods
+from ctxextend.comparison.comparison_settings import read_methods
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -57,16 +57,18 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
         CtxextendError: A method that cannot be skipped does not apply.
     """
     length = _new_length(files, settings)
-    plans = dict[str, Plan]()
-    skipped = dict[str, str]()
+    plans = {}
+    skipped = {}
     for spec in read_methods(settings.method):
-        resize = spec.resize(length)
+        resize = Resize(length, method=spec.method)
         try:
             plans[spec.name] = make_plan(files.opened, resize)
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
-            if not _is_for_others(spec, error):
+            # A MethodError says that a method is for another position scheme. `formula` is for
+            # tables that follow one, and no learned table does so by chance.
+            if spec.name != FORMULA and not isinstance(error, MethodError):
                 skipped[spec.name] = error.message
     if not plans:
         auto = method_of_auto(files.opened, length)
@@ -75,21 +77,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     return MethodPlans(plans=plans, skipped=skipped, auto=method_of_auto(files.opened, length))
 
 
-def _is_for_others(spec: CandidateRequest, error: ResizeError) -> bool:
-    """Whether a method is for other checkpoints, so that no reason is shown for skipping it.
-
-    A MethodError says that it is for another position scheme. `formula` is for tables that follow
-    one, and no learned table does so by chance.
-    """
-    return spec.name == FORMULA or isinstance(error, MethodError)
-
-
 def _new_length(files: ResizableFiles, settings: Compare) -> int:
-    """Return the context length to resize to.
-
-    Raises:
-        ResizeError: It creates no rows.
-    """
     plan = make_plan(files.opened, Resize(settings.to))
     length = plan.max_len_after
     before = files.max_len
@@ -109,7 +97,7 @@ def method_of_auto(opened: OpenedModel, to: int | str) -> str:
 def method_recipes(opened: OpenedModel, methods: MethodPlans) -> dict[str, str]:
     """Return the recipe of the checkpoint of each method, by name."""
     ref = pinned_ref(opened.ref, opened.checkpoint)
-    recipes = dict[str, str]()
+    recipes = {}
     for name, plan in methods.plans.items():
         recipe = Recipe(ref, resize=recorded_settings(plan))
         recipes[name] = yaml_text(recipe_values(recipe))

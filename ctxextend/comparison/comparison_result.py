@@ -1,6 +1,6 @@
 """Results of a comparison of methods or of checkpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
@@ -39,16 +39,12 @@ class CheckpointFacts:
         """The facts by column of a table, as text and as a number."""
         return {
             "positions": (self.scheme, None),
-            "context": _count_cell(self.max_len),
-            "parameters": _count_cell(self.parameters),
-            "tokens/s": _count_cell(self.tokens_per_second),
+            "context": (f"{self.max_len:,}", self.max_len),
+            "parameters": (f"{self.parameters:,}", self.parameters),
+            "tokens/s": (f"{self.tokens_per_second:,.0f}", self.tokens_per_second),
             "weights": _size_cell(self.bytes),
             "memory": _size_cell(self.peak_bytes),
         }
-
-
-def _count_cell(count: float) -> tuple[str, float]:
-    return f"{count:,.0f}", count
 
 
 def _size_cell(size: int | None) -> tuple[str, int | None]:
@@ -177,18 +173,13 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         for row in self.rows:
             if row.method in names_of_auto and (row.is_tied or self.has_little_text):
                 return row
-        return next(iter(self._rows_to_recommend))
-
-    @property
-    def _rows_to_recommend(self) -> Sequence[Row]:
-        """The rows of which the best is recommended.
-
-        `switch` is for short inputs, which scores of long ones do not rank: long inputs get from it
-        what the method of `auto` gives them, up to an attention factor. So it is left to the user.
-        """
-        if self.auto not in [_method_name(row) for row in self.rows]:
-            return self.rows
-        return [row for row in self.rows if _method_name(row) != SWITCH]
+        # `switch` is for short inputs, which scores of long ones do not rank: long inputs get from
+        # it what the method of `auto` gives them, up to an attention factor. The user chooses it.
+        names = [row.method.partition(" ")[0].partition(":")[0] for row in self.rows]
+        best = 0
+        if self.auto in names:
+            best = next(number for number, name in enumerate(names) if name != SWITCH)
+        return self.rows[best]
 
     @property
     def recommended(self) -> str:
@@ -205,8 +196,3 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     def search(self) -> SearchResult | None:
         """The search set's counts and the best method's scores; None without a search set."""
         return self.rows[0].evaluation.search
-
-
-def _method_name(row: Row) -> str:
-    """Return the name of the method of a row, without settings and flags."""
-    return row.method.partition(" ")[0].partition(":")[0]

@@ -15,7 +15,6 @@ from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.errors import MethodError
 from ctxextend.evaluation.eval_model import ResizableFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import check_start
-from ctxextend.evaluation.evaluation_result import little_text
 from ctxextend.evaluation.evaluation_run import (
     EvaluationRun,
     applicable_measures,
@@ -64,12 +63,16 @@ class ComparisonRun:
         """Run the base, then evaluate each method."""
         plans = self.methods.plans
         total = self.evaluation.base_tokens + len(plans) * self.evaluation.tokens
-        self.evaluation.run_base(partial(_advance, progress, total, "the base"))
+
+        def measured(name: str, tokens: int) -> None:
+            progress(tokens, total, name)
+
+        self.evaluation.run_base(partial(measured, "the base"))
         recipes = method_recipes(self.files.opened, self.methods)
         for name, plan in plans.items():
             started = time.perf_counter()
             self.resizer.set_positions(plan)
-            self.evaluation.measure(partial(_advance, progress, total, name))
+            self.evaluation.measure(partial(measured, name))
             candidate = Candidate(
                 name=name,
                 evaluation=self.evaluation.report(),
@@ -102,11 +105,6 @@ class ComparisonRun:
         return replace(comparison, next_command=next_command)
 
 
-def _advance(progress: Progress, total: int, name: str, tokens: int) -> None:
-    """Report the tokens of a step."""
-    progress(tokens, total, name)
-
-
 def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
     """Plan each method, load the model, and cut the text.
 
@@ -127,7 +125,7 @@ def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
     if not evaluate.data and search_set is None:
         documents = map(files.tokenizer.encode, default_documents(opened))
         notes = (*notes, PYTHON_TEXT)
-    advice = little_text(methods.auto)
+    advice = f"Too little text to choose; auto takes {methods.auto}."
     evaluation = plan_evaluation(
         resizer.model,
         base,

@@ -1,12 +1,11 @@
 """What a comparison of methods compares, and how."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.kinds import Factor
-from ctxextend.settings import Compare, Evaluate, Resize
+from ctxextend.settings import Compare, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD, MethodChoice
 from ctxextend.tables.methods import METHODS, parse_method
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
@@ -22,10 +21,6 @@ class CandidateRequest(NamedTuple):
     method: MethodChoice
     # Whether it is left out if it does not apply to the checkpoint, which is else an error.
     can_be_skipped: bool
-
-    def resize(self, to: int | Factor) -> Resize:
-        """Return the resize by this method to a length."""
-        return Resize(to, method=self.method)
 
 
 def evaluate_for(settings: Compare, kind: str, to: int) -> Evaluate:
@@ -57,16 +52,10 @@ def read_methods(methods: Sequence[MethodChoice | str]) -> tuple[CandidateReques
     requests = dict[str, CandidateRequest]()
     for method in methods or [EVERY_METHOD]:
         if isinstance(method, str):
-            for name in _every_method():
-                request = CandidateRequest(name, parse_method(name), can_be_skipped=True)
-                requests.setdefault(name, request)
+            for name in (*METHODS, *ROTARY_METHOD_NAMES):
+                if name != DEFAULT_METHOD:  # which chooses one of the others
+                    request = CandidateRequest(name, parse_method(name), can_be_skipped=True)
+                    requests.setdefault(name, request)
         else:
             requests[str(method)] = CandidateRequest(str(method), method, can_be_skipped=False)
     return tuple(requests.values())
-
-
-def _every_method() -> Iterator[str]:
-    """Yield the names of all methods but the default one, which chooses one of the others."""
-    for name in (*METHODS, *ROTARY_METHOD_NAMES):
-        if name != DEFAULT_METHOD:
-            yield name

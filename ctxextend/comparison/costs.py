@@ -5,7 +5,7 @@ import time
 from ctxextend.comparison.comparison_result import CheckpointFacts
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import last_states
-from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
+from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.models.devices import peak_memory, torch_threads
 from ctxextend.models.load import token_ids
 from ctxextend.settings import Evaluate
@@ -19,9 +19,20 @@ def measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[st
     Raises:
         CtxextendError: The checkpoint cannot be loaded.
     """
+    import torch
+
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     peak_bytes = peak_memory(model.model.device)
-    tokens_per_second = _measure_speed(model, length, settings.threads)
+    # Of the fastest forward pass.
+    rows = max(eval_model.TOKENS_PER_BATCH // length, 1)
+    ids = token_ids(model.model.config, length).repeat(rows, 1).to(model.model.device)
+    passes = list[float]()
+    with torch_threads(model.model, settings.threads), torch.inference_mode():
+        while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
+            started = time.perf_counter()
+            last_states(model, ids)[0, 0, 0].item()  # waits for the device
+            passes.append(time.perf_counter() - started)
+    tokens_per_second = float(ids.numel() / min(passes[1:]))
     facts = CheckpointFacts(
         source=files.name,
         model_type=model.model_type,
@@ -34,18 +45,3 @@ def measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[st
     )
     model.model.to("meta")  # frees its weights, whatever still refers to it
     return model.kind, facts
-
-
-def _measure_speed(model: EvalModel, length: int, threads: int | None) -> float:
-    """Return the tokens per second of the fastest forward pass on inputs of this length."""
-    import torch
-
-    rows = max(eval_model.TOKENS_PER_BATCH // length, 1)
-    ids = token_ids(model.model.config, length).repeat(rows, 1).to(model.model.device)
-    passes = list[float]()
-    with torch_threads(model.model, threads), torch.inference_mode():
-        while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
-            started = time.perf_counter()
-            last_states(model, ids)[0, 0, 0].item()  # waits for the device
-            passes.append(time.perf_counter() - started)
-    return float(ids.numel() / min(passes[1:]))

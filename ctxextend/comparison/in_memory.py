@@ -32,7 +32,7 @@ class InMemoryResizer:
         if any(change.settings for change in plan.changes):
             self.set_length(plan)
         else:  # plans of one length differ only in tables
-            set_tables(self.model.model, self.parameters(self._resized(plan)))
+            set_tables(self.model.model, self._parameters(plan))
 
     def set_length(self, plan: Plan) -> None:
         """Give the model the tables, the settings and the length of a plan."""
@@ -45,34 +45,24 @@ class InMemoryResizer:
         config = copy.deepcopy(self.config)
         set_config(config, edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
-        paths = {_settings_path(path) for path in edits}
+        paths = set[tuple[str, ...]]()
+        for path in edits:
+            end = path.index(ROPE_KEY) + 1 if ROPE_KEY in path else len(path)
+            paths.add(path[:end])
         for change in plan.changes:
             if change.settings:
                 paths.update(change.positions.length_paths)
         values = {path: nested(config, path) for path in paths}
-        set_length(self.model.model, self.parameters(self._resized(plan)), values)
+        set_length(self.model.model, self._parameters(plan), values)
 
-    def _resized(self, plan: Plan) -> dict[str, TableRows]:
-        tables = dict[str, TableRows]()
-        for change in plan.stored:
-            tables[change.name] = change.positions.resized(change, self.learned[change.name])
-        return tables
-
-    def parameters(self, tables: Mapping[str, TableRows]) -> dict[str, Any]:
-        """Return tables by parameter name, in the dtype of the loaded model."""
+    def _parameters(self, plan: Plan) -> dict[str, Any]:
         parameters = dict[str, Any]()
-        for name, table in tables.items():
-            parameter = self.names[name]
-            current = self.model.model.get_parameter(parameter)
-            parameters[parameter] = to_tensor(table).to(current)
+        for change in plan.stored:
+            name = self.names[change.name]
+            current = self.model.model.get_parameter(name)
+            rows = change.positions.resized(change, self.learned[change.name])
+            parameters[name] = to_tensor(rows).to(current)
         return parameters
-
-
-def _settings_path(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of a config key or, inside rotary settings, of all of them."""
-    if ROPE_KEY not in path:
-        return path
-    return path[: path.index(ROPE_KEY) + 1]
 
 
 def open_resizer(base: EvalModel, plan: Plan) -> InMemoryResizer:

@@ -3,9 +3,8 @@
 import ast
 import hashlib
 import inspect
-import json
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -47,10 +46,3 @@ def _python_texts() -> Iterator[list[str]]:
             if isinstance(node, DOCUMENTED):
                 texts.append(inspect.cleandoc(ast.get_docstring(node) or ""))
         yield texts
-
-
-def write_documents(path: Path, documents: Iterable[str]) -> str:
-    """Write documents as .jsonl, and return its path."""
-    lines = [json.dumps({"text": text}) + "\n" for text in documents]
-    path.write_text("".join(lines), "utf-8")
-    return str(path)

@@ -10,7 +10,6 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.effective import EffectiveTask
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
 from ctxextend.evaluation.evaluation_run import EvaluationRun
-from ctxextend.evaluation.retrieval import NDCG_AT_10
 
 
 def check_ranked(run: EvaluationRun, advice: str = "") -> None:
@@ -37,8 +36,14 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         return measure.cost(measure.mean(candidate.scores).mean)
 
     best = min(candidates, key=cost)
-    rows = list[Row]()
+    rows = []
     for candidate in sorted(candidates, key=cost):
+        evaluation = candidate.evaluation
+        short_inputs = None
+        if evaluation.contexts is not None:
+            for point in evaluation.contexts.points:
+                if point.context == evaluation.base_max_len:
+                    short_inputs = point.against_base
         delta = None
         if candidate is not best:
             delta = measure.worsening(candidate.scores, best.scores)
@@ -49,22 +54,12 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
                 recipe=candidate.recipe,
                 score=measure.mean(candidate.scores),
                 delta=delta,
-                short_inputs=_short_inputs(candidate.evaluation),
-                evaluation=candidate.evaluation,
+                short_inputs=short_inputs,
+                evaluation=evaluation,
                 seconds=round(candidate.seconds, 3),
             )
         )
     return tuple(rows)
-
-
-def _short_inputs(evaluation: Evaluation) -> Estimate | None:
-    """Return the cost on short inputs; None if it was not measured."""
-    if evaluation.contexts is None:
-        return None
-    for point in evaluation.contexts.points:
-        if point.context == evaluation.base_max_len:
-            return point.against_base
-    return None
 
 
 def measured_comparison(
@@ -109,11 +104,11 @@ def measured_comparison(
 
 def _score_of_base(evaluation: Evaluation) -> Estimate | None:
     """Return the score of the base in pieces; None without a base."""
-    has_base = evaluation.base is not None
-    if evaluation.search is not None and has_base:
-        return evaluation.search.scores[CHUNKS][NDCG_AT_10]
-    if evaluation.retrieval is not None:
-        return evaluation.retrieval.modes[CHUNKS].reciprocal_rank
-    if evaluation.positions is not None and has_base:
+    measured = evaluation.search or evaluation.retrieval
+    if evaluation.base is None:
+        return None
+    if measured is not None:
+        return measured.ranking_scores[CHUNKS]
+    if evaluation.positions is not None:
         return evaluation.positions.losses[SLIDING]
     return None

@@ -1,7 +1,7 @@
 """Compare whole checkpoints side by side: on the same windows of one text, paired by window."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.candidates import Candidate
-from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
+from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison
 from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
@@ -114,15 +114,33 @@ class SideBySide:
         """
         started = time.perf_counter()
         model = eval_model.load_eval_model(files, self.settings.precision, self.settings.device)
+        notes = model.notes
+        if self.base is not None:
+            notes = (*notes, *self.base.notes)
         with length_errors(files, self.longest):
-            run = self._plan(model)
+            run = plan_evaluation(
+                model,
+                self.base,
+                self.settings,
+                self.documents,
+                search_set=self.search_set,
+                notes=notes,
+            )
+            check_ranked(run)
         total = run.base_tokens + len(self.files) * run.tokens
         threads = torch_threads(model.model, self.settings.threads)
         with threads, length_errors(files, self.longest):
             if self.run is None:
                 run.run_base(lambda tokens: progress(tokens, total, "the base"))
-            else:
-                reuse_base(run, self.run)
+            else:  # of the base, and which texts the budget sufficed for
+                for task, measured in zip(run.tasks, self.run.tasks, strict=False):
+                    if isinstance(task, LossTask) and isinstance(measured, LossTask):
+                        task.losses_by_mode = measured.losses_by_mode
+                    elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
+                        task.base_reading = measured.base_reading
+                    elif isinstance(task, EffectiveTask) and isinstance(measured, EffectiveTask):
+                        task.schedule = measured.schedule
+                        task.scheduled_groups = measured.scheduled_groups
             run.measure(lambda tokens: progress(tokens, total, name))
             if model.kind == ENCODER:
                 self.short_costs[name] = self._short_cost(run)
@@ -132,21 +150,6 @@ class SideBySide:
         if self.documents is not None:
             self.documents = run.text.documents
         model.model.to("meta")
-
-    def _plan(self, model: EvalModel) -> EvaluationRun:
-        notes = model.notes
-        if self.base is not None:
-            notes = (*notes, *self.base.notes)
-        run = plan_evaluation(
-            model,
-            self.base,
-            self.settings,
-            self.documents,
-            search_set=self.search_set,
-            notes=notes,
-        )
-        check_ranked(run)
-        return run
 
     def _short_cost(self, run: EvaluationRun) -> Estimate | None:
         """Return 1 - cosine of embeddings of short texts to references; None if sizes differ."""
@@ -178,40 +181,15 @@ class SideBySide:
             max_len_before=self.short_length,
             max_len_after=self.longest,
         )
+        rows = []
+        for row in found.rows:
+            short_inputs = self.short_costs.get(row.method, row.short_inputs)
+            rows.append(replace(row, short_inputs=short_inputs, checkpoint=self.facts[row.method]))
         return replace(
             found,
             row_type="checkpoint",
-            rows=tuple(self._with_facts(row) for row in found.rows),
+            rows=tuple(rows),
             warnings=(*self.warnings, *found.warnings),
-        )
-
-    def _with_facts(self, row: Row) -> Row:
-        short_inputs = self.short_costs.get(row.method, row.short_inputs)
-        return replace(row, short_inputs=short_inputs, checkpoint=self.facts[row.method])
-
-
-def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
-    """Give the tasks of an evaluation what another one on the same text has read.
-
-    These are the scores of the base, and the texts that the budget sufficed for.
-    """
-    for task, measured in zip(run.tasks, other.tasks, strict=False):
-        if isinstance(task, LossTask) and isinstance(measured, LossTask):
-            task.losses_by_mode = measured.losses_by_mode
-        elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
-            task.base_reading = measured.base_reading
-        elif isinstance(task, EffectiveTask) and isinstance(measured, EffectiveTask):
-            task.schedule = measured.schedule
-            task.scheduled_groups = measured.scheduled_groups
-
-
-def _cut_warnings(files: Sequence[ModelFiles], length: int) -> Iterator[str]:
-    """Yield a warning if some checkpoints could read more than all of them read."""
-    longer = [f"{one.name} ({one.max_len:,})" for one in files if one.max_len > length]
-    if longer:
-        yield (
-            f"All read up to {length:,} tokens; longer contexts have {joined(longer)}. To measure "
-            "each at its full length, use ctxextend evaluate."
         )
 
 
@@ -236,7 +214,13 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
         unseen, warnings = read_unseen(files, settings, longest)
         sample = next(unseen, sample)
         documents = chain([sample], unseen)
-    warnings = [*warnings, *_cut_warnings(files, longest)]
+    longer = [f"{one.name} ({one.max_len:,})" for one in files if one.max_len > longest]
+    if longer:
+        warning = (
+            f"All read up to {longest:,} tokens; longer contexts have {joined(longer)}. To measure "
+            "each at its full length, use ctxextend evaluate."
+        )
+        warnings = [*warnings, warning]
     for one in files:
         hint = "Compare checkpoints that share a tokenizer."
         eval_model.check_same_tokens(one, first, sample, hint)
@@ -244,8 +228,11 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     kind, facts = _measure_costs(files, settings, longest)
     stated = _common_base(files, settings)
     base, failures = open_base(stated, settings, first.name, kind)
-    base_len = None if base is None else base.max_len
-    lengths = settings.length or _default_lengths(settings, longest, base_len)
+    lengths = settings.length
+    if not lengths and settings.measures_effective_only:
+        lengths = effective_lengths(longest)
+    elif not lengths:
+        lengths = context_lengths(longest, None if base is None else base.max_len)
     settings = with_ranking(replace(settings, length=tuple(sorted(lengths))), kind)
     return SideBySide(
         files=files,
@@ -258,19 +245,16 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     )
 
 
-def _default_lengths(settings: Evaluate, longest: int, base_len: int | None) -> tuple[int, ...]:
-    if settings.measures_effective_only:
-        return effective_lengths(longest)
-    return context_lengths(longest, base_len)
-
-
 def _measure_costs(
     files: Sequence[ModelFiles], settings: Evaluate, length: int
 ) -> tuple[str, dict[str, CheckpointFacts]]:
-    """Load each checkpoint in turn, and return their kind, and their facts by short name."""
     facts = dict[str, CheckpointFacts]()
     kind = ""
-    for name, one in zip(_short_names(files), files, strict=True):
+    names = [public_name(one.name) for one in files]
+    for index, one in enumerate(files):
+        name = names[index]
+        if names.count(name) > 1:
+            name = f"{name} ({names[: index + 1].count(name)})"
         with length_errors(one, length):
             own, facts[name] = measure_cost(one, settings, length)
         kind = kind or own
@@ -278,17 +262,6 @@ def _measure_costs(
             message = f"{one.name} is {KIND_NAMES[own]}, but {files[0].name} is {KIND_NAMES[kind]}."
             raise CheckpointError(message, "Compare checkpoints of one kind.")
     return kind, facts
-
-
-def _short_names(files: Sequence[ModelFiles]) -> list[str]:
-    """Return the names of checkpoints without folders, numbered if several have the same."""
-    names = [public_name(one.name) for one in files]
-    unique = list[str]()
-    for index, name in enumerate(names):
-        if names.count(name) > 1:
-            name = f"{name} ({names[: index + 1].count(name)})"
-        unique.append(name)
-    return unique
 
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:

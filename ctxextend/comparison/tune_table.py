@@ -55,8 +55,8 @@ def tune_table(
     """
     started = time.perf_counter()
     plan = planned.plan
-    check_tuning_text(plan, request.data)
     files = open_files(plan.model)
+    check_tuning_text(plan, files.tokenizer, request.data)
     kind = files.stated_kind
     if kind != ENCODER:  # the weights may lack the head of the stated class
         kind = load_eval_model(files, "fp32").kind
@@ -94,20 +94,8 @@ def tune_table(
     )
     if trained is None:
         return tuning, None
-    length = plan.max_len_before if tuning.is_encoder else plan.max_len_after
-    tuning = replace(tuning, training=_table_training(trained, length))
-    return tuning, trained if trained.is_kept else None
-
-
-def _is_better(result: "TrainResult") -> bool:
-    """Whether the held-out loss is lower by more than its 95 % interval."""
-    improvement = result.improvement
-    return improvement is not None and improvement.sign == 1
-
-
-def _table_training(trained: "TrainResult", length: int) -> TableTraining:
     assert trained.improvement is not None
-    return TableTraining(
+    training = TableTraining(
         steps=trained.steps,
         batch_size=trained.batch_size,
         window=trained.window,
@@ -118,5 +106,12 @@ def _table_training(trained: "TrainResult", length: int) -> TableTraining:
         short=None if trained.loss_short is None else PartLosses(*trained.loss_short),
         long=None if trained.loss_long is None else PartLosses(*trained.loss_long),
         windows=trained.held_out_sequences,
-        length=length,
+        length=plan.max_len_before if tuning.is_encoder else plan.max_len_after,
     )
+    return replace(tuning, training=training), trained if trained.is_kept else None
+
+
+def _is_better(result: "TrainResult") -> bool:
+    """Whether the held-out loss is lower by more than its 95 % interval."""
+    improvement = result.improvement
+    return improvement is not None and improvement.sign == 1

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from ctxextend.errors import DataError, MethodError, ResizeError, counted
-from ctxextend.evaluation.eval_model import ENCODER, open_files
+from ctxextend.evaluation.eval_model import ENCODER
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import read_ids
 from ctxextend.plan import Plan
 from ctxextend.settings import Train
@@ -37,7 +38,7 @@ def check_tunable(plan: Plan) -> None:
         raise ResizeError(message, "Use a larger --to, or remove --tune.")
 
 
-def check_tuning_text(plan: Plan, data: tuple[str, ...]) -> None:
+def check_tuning_text(plan: Plan, tokenizer: TextTokenizer, data: tuple[str, ...]) -> None:
     """Check that a text has windows of the new length to train on, and others to decide by.
 
     Raises:
@@ -46,7 +47,6 @@ def check_tuning_text(plan: Plan, data: tuple[str, ...]) -> None:
     """
     from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
 
-    tokenizer = open_files(plan.model).tokenizer
     length = plan.max_len_after - tokenizer.num_special
     required = 2 * MIN_WHOLE_WINDOWS
     texts = read_ids(

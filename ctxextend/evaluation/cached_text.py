@@ -56,9 +56,20 @@ class CachedText:
         All questions have the same length.
         """
         import torch
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
         ids = torch.from_numpy(np.stack(questions)).to(self.scorer.model.model.device)
-        cache = copy_cache(self.cache, len(ids))
+        # A copy for so many texts with the same start. Layers that replace their tensors, instead
+        # of writing to them, are copied without these.
+        layers = getattr(self.cache, "layers", ())
+        kinds = {type(layer) for layer in layers}
+        if layers and kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+            cache = copy.copy(self.cache)
+            cache.layers = [copy.copy(layer) for layer in layers]
+        else:
+            cache = copy.deepcopy(self.cache)
+        if len(ids) > 1:
+            cache.reorder_cache(torch.zeros(len(ids), dtype=torch.long))
         read = self.tokens
         for part in torch.split(ids, 1 if self.use.is_stepwise else ids.shape[1], dim=1):
             read += part.shape[1]
@@ -127,25 +138,6 @@ def run_model(scorer: Scorer, inputs: dict[str, Any]) -> "tuple[Any, ScoreLabels
     return output, score
 
 
-def copy_cache(cache: Any, rows: int) -> Any:
-    """Return a cache for so many texts with the same start; the given one does not change.
-
-    Layers that replace their tensors, instead of writing to them, are copied without these.
-    """
-    import torch
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
-    layers = getattr(cache, "layers", ())
-    if layers and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
-        copied = copy.copy(cache)
-        copied.layers = [copy.copy(layer) for layer in layers]
-    else:
-        copied = copy.deepcopy(cache)
-    if rows > 1:
-        copied.reorder_cache(torch.zeros(rows, dtype=torch.long))
-    return copied
-
-
 def find_cache(scorer: Scorer) -> CacheUse | None:
     """Return how a causal model reads on from a cache; None if it cannot.
 
@@ -177,7 +169,7 @@ def _has_same_logits(scorer: Scorer, use: CacheUse) -> bool:
     text = ids[:TRIAL_TEXT]
     questions = [ids[TRIAL_TEXT:], ids[TRIAL_TEXT:][::-1].copy()]
     labels = np.arange(vocab_size)
-    expected = list[NDArray[np.float32]]()
+    expected = []
     for question in questions:
         whole = torch.from_numpy(np.concatenate([text, question]))[None]
         inputs = prepare_inputs(model.model, whole.to(model.model.device))

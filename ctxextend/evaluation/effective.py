@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ from ctxextend.evaluation.schedule import (
     schedule_texts,
 )
 from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.trials import (
     HIDDEN_TOKENS,
     PASSAGES,
@@ -67,7 +66,7 @@ TextKey = tuple[int, int, int]
 
 
 @dataclass
-class EffectiveTask(Task):
+class EffectiveTask:
     """What a model is asked about texts of several lengths, and what it found so far.
 
     Tasks of later groups of which it finds too little in their shortest texts are not asked about
@@ -88,11 +87,13 @@ class EffectiveTask(Task):
     seconds: dict[TextKey, float] = field(default_factory=dict)  # that texts have taken
     started: float | None = None
 
+    base_tokens: ClassVar = 0  # that a base reads
+
     @cached_property
     def tokens(self) -> int:
         """The number of tokens that the model reads, as far as is known before it does."""
         if self.schedule is not None:
-            return self._tokens_of(self._order(self.schedule, self.scheduled_groups))
+            return self._tokens_of(self._order(self.schedule.texts, self.scheduled_groups))
         schedule = self._schedule(self.predicted, len(self.groups), self._remaining())
         return self._tokens_of(self._order(schedule, range(len(self.groups))))
 
@@ -110,7 +111,7 @@ class EffectiveTask(Task):
         lengths = sorted({length for group, length, _ in self.found if group == 0})
         texts = min((self._texts_read(0, length) for length in lengths), default=0)
         tasks = len(first.chances)
-        scores = list[NDArray[np.float64]]()
+        scores = []
         for index in range(texts):
             found = [self.found[0, length, index] for length in lengths]
             for number in range(first.trials_per_text):
@@ -119,46 +120,50 @@ class EffectiveTask(Task):
                 scores.append(np.array(answers, np.float64))
         return tuple(scores)
 
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Do nothing: no base is asked."""
+
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read texts within the budget, or as many as another model has read."""
         self.found = {}
         self.seconds = {}
         self.started = time.perf_counter()
-        self._ask_later_groups()
+        # Later groups are asked about longer texts if enough is found in their shortest ones.
+        groups = [0]
+        for group in range(1, len(self.groups)):
+            shortest = self._lengths_of(group)[0]
+            for index in range(_minimum_texts(self.groups[group])):
+                self.found[group, shortest, index] = self.groups[group].read(shortest, index)
+            results = self._results_of(group).values()
+            if any(result.lengths[0].accuracy >= THRESHOLD for result in results):
+                groups.append(group)
         if self.schedule is not None:
-            order = self._order(self.schedule, self.scheduled_groups)
+            order = self._order(self.schedule.texts, self.scheduled_groups)
             self._read(order, self.tokens, advance, budget=math.inf)
             return
-        self.scheduled_groups = (0, *self._groups_that_are_found())
-        count = len(self.scheduled_groups)
+        self.scheduled_groups = tuple(groups)
+        count = len(groups)
         needed = self._schedule(self.predicted, count, self._remaining(), is_minimal=True)
         order = self._order(needed, self.scheduled_groups)
         expected = min(self._tokens_of(order), self.tokens)
         self._read(order, expected, advance, budget=self.budget)
         # What was read tells better how many more texts the time suffices for.
         seconds = self._seconds_by_length()
-        spent = sum(count * texts * seconds[length] for length, texts in needed.texts.items())
+        spent = sum(count * texts * seconds[length] for length, texts in needed.items())
         more = self._schedule(seconds, count, self._remaining() + spent)
         order = self._order(more, self.scheduled_groups)
         self._read(order, self.tokens - expected, advance, budget=self.budget)
-        self.schedule = self._schedule_of_read_texts(seconds, count)
-
-    def _ask_later_groups(self) -> None:
-        """Ask the questions of all groups but the first about their shortest texts."""
-        for group in range(1, len(self.groups)):
-            shortest = self._lengths_of(group)[0]
-            for index in range(_minimum_texts(self.groups[group])):
-                self.found[group, shortest, index] = self.groups[group].read(shortest, index)
-
-    def _groups_that_are_found(self) -> Iterator[int]:
-        """Yield the later groups of which enough is found in the shortest texts."""
-        for group in range(1, len(self.groups)):
-            shortest = [result.lengths[0] for result in self._results_of(group).values()]
-            if any(one.accuracy >= THRESHOLD for one in shortest):
-                yield group
+        # Lengths with too few texts are left out.
+        minimum = _minimum_texts(self.groups[0])
+        texts_of = {length: self._texts_read(0, length) for length in self.lengths}
+        left_out = tuple(length for length in self.lengths if texts_of[length] < minimum)
+        missing = None
+        for length in left_out:
+            del texts_of[length]
+            missing = (missing or 0) + count * minimum * seconds[length]
+        self.schedule = Schedule(texts=texts_of, left_out=left_out, left_out_seconds=missing)
 
     def _remaining(self) -> float:
-        """Return how many seconds of the budget are left."""
         spent = self.planning_seconds
         if self.started is not None:
             spent += time.perf_counter() - self.started
@@ -166,15 +171,8 @@ class EffectiveTask(Task):
 
     def _schedule(
         self, seconds: Mapping[int, float], groups: int, budget: float, *, is_minimal: bool = False
-    ) -> Schedule:
-        """Return how many texts of each length fit a budget.
-
-        Args:
-            seconds: About how long a text of a group takes, by length.
-            groups: The number of groups.
-            budget: Seconds.
-            is_minimal: Whether to read only as many texts of a length as it needs.
-        """
+    ) -> dict[int, int]:
+        """Return how many texts of each length fit a budget, or only as many as it needs."""
         first = self.groups[0]
         minimum = _minimum_texts(first)
         most = max(MAX_TRIALS_OF_LENGTH // first.trials_per_text, minimum)
@@ -185,20 +183,19 @@ class EffectiveTask(Task):
             budget=budget,
         )
 
-    def _order(self, schedule: Schedule, groups: Sequence[int]) -> list[TextKey]:
-        """Return the texts of a schedule, those that are needed first, then by length."""
+    def _order(self, counts: Mapping[int, int], groups: Sequence[int]) -> list[TextKey]:
+        """Return texts, as many as there are of each length: those that are needed first."""
         order = list[tuple[bool, int, int, int]]()
         for group in groups:
             minimum = _minimum_texts(self.groups[group])
             for length in self._lengths_of(group):
-                texts = schedule.texts.get(length, 0)
+                texts = counts.get(length, 0)
                 if texts:
                     texts = max(texts, minimum)
                 order += [(index >= minimum, length, index, group) for index in range(texts)]
         return [(group, length, index) for _, length, index, group in sorted(order)]
 
     def _lengths_of(self, group: int) -> list[int]:
-        """Return the lengths that a group can be asked about, shortest first."""
         return [length for length in self.lengths if length >= self.groups[group].shortest]
 
     def _read(
@@ -232,8 +229,7 @@ class EffectiveTask(Task):
         advance(expected - advanced)
 
     def _seconds_by_length(self) -> dict[int, float]:
-        """Return how long a text takes by length, as measured or, in relation to it, predicted."""
-        measured = dict[int, float]()
+        measured = {}
         for length in self.lengths:
             own = [one for (_, at, _), one in self.seconds.items() if at == length]
             if own:
@@ -243,20 +239,6 @@ class EffectiveTask(Task):
         longest = max(measured)
         ratio = measured[longest] / self.predicted[longest]
         return {length: ratio * one for length, one in self.predicted.items()} | measured
-
-    def _schedule_of_read_texts(self, seconds: Mapping[int, float], groups: int) -> Schedule:
-        """Return what was read as a schedule; lengths with too few texts are left out."""
-        minimum = _minimum_texts(self.groups[0])
-        texts = dict[int, int]()
-        for length in self.lengths:
-            count = self._texts_read(0, length)
-            if count >= minimum:
-                texts[length] = count
-        left_out = tuple(length for length in self.lengths if length not in texts)
-        missing = sum(groups * minimum * seconds[length] for length in left_out)
-        return Schedule(
-            texts=texts, left_out=left_out, left_out_seconds=missing if left_out else None
-        )
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
@@ -280,10 +262,16 @@ class EffectiveTask(Task):
         return {"effective": effective}
 
     def _results_of(self, group: int) -> dict[str, TaskResult]:
-        """Return the results of a group of tasks, at lengths with enough trials."""
         results = dict[str, TaskResult]()
         for task, chance in self.groups[group].chances.items():
-            trials = self._trials_of(group, task)
+            trials = dict[int, list[tuple[float, bool]]]()  # depth, and whether found, by length
+            for length in self.lengths:
+                if self._texts_read(group, length) >= _minimum_texts(self.groups[group]):
+                    trials[length] = []
+            for (one, length, _), answers in self.found.items():
+                if one == group and length in trials:
+                    own = [answer for answer in answers if answer.task == task]
+                    trials[length] += [(answer.depth, answer.is_found) for answer in own]
             depths = count_depths([[depth for depth, _ in one] for one in trials.values()])
             if not trials or not depths:
                 continue
@@ -302,25 +290,8 @@ class EffectiveTask(Task):
     def _texts_read(self, group: int, length: int) -> int:
         return sum((one, at) == (group, length) for one, at, _ in self.found)
 
-    def _trials_of(self, group: int, task: str) -> dict[int, list[tuple[float, bool]]]:
-        """Return the depths of trials and whether their answers were found, by length.
-
-        Lengths that are not complete yet are left out.
-        """
-        trials = dict[int, list[tuple[float, bool]]]()
-        for length in self.lengths:
-            if self._texts_read(group, length) < _minimum_texts(self.groups[group]):
-                continue
-            found = list[tuple[float, bool]]()
-            for (one, at, _), read in self.found.items():
-                if (one, at) == (group, length):
-                    found += [(one.depth, one.is_found) for one in read if one.task == task]
-            trials[length] = found
-        return trials
-
 
 def _minimum_texts(trials: Trials) -> int:
-    """Return how many texts of a length give enough trials."""
     return math.ceil(TRIALS_OF_LENGTH / trials.trials_per_text)
 
 
@@ -357,10 +328,18 @@ def plan_effective(
     started = time.perf_counter()
     if isinstance(evaluator, Embedder):
         lengths, notes = _usable_lengths(settings, longest, SHORTEST_OF_ENCODERS)
-        hidden, haystack = _split_passages(text, lengths[-1])
+        needed = lengths[-1] + PASSAGES * HIDDEN_TOKENS
+        if len(text) < needed:
+            message = (
+                f"{NOT_MEASURED}: passages and texts of {lengths[-1]:,} tokens need {needed:,} "
+                f"tokens, and the text has {len(text):,}."
+            )
+            raise DataError(message, "Pass more text with --data.")
+        # At most a quarter hides nothing; the passages must not be in what hides them.
+        size = max(min(len(text) - lengths[-1], len(text) // 4), PASSAGES * HIDDEN_TOKENS)
         groups: tuple[Trials, ...] = tuple(
             EncoderTrials(
-                evaluator, haystack, hidden, seed=settings.seed, is_same_text=is_same_text
+                evaluator, text[size:], text[:size], seed=settings.seed, is_same_text=is_same_text
             )
             for is_same_text in (True, False)
         )
@@ -410,11 +389,6 @@ def check_effective(files: ModelFiles, text: Ids, longest: int, settings: Evalua
 def _usable_lengths(
     settings: Evaluate, longest: int, shortest: int
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the lengths to measure, and a note on those requested that are too short.
-
-    Raises:
-        DataError: All of them are.
-    """
     requested = tuple(sorted({*settings.length})) or effective_lengths(longest, shortest)
     lengths = tuple(length for length in requested if length >= shortest)
     if not lengths:
@@ -429,28 +403,9 @@ def _usable_lengths(
     return lengths, (f"{NOT_MEASURED} at {listed} tokens: it needs at least {shortest:,}.",)
 
 
-def _split_passages(text: Ids, longest: int) -> tuple[Ids, Ids]:
-    """Return the part of a text that passages are made of, and the part that hides them.
-
-    Raises:
-        DataError: The text is too short for both.
-    """
-    needed = longest + PASSAGES * HIDDEN_TOKENS
-    if len(text) < needed:
-        message = (
-            f"{NOT_MEASURED}: passages and texts of {longest:,} tokens need {needed:,} tokens, and "
-            f"the text has {len(text):,}."
-        )
-        raise DataError(message, "Pass more text with --data.")
-    # At most a quarter hides nothing; the passages must not be in what hides them.
-    size = max(min(len(text) - longest, len(text) // 4), PASSAGES * HIDDEN_TOKENS)
-    return text[:size], text[size:]
-
-
 def _needle_groups(
     scorer: Scorer, words: NeedleWords, text: Ids, lengths: Sequence[int], seed: int
 ) -> Iterator[Trials]:
-    """Yield the trials of a language model: of needles, and of pointers to them if they fit."""
     special = scorer.model.tokenizer.num_special
 
     def texts(form: NeedleForm) -> tuple[NeedleTexts, int]:
@@ -479,7 +434,7 @@ def _time_texts(
     Texts of growing lengths are read until one takes a share of the budget.
     """
     trials.read(lengths[0], 0)  # warms up
-    timed = dict[int, float]()
+    timed = {}
     for length in lengths:
         started = time.perf_counter()
         trials.read(length, 0)

@@ -5,6 +5,7 @@ is above a threshold, here at every depth, and above chance.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -161,7 +162,7 @@ class Effective:
     @property
     def read_tasks(self) -> dict[str, int]:
         """The effective length by task, of tasks that have one and were asked at all lengths."""
-        lengths = dict[str, int]()
+        lengths = {}
         for name, task in self.tasks.items():
             is_complete = task.lengths[-1].length == self.lengths[-1]
             if is_complete and task.effective_length is not None:
@@ -235,17 +236,11 @@ def count_depths(trials: Sequence[Sequence[float]]) -> int:
         trials: The depths of the trials of each length.
     """
     for count in range(MAX_DEPTHS, 0, -1):
-        if all(min(_trials_by_range(depths, count)) >= MIN_TRIALS for depths in trials):
+        trials_of = [Counter(range_of_depth(one, count) for one in depths) for depths in trials]
+        fewest = min((one[index] for one in trials_of for index in range(count)), default=0)
+        if fewest >= MIN_TRIALS:
             return count
     return 0
-
-
-def _trials_by_range(depths: Sequence[float], count: int) -> list[int]:
-    """Return how many trials each of so many equal ranges of depths has."""
-    trials = [0] * count
-    for depth in depths:
-        trials[range_of_depth(depth, count)] += 1
-    return trials
 
 
 def range_of_depth(depth: float, count: int) -> int:

@@ -44,7 +44,6 @@ KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 
 
 def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
-    """Return the mean of hidden states with weights 1, 2, 3, …"""
     weights = states.new_ones(states.shape[1]).cumsum(0)
     return weights @ states / weights.sum()
 
@@ -104,7 +103,7 @@ class Embedder:
         """Embed texts in consecutive chunks of `model.max_text` tokens."""
         size = self.model.max_text
         chunks = list[Ids]()
-        first = list[int]()
+        first = []
         for text in texts:
             first.append(len(chunks))
             chunks += [text[start : start + size] for start in range(0, max(len(text), 1), size)]
@@ -133,11 +132,6 @@ class EmbeddedChunks:
     chunks: NDArray[np.float32]  # embeddings of all chunks of all texts, shape (chunks, d)
 
     @property
-    def first_chunks(self) -> NDArray[np.float32]:
-        """The embeddings of the first chunks, shape (texts, d)."""
-        return self.chunks[self.first[:-1]]
-
-    @property
     def means(self) -> NDArray[np.float32]:
         """The normalized means over all chunks of a text, shape (texts, d)."""
         return normalize(np.stack([self._sum(*pair) for pair in pairwise(self.first)]))
@@ -154,7 +148,7 @@ class EmbeddedChunks:
         of_ends = dict[int, NDArray[np.float32]]()
         if ends:
             of_ends |= zip(ends, self.embedder.embed([*ends.values()], advance), strict=True)
-        sums = list[NDArray[np.floating[Any]]]()
+        sums = []
         for index, (first, stop) in enumerate(pairwise(self.first)):
             if len(self.texts[index]) > tokens:
                 stop = first + tokens // size  # only complete chunks
@@ -246,9 +240,8 @@ def read_pooling(root: Path) -> tuple[str, ...]:
 
 
 def _pooling_folder(path: Path) -> str:
-    """Return the folder of the Pooling module that a list of modules names."""
-    folders = list[str]()
-    problems = list[str]()
+    folders = []
+    problems = []
     for module in load_modules(path):
         name = str(module.get("type"))
         if name.startswith("sentence_transformers."):  # the module of a class depends on versions

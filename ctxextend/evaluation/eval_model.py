@@ -4,21 +4,22 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.evaluation.text_tokenizer import NamedTokenizer, TextTokenizer
+from ctxextend.evaluation.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.positions import Positions
-from ctxextend.provenance import Provenance, read_provenance, trainings
+from ctxextend.provenance import read_provenance, trainings
 from ctxextend.settings import CheckpointRef
 from ctxextend.tables.layouts import fit_layout
 
@@ -53,29 +54,29 @@ class ModelFiles:
     ref: CheckpointRef  # as the user named it
     checkpoint: Checkpoint
     model_type: str
-    named_tokenizer: NamedTokenizer
+    tokenizer_name: str | Path  # see `TextTokenizer.open`
     max_len: int  # context length in tokens, special tokens included
     # What its recipe records about the text of each training run.
     trainings: Sequence[Mapping[str, Any]]
 
-    @property
+    kind: ClassVar[str | None] = None  # the only one to evaluate it as; None: its weights decide
+
+    def __post_init__(self) -> None:
+        check_tokenizer_name(self.tokenizer_name)
+
+    @cached_property
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer.
+        """The tokenizer, which is opened on first use, since that imports transformers.
 
         Raises:
             CheckpointError: The checkpoint has none.
         """
-        return self.named_tokenizer.opened
+        return TextTokenizer.open(self.tokenizer_name)
 
     @property
     def name(self) -> str:
         """The reference that the user passed."""
         return self.ref.source
-
-    @property
-    def kind(self) -> str | None:
-        """The only kind as which it can be evaluated; None if its weights decide."""
-        return None
 
     @property
     def stated_kind(self) -> str | None:
@@ -211,40 +212,23 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
     max_len = table.length()
     table.check_rows()
     provenance = read_provenance(checkpoint)
-    tokenizer = opened.ref.tokenizer or _own_tokenizer(checkpoint, provenance)
+    own: str | Path = checkpoint.root / checkpoint.model
+    if provenance is not None and provenance.steps[-1].source.tokenizer:
+        own = provenance.steps[-1].source.tokenizer
+    tokenizer = opened.ref.tokenizer or own
+    runs = trainings(provenance)
+    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
+    if os.path.realpath(tokenizer) != os.path.realpath(own):
+        runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
     return ResizableFiles(
         ref=opened.ref,
         checkpoint=checkpoint,
         model_type=opened.architecture.family.model_type,
-        named_tokenizer=NamedTokenizer(tokenizer),
+        tokenizer_name=tokenizer,
         max_len=max_len,
-        trainings=_trainings(opened, provenance),
+        trainings=runs,
         opened=opened,
     )
-
-
-def _trainings(opened: OpenedModel, provenance: Provenance | None) -> list[Mapping[str, Any]]:
-    """Return what the recipe of a checkpoint records about the text of each training run."""
-    runs = trainings(provenance)
-    if not opened.ref.tokenizer:
-        return runs
-    own = _own_tokenizer(opened.checkpoint, provenance)
-    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
-    if os.path.realpath(opened.ref.tokenizer) == os.path.realpath(own):
-        return runs
-    return [_without_held_out(run) for run in runs]
-
-
-def _without_held_out(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is recorded about the text of a training run, without the held-out windows."""
-    return {name: value for name, value in run.items() if name != "held_out"}
-
-
-def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
-    """Return the tokenizer that the recipe of a checkpoint names, or else that in its folder."""
-    if provenance is not None and provenance.steps[-1].source.tokenizer:
-        return provenance.steps[-1].source.tokenizer
-    return checkpoint.root / checkpoint.model
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, fingerprint: str | None) -> None:
@@ -305,12 +289,30 @@ def load_eval_model(
     if precision == "auto":
         precision = auto_precision(torch_device.type)
     kind, model, info = _load(files, DTYPE_OF_PRECISION[precision])
-    _check_loaded(files.name, info)
+    # Poolers may be missing: no measure uses them.
+    missing = [tensor for tensor in info.missing if "pooler." not in tensor]
+    wrong = [*info.mismatched, *missing]
+    if wrong:
+        names = ", ".join(wrong[:3])
+        if len(wrong) > 3:
+            names += ", ..."
+        message = (
+            f"Tensors of {files.name} are missing or have the wrong shape ({len(wrong)}): {names}."
+        )
+        hint = (
+            "Download the checkpoint again, or use the config.json that belongs to these weights."
+        )
+        raise CheckpointError(message, hint)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         message = f"The tokenizer of {files.name} has no mask token."
         raise CheckpointError(message, "Use the model's own tokenizer.")
     if model.device.type != torch_device.type:
         model = model.to(torch_device)
+    notes = files.notes
+    stated = checkpoint.model_class
+    if kind == ENCODER and stated is not None and stated.endswith(CLASSES_WITH_HEAD):
+        note = f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder."
+        notes = (*notes, note)
     return EvalModel(
         name=files.name,
         root=checkpoint.root,
@@ -319,31 +321,10 @@ def load_eval_model(
         model=model,
         tokenizer=files.tokenizer,
         max_len=files.max_len,
-        notes=(*files.notes, *_missing_head_notes(checkpoint, kind)),
+        notes=notes,
         unusable_rows=files.unusable_rows,
         trainings=files.trainings,
     )
-
-
-def _check_loaded(name: str, info: LoadingInfo) -> None:
-    # Poolers may be missing: no measure uses them.
-    missing = [tensor for tensor in info.missing if "pooler." not in tensor]
-    wrong = [*info.mismatched, *missing]
-    if not wrong:
-        return
-    listed = ", ".join(wrong[:3])
-    if len(wrong) > 3:
-        listed += ", ..."
-    message = f"Tensors of {name} are missing or have the wrong shape ({len(wrong)}): {listed}."
-    hint = "Download the checkpoint again, or use the config.json that belongs to these weights."
-    raise CheckpointError(message, hint)
-
-
-def _missing_head_notes(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
-    """Yield a note if the config states a class with an LM head that the files do not have."""
-    stated = checkpoint.model_class
-    if kind == ENCODER and stated is not None and stated.endswith(CLASSES_WITH_HEAD):
-        yield f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder."
 
 
 def _load(files: ModelFiles, dtype: str) -> tuple[str, Any, LoadingInfo]:
@@ -352,35 +333,26 @@ def _load(files: ModelFiles, dtype: str) -> tuple[str, Any, LoadingInfo]:
     Each class with a head is tried, until one loads completely, or is of the only kind that can be
     evaluated. A sentence-transformers folder is an encoder.
     """
+    from transformers.models.auto import modeling_auto as auto
+
     checkpoint = files.checkpoint
+    stated = checkpoint.model_class
     if not (checkpoint.root / MODULES).is_file():
-        _check_not_seq2seq(checkpoint.model_class, files.model_type)
-        for kind, model_class in _classes_with_head(checkpoint.model_class, files.model_type):
+        # Of an encoder-decoder, there may be only the decoder, if its class is stated.
+        is_decoder = stated in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        if files.model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and not is_decoder:
+            message = (
+                f"{stated or files.model_type} is an encoder-decoder model; only decoders, masked "
+                "language models and encoders are supported here."
+            )
+            raise UnsupportedModelError(message, "Use verify --deep to test it.")
+        for kind, model_class in _classes_with_head(stated, files.model_type):
             model, info = load(checkpoint, model_class, dtype)
             # The file may lack a head, even of the class in the config.
             if not info.missing or kind == files.kind:
                 return kind, model, info
     model, info = load(checkpoint, None, dtype)
     return ENCODER, model, info
-
-
-def _check_not_seq2seq(stated: str | None, model_type: str) -> None:
-    """Raise UnsupportedModelError for an encoder-decoder model.
-
-    A checkpoint of such a model type may have only its decoder, if it states the decoder's class.
-    """
-    from transformers.models.auto import modeling_auto as auto
-
-    if model_type not in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return
-    if stated in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-        return
-    name = stated or model_type
-    message = (
-        f"{name} is an encoder-decoder model; only decoders, masked "
-        "language models and encoders are supported here."
-    )
-    raise UnsupportedModelError(message, "Use verify --deep to test it.")
 
 
 def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, str]]:
@@ -398,23 +370,11 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
     for kind, names in names_of_kind.items():
         if stated is not None and stated in names.values():
             return [(kind, stated)]
-    found = list[tuple[str, str]]()
+    found = []
     for kind, names in names_of_kind.items():
         if model_type in names:
             found.append((kind, names[model_type]))
     return found
-
-
-def reset_attention(model: Any) -> None:
-    """Undo what earlier texts have changed in the attention of a model.
-
-    BigBird switches to full attention for good when a text is too short for block-sparse attention.
-    """
-    set_attention_type = getattr(model.base_model, "set_attention_type", None)
-    if set_attention_type is not None:
-        set_attention_type(model.config.attention_type)
-    if "dynamic" in rope_types(model.config):
-        _reset_dynamic_rope(model)
 
 
 def rope_types(config: Any) -> set[str]:
@@ -448,7 +408,9 @@ def _reset_dynamic_rope(model: Any) -> None:
 def prepare_inputs(
     model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
 ) -> dict[str, Any]:
-    """Reset the attention of a model; return the arguments of a pass without padding or a cache.
+    """Undo what earlier texts have changed in a model; return the arguments of a pass.
+
+    The pass has neither padding nor a cache.
 
     Args:
         model: From transformers.
@@ -457,7 +419,13 @@ def prepare_inputs(
     """
     import torch
 
-    reset_attention(model)
+    # BigBird switches to full attention for good when a text is too short for block-sparse
+    # attention.
+    set_attention_type = getattr(model.base_model, "set_attention_type", None)
+    if set_attention_type is not None:
+        set_attention_type(model.config.attention_type)
+    if "dynamic" in rope_types(model.config):
+        _reset_dynamic_rope(model)
     # Without a mask of ones, some models look for padding in the ids, or for packed texts in the
     # position ids.
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

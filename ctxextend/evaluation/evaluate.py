@@ -82,7 +82,10 @@ def evaluate_checkpoint(
         notes += base.notes
     # A model that cannot be resized has no shorter base to pass.
     if compares_with_base and not isinstance(files, StatedFiles):
-        notes += _base_notes(stated, base)
+        if stated is None:
+            notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
+        elif base is not None and stated.provenance and stated.provenance.trainable is not None:
+            notes.append(TRAINED_AND_BASE)
 
     longest = max(settings.length, default=model.max_len)
     with length_errors(files, longest):
@@ -124,22 +127,12 @@ def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | No
     if not settings.data:
         return None, ()
     size = longest - files.tokenizer.num_special
-    unseen = read_unseen([files], settings, size)
+    unseen, warnings = read_unseen([files], settings, size)
     hint = "Pass more text with --data." if "effective" in settings.measure else ""
-    start, unseen = read_start(unseen, size, files.tokenizer.separator, hint)
+    start, documents = read_start(unseen, size, files.tokenizer.separator, hint)
     if "effective" in settings.measure and files.stated_kind is not None:
         check_effective(files, start, longest, settings)
-    return unseen.documents, unseen.warnings
-
-
-def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[str]:
-    """Return a note without a base, or if the model was trained and its base was not."""
-    if stated is None:
-        return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
-    is_trained = stated.provenance is not None and stated.provenance.trainable is not None
-    if base is not None and is_trained:
-        return [TRAINED_AND_BASE]
-    return []
+    return documents, warnings
 
 
 def open_base(

@@ -126,11 +126,6 @@ def text_summary(documents: int, tokens: int, limited_by: str) -> str:
     return "; ".join(parts)
 
 
-def little_text(auto: str) -> str:
-    """Return what to use instead of a choice by a text that is too short for it, for messages."""
-    return f"Too little text to choose; auto takes {auto}."
-
-
 T_QUANTILES = (12.706, 4.303, 3.182)  # exact, by degrees of freedom from 1 on
 
 

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import plan_effective
+from ctxextend.evaluation.effective import EffectiveTask, plan_effective
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelOrFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, plan_losses
-from ctxextend.evaluation.retrieval import plan_retrieval
+from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
 from ctxextend.evaluation.scorer import Scorer, open_scorer
-from ctxextend.evaluation.search import plan_search
+from ctxextend.evaluation.search import SearchTask, plan_search
 from ctxextend.evaluation.search_set import SearchSet
-from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import (
     TextWindows,
@@ -45,6 +44,9 @@ KIND_NAMES = {
 }
 
 
+Task = LossTask | RetrievalTask | SearchTask | EffectiveTask
+
+
 @dataclass
 class EvaluationRun:
     """The tasks of an evaluation and their results.
@@ -56,7 +58,7 @@ class EvaluationRun:
     base: EvalModel | None  # None if unknown
     settings: Evaluate
     text: TextWindows  # windows as long as the longest context
-    tasks: tuple[Task, ...]  # the first one ranks models
+    tasks: list[Task]  # the first one ranks models
     warnings: tuple[str, ...]
     notes: tuple[str, ...]  # among them why an applicable measure was skipped
     started: float = field(default_factory=time.perf_counter)
@@ -79,7 +81,7 @@ class EvaluationRun:
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """The values that rank models; see `Task.scores`."""
+        """The values that rank models, per window or document, each of shape (k,); maybe none."""
         return self.tasks[0].scores if self.tasks else ()
 
     def run_base(self, advance: Callable[[int], None]) -> None:
@@ -174,112 +176,72 @@ def plan_evaluation(
     if base is not None and text.windows:
         eval_model.check_same_tokens(model, base, text.windows[0])
 
-    planner = TaskPlanner(
+    run = EvaluationRun(
         model=model,
         base=base,
         settings=settings,
-        measures=measures,
-        lengths=lengths,
         text=text,
-        warnings=warnings,
-        notes=[*notes, *empty_files(settings.data)],
+        tasks=[],
+        warnings=tuple(warnings),
+        notes=(*notes, *empty_files(settings.data)),
     )
+    evaluator: Scorer | Embedder
     if model.kind == ENCODER:
-        planner.plan_encoder(search_set)
+        evaluator = _plan_encoder(run, measures, longest, search_set)
     else:
-        planner.plan_language_model()
-    return EvaluationRun(
-        model=model,
-        base=base,
-        settings=settings,
-        text=text,
-        tasks=tuple(planner.tasks),
-        warnings=tuple(planner.warnings),
-        notes=tuple(planner.notes),
-    )
+        evaluator = _plan_language_model(run, measures, lengths)
+    if "effective" in measures:
+        with _skipped_with_a_note(run):
+            haystack = join_documents(text.documents, model.tokenizer.separator)
+            effective = plan_effective(evaluator, haystack, longest, settings)
+            run.tasks.append(effective)
+            run.notes += effective.notes
+    return run
 
 
-@dataclass
-class TaskPlanner:
-    """Collects the tasks of an evaluation, the one that ranks models first."""
+def _plan_encoder(
+    run: EvaluationRun, measures: Sequence[str], longest: int, search_set: SearchSet | None
+) -> Embedder:
+    batch_size = run.settings.batch_size
+    embedder = open_embedder(run.model, batch_size)
+    base = None if run.base is None else open_embedder(run.base, batch_size)
+    if search_set is not None:
+        run.tasks.append(plan_search(embedder, base, search_set, longest))
+        run.notes += search_set.notes
+    if "retrieval" in measures:
+        with _skipped_with_a_note(run):
+            run.tasks.append(plan_retrieval(embedder, base, run.text.documents, longest))
+    return embedder
 
-    model: EvalModel
-    base: EvalModel | None
-    settings: Evaluate
-    measures: tuple[str, ...]  # that apply to the model and the text
-    lengths: tuple[int, ...]  # context lengths, shortest first
-    text: TextWindows
-    warnings: list[str]
-    notes: list[str]
-    tasks: list[Task] = field(default_factory=list)
 
-    @property
-    def longest(self) -> int:
-        """The longest context length."""
-        return self.lengths[-1]
-
-    def plan_encoder(self, search_set: SearchSet | None) -> None:
-        """Add the tasks of an encoder.
-
-        Raises:
-            DataError: The text lacks what a requested measure needs.
-        """
-        batch_size = self.settings.batch_size
-        embedder = open_embedder(self.model, batch_size)
-        base = None if self.base is None else open_embedder(self.base, batch_size)
-        if search_set is not None:
-            self.tasks.append(plan_search(embedder, base, search_set, self.longest))
-            self.notes += search_set.notes
-        if "retrieval" in self.measures:
-            with self._optional():
-                retrieval = plan_retrieval(embedder, base, self.text.documents, self.longest)
-                self.tasks.append(retrieval)
-        self._plan_shared(embedder)
-
-    def plan_language_model(self) -> None:
-        """Add the tasks of a language model.
-
-        Raises:
-            DataError: The text lacks what a requested measure needs.
-        """
-        batch_size = self.settings.batch_size
-        scorer = open_scorer(self.model, batch_size)
-        base = None if self.base is None else open_scorer(self.base, batch_size)
-        if "position" in self.measures or "context" in self.measures:
-            self.tasks.append(self._plan_losses(scorer, base))
-        self._plan_shared(scorer)
-
-    def _plan_losses(self, scorer: Scorer, base: Scorer | None) -> LossTask:
-        task = plan_losses(
-            scorer, base, self.text.windows, self.lengths, self.settings.seed, self.measures
-        )
-        task.across_documents = self.text.across_documents
+def _plan_language_model(
+    run: EvaluationRun, measures: Sequence[str], lengths: Sequence[int]
+) -> Scorer:
+    batch_size = run.settings.batch_size
+    scorer = open_scorer(run.model, batch_size)
+    base = None if run.base is None else open_scorer(run.base, batch_size)
+    if "position" in measures or "context" in measures:
+        task = plan_losses(scorer, base, run.text.windows, lengths, run.settings.seed, measures)
+        task.across_documents = run.text.across_documents
+        run.tasks.append(task)
         if task.across_documents:
-            self.warnings.append(
-                f"Few documents have the {self.longest:,} tokens of a window, so windows span "
+            warning = (
+                f"Few documents have the {lengths[-1]:,} tokens of a window, so windows span "
                 "several documents: text before a document's start helps little to predict it."
             )
-        return task
+            run.warnings = (*run.warnings, warning)
+    return scorer
 
-    def _plan_shared(self, evaluator: Scorer | Embedder) -> None:
-        """Add the tasks that all kinds of models have."""
-        if "effective" in self.measures:
-            with self._optional():
-                separator = self.model.tokenizer.separator
-                haystack = join_documents(self.text.documents, separator)
-                effective = plan_effective(evaluator, haystack, self.longest, self.settings)
-                self.tasks.append(effective)
-                self.notes += effective.notes
 
-    @contextmanager
-    def _optional(self) -> Iterator[None]:
-        """Note why a measure is skipped; raise DataError if it was requested by name."""
-        try:
-            yield
-        except DataError as error:
-            if self.settings.measure:
-                raise
-            self.notes.append(error.message)
+@contextmanager
+def _skipped_with_a_note(run: EvaluationRun) -> Iterator[None]:
+    """Note why a measure is skipped; raise DataError if it was requested by name."""
+    try:
+        yield
+    except DataError as error:
+        if run.settings.measure:
+            raise
+        run.notes = (*run.notes, error.message)
 
 
 def check_length(model: ModelOrFiles, length: int) -> None:

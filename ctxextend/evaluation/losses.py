@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.evaluation import evaluation_result as results
 from ctxextend.evaluation.eval_model import MASKED, EvalModel, batches
@@ -138,23 +137,17 @@ class ReadingMode:
 
     def chunks(self, scored: range, tokens: int) -> Iterator[Span]:
         """Return the chunks of a text of so many tokens that score a range."""
-        size = self.key.context - self.scorer.model.tokenizer.num_special
-        predicted = size - self._unpredicted_tokens
+        tokenizer = self.scorer.model.tokenizer
+        size = self.key.context - tokenizer.num_special
+        predicted = size
+        # A causal model needs something before a token. Without a special token there, chunks
+        # overlap by one token.
+        if not self.is_masked and not tokenizer.before:
+            predicted -= 1
         stride = max(int(predicted * self.share), 1)
         if self.is_masked:
             return centred_spans(scored, tokens, size, stride)
         return causal_spans(scored, size, stride)
-
-    @property
-    def _unpredicted_tokens(self) -> int:
-        """How many tokens at the start of a chunk the model cannot predict.
-
-        A causal model needs something before a token. Without a special token there, chunks
-        overlap by one token.
-        """
-        if self.is_masked or self.scorer.model.tokenizer.before:
-            return 0
-        return 1
 
     def score(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: range) -> list[Losses]:
         """Return the losses of each text's targets.
@@ -168,43 +161,29 @@ class ReadingMode:
         for text, indices in zip(texts, targets, strict=True):
             windows += self._windows(text, indices, scored)
         losses_of_all = np.concatenate(self.scorer.losses(windows))
-        return split_by_text(losses_of_all, [len(indices) for indices in targets])
+        ends = np.cumsum([len(indices) for indices in targets])
+        return np.split(losses_of_all, ends[:-1])
 
     def _windows(self, text: Ids, targets: Ids, scored: range) -> Iterator[ScoredWindow]:
-        """Yield the inputs that score the targets of a text."""
         tokenizer = self.scorer.model.tokenizer
-        inputs = self._masked(text, targets) if self.is_masked else text
+        inputs = text
+        # The output that predicts the first token of a chunk: in a masked model the one at it, in a
+        # causal model the one before it; -1 without special tokens before the chunk, which cannot
+        # predict its first token.
+        first_output = len(tokenizer.before) - 1
+        if self.is_masked:
+            first_output += 1
+            inputs = text.copy()
+            inputs[targets] = tokenizer.tokenizer.mask_token_id
         for span in self.chunks(scored, len(text)):
             is_scored = (targets >= span.first_scored) & (targets < span.scored_stop)
             labelled = targets[is_scored]
             if len(labelled):
                 yield ScoredWindow(
                     input_ids=tokenizer.add_special_tokens(inputs[span.start : span.stop]),
-                    outputs=labelled - span.start + self._output_of_first_token,
+                    outputs=labelled - span.start + first_output,
                     labels=text[labelled],
                 )
-
-    def _masked(self, text: Ids, targets: Ids) -> Ids:
-        """Return a text with its targets masked."""
-        masked = text.copy()
-        masked[targets] = self.scorer.model.tokenizer.tokenizer.mask_token_id
-        return masked
-
-    @property
-    def _output_of_first_token(self) -> int:
-        """The index of the output that predicts the first token of a chunk.
-
-        In a masked model, it is the output at the token. In a causal one, it is the output before
-        it: -1 without special tokens before the chunk, which cannot predict its first token.
-        """
-        before = len(self.scorer.model.tokenizer.before)
-        return before if self.is_masked else before - 1
-
-
-def split_by_text(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
-    """Return the values of each text, given all values in order and how many each text has."""
-    ends = np.cumsum(counts)
-    return np.split(values, ends[:-1])
 
 
 @dataclass(frozen=True)
@@ -252,6 +231,12 @@ class TargetWindows:
         return targets
 
 
+def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
+    """Return a random share of tokens to mask, at least one, sorted."""
+    count = max(round(len(indices) * MASKED_SHARE), 1)
+    return np.sort(generator.choice(indices, count, replace=False))
+
+
 @dataclass
 class LossTask:
     """Scores windows of one text in several modes, and keeps the losses."""
@@ -278,7 +263,6 @@ class LossTask:
         return self._tokens_per_window(base) * len(self.windows.texts)
 
     def _tokens_per_window(self, modes: Sequence[ReadingMode]) -> int:
-        """Return how many tokens modes read per window, over all chunks."""
         ranges = self.windows.ranges
         count = 0
         for mode in modes:
@@ -298,7 +282,6 @@ class LossTask:
         self._read([mode for mode in self.modes if mode.key not in self.losses_by_mode], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
-        """Score all windows in some modes, a batch of windows at a time."""
         windows = self.windows
         ranges = windows.ranges
         for batch in batches([windows.length] * len(windows.texts), self.scorer.batch_size):
@@ -328,32 +311,34 @@ class LossTask:
                 losses_of[mode.key.name, mode.key.context] = self.losses_by_mode[mode.key]
         is_reused = reuses_position_losses(self.scorer.model, self.requested)
         if measure == BY_CONTEXT and is_reused:
-            losses_of[MODEL, self.windows.length] = self._longest_context_losses()
+            # They are the last ones by position: both ranges of scored tokens end with the window.
+            key = ModeKey(measure=BY_POSITION, name=MODEL, context=self.windows.length)
+            count = len(self.windows.ranges[BY_CONTEXT])
+            by_position = self.losses_by_mode[key]
+            losses_of[MODEL, self.windows.length] = [losses[-count:] for losses in by_position]
         return losses_of
-
-    def _longest_context_losses(self) -> list[Losses]:
-        """Return the losses with the longest context.
-
-        They are the last losses by position: both ranges of scored tokens end with the window.
-        """
-        key = ModeKey(measure=BY_POSITION, name=MODEL, context=self.windows.length)
-        count = len(self.windows.ranges[BY_CONTEXT])
-        return [losses[-count:] for losses in self.losses_by_mode[key]]
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        reported = self.requested
         warnings = []
-        if not all(are_finite(losses) for losses in self.losses_by_mode.values()):
+        of_windows = [losses for by_window in self.losses_by_mode.values() for losses in by_window]
+        if not all(np.isfinite(losses).all() for losses in of_windows):
             warnings.append(NOT_FINITE)
-        if BY_POSITION in reported:
-            warnings += _unsuitable_text(self)
+        positions = None
+        if BY_POSITION in self.requested:
+            by_name = {name: losses for (name, _), losses in self.losses(BY_POSITION).items()}
+            positions = _position_losses(self, by_name)
+            if SLIDING in by_name:  # else without a base
+                cost = _difference(by_name[SLIDING], by_name[TRUNCATED])
+                if cost.sign == 1:
+                    amount = f"{cost.mean:.3f} ± {cost.half_width:.3f} nats/token"
+                    warnings.append(UNSUITABLE_TEXT.format(amount=amount))
         return {
             "tokens": self.windows.length * len(self.windows.texts),
             "across_documents": self.across_documents,
             "warnings": warnings,
-            "positions": _position_losses(self) if BY_POSITION in reported else None,
-            "contexts": _context_losses(self) if BY_CONTEXT in reported else None,
+            "positions": positions,
+            "contexts": _context_losses(self) if BY_CONTEXT in self.requested else None,
         }
 
 
@@ -366,35 +351,34 @@ def reuses_position_losses(model: EvalModel, requested: Sequence[str]) -> bool:
     return BY_POSITION in requested and model.kind != MASKED
 
 
-def _position_losses(task: LossTask) -> results.PositionLosses:
-    by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
+def _position_losses(task: LossTask, by_name: Mapping[str, list[Losses]]) -> results.PositionLosses:
     before = len(task.scorer.model.tokenizer.before)
     positions = [
         task.windows.targets(number)[BY_POSITION] + before
         for number in range(len(task.windows.texts))
     ]
-    changes = dict[str, Estimate]()
+    changes = {}
     for name, losses in by_name.items():
         if name != MODEL:
             changes[name] = _difference(by_name[MODEL], losses)
+    length = task.windows.length
+    width = math.ceil(length / POSITION_BUCKETS)
+    bucket_of = [indices // width for indices in positions]  # of each target of each window
+    buckets = []
+    for number in np.unique(np.concatenate(bucket_of)).tolist():
+        inside = dict[str, results.LossEstimate]()
+        for name, losses in by_name.items():
+            pairs = zip(losses, bucket_of, strict=True)
+            inside[name] = estimate_loss([window[of == number] for window, of in pairs])
+        stop = min((number + 1) * width, length)
+        buckets.append(Bucket(start=number * width, stop=stop, losses=inside))
     return results.PositionLosses(
-        length=task.windows.length,
+        length=length,
         windows=len(task.windows.texts),
         losses={name: estimate_loss(losses) for name, losses in by_name.items()},
         changes=changes,
-        buckets=tuple(loss_buckets(positions, by_name, task.windows.length)),
+        buckets=tuple(buckets),
     )
-
-
-def _unsuitable_text(task: LossTask) -> Iterator[str]:
-    """Yield a warning if the base predicts a text worse with more context."""
-    by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
-    if SLIDING not in by_name:  # without a base
-        return
-    cost = _difference(by_name[SLIDING], by_name[TRUNCATED])
-    if cost.sign == 1:
-        amount = f"{cost.mean:.3f} ± {cost.half_width:.3f} nats/token"
-        yield UNSUITABLE_TEXT.format(amount=amount)
 
 
 def _context_losses(task: LossTask) -> results.ContextLosses:
@@ -413,73 +397,27 @@ def _context_losses(task: LossTask) -> results.ContextLosses:
     reference = task.base_length
     if reference is None or reference not in of_model:
         reference = min(of_model)
-    longest_of_base = of_base[max(of_base)] if of_base else None
-    points = list[results.ContextPoint]()
+
+    points = []
     for context, losses in of_model.items():
+        base = None
+        if context in of_base:
+            base = estimate_loss(of_base[context])
+        against_base = None
+        if of_base:
+            against_base = _difference(losses, of_base[max(of_base)])
         points.append(
             results.ContextPoint(
                 context=context,
                 loss=estimate_loss(losses),
                 change=_difference(losses, of_model[reference]),
-                base=_loss_of_base(of_base.get(context)),
-                against_base=_against_base(losses, longest_of_base),
+                base=base,
+                against_base=against_base,
             )
         )
     return results.ContextLosses(
         reference=reference, windows=len(task.windows.texts), points=tuple(points)
     )
-
-
-def _loss_of_base(of_base: Sequence[Losses] | None) -> results.LossEstimate | None:
-    """Return the loss of the base at a context length; None if it was not measured there."""
-    return None if of_base is None else estimate_loss(of_base)
-
-
-def _against_base(
-    losses: Sequence[Losses], longest_of_base: Sequence[Losses] | None
-) -> Estimate | None:
-    """Return the difference from the base at its longest context; None if no base was measured."""
-    return None if longest_of_base is None else _difference(losses, longest_of_base)
-
-
-def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
-    """Return a random share of tokens to mask, at least one, sorted."""
-    count = max(round(len(indices) * MASKED_SHARE), 1)
-    return np.sort(generator.choice(indices, count, replace=False))
-
-
-def are_finite(losses: Sequence[Losses]) -> bool:
-    """Whether no loss is NaN or infinite."""
-    return all(np.isfinite(window).all() for window in losses)
-
-
-def loss_buckets(
-    positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int
-) -> Iterator[Bucket]:
-    """Yield losses by position.
-
-    Args:
-        positions: Positions of each text's targets, shape (k,).
-        losses_of: Losses of each text's targets, by name of the mode.
-        length: Positions in all.
-    """
-    width = math.ceil(length / POSITION_BUCKETS)
-    bucket_of = [indices // width for indices in positions]  # of each target of each text
-    for number in np.unique(np.concatenate(bucket_of)).tolist():
-        inside = dict[str, results.LossEstimate]()
-        for name, losses in losses_of.items():
-            inside[name] = estimate_loss(_inside_bucket(losses, bucket_of, number))
-        yield Bucket(
-            start=number * width,
-            stop=min((number + 1) * width, length),
-            losses=inside,
-        )
-
-
-def _inside_bucket(losses: Sequence[Losses], bucket_of: Sequence[Ids], number: int) -> list[Losses]:
-    """Return the losses of each text's targets that are in the bucket of a number."""
-    pairs = zip(losses, bucket_of, strict=True)
-    return [text[buckets == number] for text, buckets in pairs]
 
 
 def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:
@@ -504,49 +442,31 @@ def plan_losses(
         seed: For the masks of a masked model.
         measures: `BY_POSITION`, `BY_CONTEXT`, or both; others are ignored.
     """
-    modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths, measures)]
+    longest = max(lengths)
+    contexts = sorted(lengths)
+    if reuses_position_losses(scorer.model, measures):
+        contexts.pop()
+    reads = [(scorer, BY_POSITION, MODEL, longest, 1.0)]
+    reads += [(scorer, BY_CONTEXT, MODEL, context, CHUNK_SHARE) for context in contexts]
+    if base is not None:
+        # All contexts of the model are compared with the base's longest one.
+        longest_of_base = min(base.model.max_len, longest)
+        shorter = {context for context in lengths if context <= longest_of_base}
+        reads += [
+            (base, BY_POSITION, TRUNCATED, longest_of_base, 1.0),
+            (base, BY_POSITION, SLIDING, longest_of_base, SLIDING_SHARE),
+        ]
+        for context in sorted({longest_of_base, *shorter}):
+            reads.append((base, BY_CONTEXT, SLIDING, context, CHUNK_SHARE))
+    modes = []
+    for reader, measure, name, context, share in reads:
+        if measure in measures:
+            key = ModeKey(measure=measure, name=name, context=context)
+            modes.append(ReadingMode(key=key, scorer=reader, share=share))
     return LossTask(
         scorer=scorer,
-        windows=TargetWindows(model=scorer.model, texts=texts, length=max(lengths), seed=seed),
+        windows=TargetWindows(model=scorer.model, texts=texts, length=longest, seed=seed),
         requested=measures,
         modes=modes,
         base_length=None if base is None else base.model.max_len,
     )
-
-
-def _modes_of_model(
-    scorer: Scorer, lengths: Sequence[int], measures: Sequence[str]
-) -> Iterator[ReadingMode]:
-    """Yield the modes of the model: by position, then by context length, shortest first."""
-    if BY_POSITION in measures:
-        key = ModeKey(measure=BY_POSITION, name=MODEL, context=max(lengths))
-        yield ReadingMode(key=key, scorer=scorer, share=1)
-    if BY_CONTEXT in measures:
-        contexts = sorted(lengths)
-        if reuses_position_losses(scorer.model, measures):
-            contexts.pop()
-        for context in contexts:
-            key = ModeKey(measure=BY_CONTEXT, name=MODEL, context=context)
-            yield ReadingMode(key=key, scorer=scorer, share=CHUNK_SHARE)
-
-
-def _modes_of_base(
-    base: Scorer | None, lengths: Sequence[int], measures: Sequence[str]
-) -> Iterator[ReadingMode]:
-    """Yield the modes of the base, if it is known: by position, then by context length.
-
-    The base's longest context is always among these, since all contexts of the model are compared
-    with it.
-    """
-    if base is None:
-        return
-    longest = min(base.model.max_len, max(lengths))
-    if BY_POSITION in measures:
-        for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
-            key = ModeKey(measure=BY_POSITION, name=name, context=longest)
-            yield ReadingMode(key=key, scorer=base, share=share)
-    if BY_CONTEXT in measures:
-        contexts = {longest, *(context for context in lengths if context <= longest)}
-        for context in sorted(contexts):
-            key = ModeKey(measure=BY_CONTEXT, name=SLIDING, context=context)
-            yield ReadingMode(key=key, scorer=base, share=CHUNK_SHARE)

@@ -67,7 +67,12 @@ class NeedleForm:
         """Return how many needles fit texts of at least so many tokens; 0 if too few do."""
         available = STATEMENTS_SHARE * shortest - self.question_tokens(words)
         fitting = int(available / self.tokens_per_needle(words))
-        count = min(fitting, _needles_of_words(words), MAX_NEEDLES)
+        of_words = len(words.as_key) - ABSENT_WORDS
+        if words.key_words == 1:
+            of_words //= 3  # a key, a pointer and a value
+        else:
+            of_words -= WORDS_OF_LONG_KEYS
+        count = min(fitting, of_words, MAX_NEEDLES)
         return count if count >= MIN_NEEDLES else 0
 
 
@@ -128,7 +133,7 @@ class NeedleTexts:
         haystack = self.haystack[start : start + size]
         keys, pointers, values, absent = self._draw_words(random, haystack)
 
-        statements = list[tuple[int, Ids]]()  # position in the haystack, and tokens
+        statements = []  # position in the haystack, and tokens
         depths = np.linspace(0, 1, self.needles)
         for i, depth in enumerate(depths):
             position = round(depth * size)
@@ -136,12 +141,21 @@ class NeedleTexts:
             if self.form.has_pointers:
                 later = int(random.integers(position, size + 1))
                 statements.append((later, self.words.line(pointers[i], keys[i])))
-        questions = list[Question]()
+        questions = []
         for i, depth in enumerate(depths):
+            # Each question has other rivals: what a model prefers, whatever it reads, is none of
+            # them more often than the answer.
             if self.form.has_pointers:
-                ids, rivals = self._about_pointer(random, i, pointers, values)
+                solved = random.choice(np.delete(np.arange(self.needles), i), SOLVED, replace=False)
+                lines = [self.words.line(pointers[j], values[j : j + 1]) for j in solved]
+                ids = np.concatenate([*lines, self.words.question(pointers[i])])
+                rivals = {TRACKING: self._draw_rivals(random, np.delete(values, [i, *solved]))}
             else:
-                ids, rivals = self._about_needle(random, i, keys, values, absent)
+                ids = self.words.question(keys[i])
+                rivals = {
+                    NEEDLE: self._draw_rivals(random, absent),
+                    KEY: self._draw_rivals(random, np.delete(values, i)),
+                }
             answer = int(self.words.as_value[values[i]])
             questions.append(Question(depth=float(depth), ids=ids, answer=answer, rivals=rivals))
         return NeedleText(ids=_insert(haystack, statements), questions=tuple(questions))
@@ -164,54 +178,18 @@ class NeedleTexts:
         else:
             end = self.needles + WORDS_OF_LONG_KEYS
             count = 2 * self.needles
-            names = _distinct_rows(random, order[self.needles : end], count, words.key_words)
+            rows = dict[tuple[int, ...], None]()  # distinct sequences of words
+            while len(rows) < count:
+                drawn = random.choice(order[self.needles : end], words.key_words)
+                rows[tuple(drawn.tolist())] = None
+            names = np.array([*rows], np.int64)
         others = order[end : max(len(absent), end + ABSENT_WORDS)]
         return names[: self.needles], names[self.needles :], values, others
 
-    def _about_needle(
-        self, random: np.random.Generator, i: int, keys: Ids, values: Ids, absent: Ids
-    ) -> tuple[Ids, dict[str, Ids]]:
-        """Return the question about a needle, and what its answer is ranked among.
-
-        Each question has other rivals: what a model prefers, whatever it reads, is none of them
-        more often than the answer.
-        """
-        rivals = {
-            NEEDLE: self._draw_rivals(random, absent),
-            KEY: self._draw_rivals(random, np.delete(values, i)),
-        }
-        return self.words.question(keys[i]), rivals
-
-    def _about_pointer(
-        self, random: np.random.Generator, i: int, pointers: Ids, values: Ids
-    ) -> tuple[Ids, dict[str, Ids]]:
-        """Return the question about a pointer, after solved chains, and its rivals."""
-        solved = random.choice(np.delete(np.arange(self.needles), i), SOLVED, replace=False)
-        lines = [self.words.line(pointers[j], values[j : j + 1]) for j in solved]
-        rivals = self._draw_rivals(random, np.delete(values, [i, *solved]))
-        return np.concatenate([*lines, self.words.question(pointers[i])]), {TRACKING: rivals}
-
     def _draw_rivals(self, random: np.random.Generator, words: Ids) -> Ids:
-        """Return the tokens of random words, as values."""
         count = min(RIVALS, len(words))
         rivals: Ids = self.words.as_value[random.choice(words, count, replace=False)]
         return rivals
-
-
-def _needles_of_words(words: NeedleWords) -> int:
-    """Return how many needles so many words suffice for."""
-    available = len(words.as_key) - ABSENT_WORDS
-    if words.key_words == 1:
-        return available // 3  # a key, a pointer and a value
-    return available - WORDS_OF_LONG_KEYS
-
-
-def _distinct_rows(random: np.random.Generator, items: Ids, count: int, size: int) -> Ids:
-    """Return distinct sequences of items, shape (count, size)."""
-    rows = dict[tuple[int, ...], None]()
-    while len(rows) < count:
-        rows[tuple(random.choice(items, size).tolist())] = None
-    return np.array([*rows], np.int64)
 
 
 def _insert(haystack: Ids, statements: Sequence[tuple[int, Ids]]) -> Ids:

@@ -2,10 +2,9 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
 
 import numpy as np
 
@@ -87,7 +86,9 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
         DataError: The vocabulary has too few words, or the tokenizer splits them in a needle.
     """
     sample = tokenizer.tokenizer.decode(text[:SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]
-    tried = _candidate_words(tokenizer, _script(sample), seed)
+    scripts = Counter(_script_of(character) for character in sample if character.isalpha())
+    script = max(scripts, key=scripts.__getitem__, default="")
+    tried = _candidate_words(tokenizer, script, seed)
     if len(tried) < MIN_WORDS:
         message = (
             f"The vocabulary of {name} has {len(tried)} words and letters that are single tokens; "
@@ -111,18 +112,8 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
     return words
 
 
-def _script(text: str) -> str:
-    """Return the script of most letters of a text, as Unicode names begin: ``LATIN``, ``CJK``."""
-    names = Counter[str]()
-    for character in text:
-        if character.isalpha():
-            names[_script_of(character)] += 1
-    if not names:
-        return ""
-    return names.most_common(1)[0][0]
-
-
 def _script_of(character: str) -> str:
+    """Return the start of a Unicode name: ``LATIN``, ``CJK``."""
     return unicodedata.name(character, "").partition(" ")[0]
 
 
@@ -136,33 +127,23 @@ def _candidate_words(tokenizer: TextTokenizer, script: str, seed: int) -> list[s
     # By hash, so that added tokens do not change the order of the others.
     order = sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())
     ids = tokenizer.tokenizer.convert_tokens_to_ids(order)
-    words = list(islice(_distinct(_decoded(tokenizer, ids), script), MAX_TRIED))
-    if len(words) >= WORDS_FOR_SHORT_KEYS:
-        return words
-    texts = _decoded(tokenizer, ids)
-    characters = [text for text in texts if len(text) == 1 and text.isalnum()]
-    return list(dict.fromkeys([*words, *characters]))
+    words = dict[str, None]()
+    for text in _decoded(tokenizer, ids):
+        # Ideographs are words by themselves.
+        is_long = len(text) >= MIN_LETTERS or script in ("CJK", "HANGUL")
+        if is_long and text.isalpha() and all(_script_of(letter) == script for letter in text):
+            words[text] = None
+            if len(words) == MAX_TRIED:
+                break
+    if len(words) < WORDS_FOR_SHORT_KEYS:
+        texts = _decoded(tokenizer, ids)
+        words |= dict.fromkeys(text for text in texts if len(text) == 1 and text.isalnum())
+    return list(words)
 
 
 def _decoded(tokenizer: TextTokenizer, ids: Sequence[int]) -> Iterator[str]:
-    """Yield the text of each token."""
     for token in ids:
         yield tokenizer.tokenizer.decode([token]).strip()
-
-
-def _distinct(texts: Iterable[str], script: str) -> Iterator[str]:
-    """Yield each text once that is a word in a script."""
-    seen = set[str]()
-    for text in texts:
-        if text not in seen and _is_word(text, script):
-            seen.add(text)
-            yield text
-
-
-def _is_word(text: str, script: str) -> bool:
-    # Ideographs are words by themselves.
-    is_long = len(text) >= MIN_LETTERS or script in ("CJK", "HANGUL")
-    return is_long and text.isalpha() and all(_script_of(letter) == script for letter in text)
 
 
 def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords | None:
@@ -199,7 +180,6 @@ def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords | 
 
 
 def _shared_start(rows: list[list[int]]) -> list[int]:
-    """Return the first items that nearly all rows share."""
     shared = list[int]()
     needed = SHARED * len(rows)
     while True:

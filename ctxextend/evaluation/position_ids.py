@@ -42,23 +42,18 @@ def _counts_from(model: EvalModel, base: int) -> bool:
     import torch
 
     expected = _output(model, None)
-    default = _output(model, _from_base(DEFAULT_IDS, base))
-    turned = _output(model, _from_base(REVERSED_IDS, base))
+    default = _output(model, DEFAULT_IDS, base)
+    turned = _output(model, REVERSED_IDS, base)
     effect = (turned - expected).abs().max()
     if (default - expected).abs().max() >= EQUAL_SHARE * effect:
         return False
-    jumping = _from_base(JUMPING_IDS, base)
-    last = _output(model, jumping)[:, -1]
-    other = _output(model, jumping, first_token=-1)[:, -1]
+    last = _output(model, JUMPING_IDS, base)[:, -1]
+    other = _output(model, JUMPING_IDS, base, first_token=-1)[:, -1]
     return not torch.equal(last, other)
 
 
-def _from_base(ids: tuple[int, ...], base: int) -> list[int]:
-    return [base + position for position in ids]
-
-
 def _output(
-    model: EvalModel, positions: list[int] | None, *, first_token: int = 0
+    model: EvalModel, positions: tuple[int, ...] | None, base: int = 0, *, first_token: int = 0
 ) -> "torch.Tensor":
     """Return a model's output for four tokens, float32; `first_token` is added to the first."""
     import torch
@@ -68,7 +63,7 @@ def _output(
     ids[0, 0] += first_token
     position_ids = None
     if positions is not None:
-        position_ids = torch.tensor([positions], device=ids.device)
+        position_ids = torch.tensor([positions], device=ids.device) + base
     with torch.inference_mode():
         inputs = prepare_inputs(model.model, ids, position_ids)
         output: torch.Tensor = model.model(**inputs)[0]

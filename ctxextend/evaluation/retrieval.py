@@ -75,14 +75,9 @@ class DocumentTask:
     ranked_by: ClassVar = MRR  # the score that ranks models
 
     @property
-    def special(self) -> int:
-        """The number of special tokens of a text."""
-        return self.model.model.tokenizer.num_special
-
-    @property
     def read_size(self) -> int:
         """Maximum tokens of a document that the model reads, without special tokens."""
-        return self.length - self.special
+        return self.length - self.model.model.tokenizer.num_special
 
     @property
     def read_documents(self) -> list[Ids]:
@@ -90,17 +85,12 @@ class DocumentTask:
         return [document[: self.read_size] for document in self.documents]
 
     @property
-    def cuts_documents(self) -> bool:
-        """Whether the model does not read a whole document."""
-        return any(len(document) > self.read_size for document in self.documents)
-
-    @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
         texts = self.read_documents
         if self.base is None:
             texts += self.queries
-        return sum(len(text) + self.special for text in texts)
+        return sum(map(len, texts)) + len(texts) * self.model.model.tokenizer.num_special
 
     @property
     def base_tokens(self) -> int:
@@ -108,12 +98,13 @@ class DocumentTask:
         if self.base is None:
             return 0
         size = self.base.model.max_text
+        special = self.model.model.tokenizer.num_special
         tokens = 0
         for text in (*self.queries, *self.documents):
             chunks = max(-(-len(text) // size), 1)
-            tokens += len(text) + self.special * chunks
+            tokens += len(text) + special * chunks
         for end in cut_ends(self.documents, self.read_size, size).values():
-            tokens += len(end) + self.special
+            tokens += len(end) + special
         return tokens
 
     def run_base(self, advance: Callable[[int], None]) -> None:
@@ -124,28 +115,25 @@ class DocumentTask:
         if self.base is None:
             return
         if self.base_reading is None:
-            self.base_reading = self._read_base(self.base, advance)
+            self.embedded = self.base.embed(self.queries, advance)
+            documents = self.base.embed_chunks(self.documents, advance)
+            self.base_reading = BaseReading(
+                queries=self.embedded,
+                documents=documents,
+                truncated=self._score(documents.chunks[documents.first[:-1]]),
+                chunks=self._score(documents.means),
+            )
         reading = self.base_reading
         self.embedded = reading.queries
         self.found = {TRUNCATED: reading.truncated}
-        if self.cuts_documents:
-            size = self.read_size
+        size = self.read_size
+        if any(len(document) > size for document in self.documents):
             if size not in reading.same_text:
                 reading.same_text[size] = self._score(
                     reading.documents.means_of_starts(size, advance)
                 )
             self.found[SAME_TEXT] = reading.same_text[size]
         self.found[CHUNKS] = reading.chunks
-
-    def _read_base(self, base: Embedder, advance: Callable[[int], None]) -> BaseReading:
-        self.embedded = base.embed(self.queries, advance)
-        documents = base.embed_chunks(self.documents, advance)
-        return BaseReading(
-            queries=self.embedded,
-            documents=documents,
-            truncated=self._score(documents.first_chunks),
-            chunks=self._score(documents.means),
-        )
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Embed documents with the model, after the base if it was not measured yet."""
@@ -157,7 +145,6 @@ class DocumentTask:
         self.found[MODEL] = self._score(self.model.embed(self.read_documents, advance))
 
     def _score(self, documents: NDArray[np.float32]) -> NamedScores:
-        """Return the scores of queries by name, given document embeddings, (documents, d)."""
         assert self.embedded is not None
         return score_rankings(cosines(self.embedded, documents), self.relevant)
 
@@ -189,20 +176,18 @@ class DocumentTask:
     @property
     def tokens_read(self) -> dict[str, TokensRead]:
         """How many tokens of each document are read, by mode."""
-        limits: dict[str, int | None] = {
-            SAME_TEXT: self.length,
-            CHUNKS: None,
-            MODEL: self.length,
-        }
-        if self.base is not None:
-            limits[TRUNCATED] = self.base.model.max_len
-        return {mode: self._tokens_read(limits[mode]) for mode in self.found}
-
-    def _tokens_read(self, limit: int | None) -> TokensRead:
-        counts = [len(document) + self.special for document in self.documents]
-        if limit is not None:
-            counts = [min(count, limit) for count in counts]
-        return TokensRead(limit=limit, median=statistics.median_low(counts))
+        special = self.model.model.tokenizer.num_special
+        counts = [len(document) + special for document in self.documents]
+        read = dict[str, TokensRead]()
+        for mode in self.found:
+            limit: int | None = self.length
+            if mode == CHUNKS:
+                limit = None
+            elif mode == TRUNCATED and self.base is not None:
+                limit = self.base.model.max_len
+            median = statistics.median_low([min(count, limit or count) for count in counts])
+            read[mode] = TokensRead(limit=limit, median=median)
+        return read
 
 
 class RetrievalTask(DocumentTask):
@@ -258,7 +243,6 @@ def score_rankings(
 
 
 def _score_query(similar: NDArray[np.float64], gain: NDArray[np.float64]) -> dict[str, float]:
-    """Return the scores of a query by name, given the cosine and the gain of each document."""
     without_cosine = np.where(gain > 0, -np.inf, np.inf)
     similar = np.where(np.isnan(similar), without_cosine, similar)
     ranked = gain[np.lexsort((gain, -similar))]
@@ -312,8 +296,8 @@ def plan_retrieval(
         )
         raise DataError(message, "Pass longer documents with --data.")
     starts = query_starts(base_len, length, last)
-    queries = list[Ids]()
-    relevant = list[dict[int, int]]()
+    queries = []
+    relevant = []
     for index, document in enumerate(chosen):
         for start in starts:
             queries.append(document[start : start + query_tokens])

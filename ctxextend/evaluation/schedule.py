@@ -16,7 +16,7 @@ class Schedule:
 
 def schedule_texts(
     seconds: Mapping[int, float], minimum: int, maximum: int, budget: float
-) -> Schedule:
+) -> dict[int, int]:
     """Choose lengths, and how many texts of each a model reads within a budget.
 
     Every length has at least `minimum` texts. The shortest is always chosen, then the longest, then
@@ -29,31 +29,19 @@ def schedule_texts(
         maximum: Texts of a length, at most.
         budget: Seconds for all texts.
     """
-    lengths = _fitting_lengths({length: minimum * one for length, one in seconds.items()}, budget)
-    left_out = tuple(sorted(seconds.keys() - lengths))
-    texts = dict.fromkeys(lengths, minimum)
-    remaining = budget - sum(minimum * seconds[length] for length in lengths)
+    shortest, *longer = sorted(seconds)
+    remaining = budget - minimum * seconds[shortest]
+    texts = {shortest: minimum}
+    for length in reversed(longer):
+        if minimum * seconds[length] <= remaining:
+            texts[length] = minimum
+            remaining -= minimum * seconds[length]
     for _ in range(minimum, maximum):
-        for length in reversed(lengths):
+        for length in sorted(texts, reverse=True):
             if seconds[length] <= remaining:
                 texts[length] += 1
                 remaining -= seconds[length]
-    left_out_seconds = None
-    if left_out:
-        left_out_seconds = sum(minimum * seconds[length] for length in left_out)
-    return Schedule(texts=texts, left_out=left_out, left_out_seconds=left_out_seconds)
-
-
-def _fitting_lengths(seconds: Mapping[int, float], budget: float) -> list[int]:
-    """Return the lengths that fit a budget together, shortest first."""
-    shortest, *longer = sorted(seconds)
-    remaining = budget - seconds[shortest]
-    chosen = [shortest]
-    for length in reversed(longer):
-        if seconds[length] <= remaining:
-            remaining -= seconds[length]
-            chosen.append(length)
-    return sorted(chosen)
+    return texts
 
 
 def predict_seconds(

@@ -93,8 +93,8 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
 
     with errors_as_unsupported(model, "logits"), torch.inference_mode():
         head = model.model.get_output_embeddings()
-        expected = _logits(model, head, last_token=3)
-        other = _logits(model, head, last_token=4)
+        expected = _logits(model, last_token=3)
+        other = _logits(model, last_token=4)
         has_separate_head = _is_separate(model, head, expected)
     if model.kind == CAUSAL and not _are_close(expected[:, :-1], other[:, :-1]):
         message = f"{model.name} is not causal: its predictions depend on later tokens."
@@ -103,11 +103,12 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
     return Scorer(model=model, batch_size=batch_size, has_separate_head=has_separate_head)
 
 
-def _logits(model: EvalModel, head: Any, *, last_token: int) -> "torch.Tensor":
+def _logits(model: EvalModel, *, last_token: int) -> "torch.Tensor":
     """Return the logits of four tokens, shape (1, 4, vocabulary), float32."""
     import torch
 
     ids = torch.tensor([[0, 1, 2, last_token]], device=model.model.device)
+    head = model.model.get_output_embeddings()
     vocab_size = getattr(head, "out_features", UNKNOWN_VOCABULARY)
     ids += first_trial_token(vocab_size)
     logits: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
@@ -123,7 +124,7 @@ def _is_separate(model: EvalModel, head: Any, expected: "torch.Tensor") -> bool:
     # Layers after the head may not fit hidden states, such as ESM's bias.
     with suppress(RuntimeError):
         with identity_lm_head(head):
-            states = _logits(model, head, last_token=3)
+            states = _logits(model, last_token=3)
         logits = head(states.to(head.weight.dtype)).float()
         return _are_close(logits, expected, equal_nan=False)
     return False

@@ -1,6 +1,5 @@
 """Search in a corpus with judged queries."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,44 +26,30 @@ class SearchTask(DocumentTask):
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
+        scores = dict[str, dict[str, Estimate]]()
+        changes = {}
+        for mode, found in self.found.items():
+            scores[mode] = {name: self.mean(name, mode) for name in found}
+            if self.base is not None and mode != TRUNCATED:
+                changes[mode] = self.mean(NDCG_AT_10, mode, minus=TRUNCATED)
+        longer_than_base = None
+        if self.base is not None:
+            longer_than_base = self._longer_than(self.base.model.max_text)
         search = SearchResult(
             length=self.length,
             documents=len(self.documents),
             queries=len(self.queries),
             longer_than_model=self._longer_than(self.read_size),
-            longer_than_base=None,
+            longer_than_base=longer_than_base,
             pooling=self.model.pooling,
-            scores=self._mean_scores(),
+            scores=scores,
             tokens_read=self.tokens_read,
-            changes={},
+            changes=changes,
             differences=self.differences,
         )
-        if self.base is None:
-            return {"search": search}
-        compared = replace(
-            search,
-            longer_than_base=self._longer_than(self.base.model.max_text),
-            changes=self._changes(),
-        )
-        return {"search": compared}
-
-    def _changes(self) -> dict[str, Estimate]:
-        """Return by how much nDCG@10 differs from that of truncated documents, by other mode."""
-        changes = dict[str, Estimate]()
-        for mode in self.found:
-            if mode != TRUNCATED:
-                changes[mode] = self.mean(NDCG_AT_10, mode, minus=TRUNCATED)
-        return changes
-
-    def _mean_scores(self) -> dict[str, dict[str, Estimate]]:
-        """Return the means of all scores, by mode and name."""
-        scores = dict[str, dict[str, Estimate]]()
-        for mode, found in self.found.items():
-            scores[mode] = {name: self.mean(name, mode) for name in found}
-        return scores
+        return {"search": search}
 
     def _longer_than(self, size: int) -> int:
-        """Return the number of documents of more than `size` tokens, without special tokens."""
         return sum(len(document) > size for document in self.documents)
 
 

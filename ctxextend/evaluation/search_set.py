@@ -84,11 +84,6 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
 
 
 def _find_table(folder: Path, name: str) -> Path:
-    """Return the file of rows in a folder that has this name.
-
-    Raises:
-        DataError: There is none.
-    """
     for suffix in TABLE_SUFFIXES:
         file = folder / f"{name}{suffix}"
         if file.is_file():
@@ -102,7 +97,7 @@ def _find_judgements(folder: Path) -> Path:
     Raises:
         DataError: There are none, or several splits and none is called test.
     """
-    splits = dict[str, Path]()
+    splits = {}
     for suffix in TABLE_SUFFIXES:
         for file in sorted(folder.glob(f"qrels/*{suffix}")):
             splits[file.stem] = file

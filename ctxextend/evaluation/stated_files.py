@@ -4,17 +4,16 @@ Such a model has no positions that ctxextend knows, so it is read at the length 
 the user state.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from ctxextend.checkpoints.config_file import stated_class
 from ctxextend.checkpoints.folder import MODULES, no_lm_head, open_checkpoint, open_config
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
-from ctxextend.evaluation.text_tokenizer import NamedTokenizer
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
@@ -29,30 +28,26 @@ class StatedFiles(ModelFiles):
 
     stated: StatedLength | None  # by its files
 
-    @property
-    def kind(self) -> str:
-        """The only kind as which it can be evaluated."""
-        return CAUSAL
+    kind: ClassVar = CAUSAL
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user: which length it is read at, and whose code reads it."""
-        return (*super().notes, *self._notes())
-
-    def _notes(self) -> Iterator[str]:
+        notes = [*super().notes]
         stated = self.stated
         if stated is None:
-            yield f"{self.name} states no context length: --length is taken as its own."
+            notes.append(f"{self.name} states no context length: --length is taken as its own.")
         elif stated.tokens < self.max_len:
-            yield (
+            notes.append(
                 f"{self.name} states {stated.key} {stated.tokens} in {stated.file}: it may not be "
                 "trained on longer texts."
             )
         if own_class(self.checkpoint.config) is not None:
-            yield (
+            notes.append(
                 f"{self.checkpoint.config_file} has auto_map: transformers' own {self.model_type} "
                 "class is evaluated, not the folder's code."
             )
+        return tuple(notes)
 
     def find_scheme(self) -> str:
         """Return the position scheme of the model type, "-" if it is not known."""
@@ -83,19 +78,15 @@ def open_to_evaluate(ref: CheckpointRef, lengths: Sequence[int] = ()) -> ModelFi
 
 
 def _is_other_causal_model(ref: CheckpointRef) -> bool:
-    """Whether transformers' own causal class loads a checkpoint that cannot be resized."""
+    """Whether transformers' own causal class, and no other, loads what cannot be resized."""
     if ref.model_type is not None or ref.table is not None:
         return False  # the user says what its positions are
     source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
     if (source.folder / MODULES).is_file():
         return False
-    return _is_causal(open_config(source))
-
-
-def _is_causal(config: Mapping[str, Any]) -> bool:
-    """Whether transformers loads a causal language model, and no other one, from a config."""
     from transformers.models.auto import modeling_auto as auto
 
+    config = open_config(source)
     model_type = config.get("model_type")
     classes = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if model_type not in classes:
@@ -113,13 +104,6 @@ def _is_causal(config: Mapping[str, Any]) -> bool:
 
 
 def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
-    """Open a causal language model that cannot be resized.
-
-    Raises:
-        SourceError: It cannot be reached.
-        CheckpointError: A file is missing or malformed, transformers cannot load it, or no
-            length is stated.
-    """
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant)
     checkpoint = open_checkpoint(source, ref.variant)
     check_loadable(checkpoint)
@@ -137,7 +121,7 @@ def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
         ref=ref,
         checkpoint=checkpoint,
         model_type=str(checkpoint.config["model_type"]),
-        named_tokenizer=NamedTokenizer(ref.tokenizer or checkpoint.root / checkpoint.model),
+        tokenizer_name=ref.tokenizer or checkpoint.root / checkpoint.model,
         max_len=max(known),
         trainings=(),
         stated=stated,

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,25 @@ class TextTokenizer:
             CheckpointError: transformers cannot load it, or it has no vocabulary.
         """
         if Path(name).suffix == ".pkl":
-            return cls(_character_tokenizer(Path(name)))
+            from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+            from transformers import PreTrainedTokenizerFast
+
+            from ctxextend.checkpoints.nanogpt import read_characters
+
+            characters = Tokenizer(models.WordLevel(read_characters(Path(name))))
+            characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            characters.decoder = decoders.Fuse()
+            return cls(PreTrainedTokenizerFast(tokenizer_object=characters))  # type: ignore[no-untyped-call]
         tokenizer = _load_tokenizer(name)
         plain = tokenizer("a", add_special_tokens=False)["input_ids"]
         full = tokenizer("a")["input_ids"]
-        start = _find(plain, full)
+        size = len(plain)
+        starts = (at for at in range(len(full)) if full[at : at + size] == plain)
+        start = next(starts, len(full))
         return cls(
             tokenizer=tokenizer,
             before=tuple(full[:start]),
-            after=tuple(full[start + len(plain) :]),
+            after=tuple(full[start + size :]),
         )
 
     @property
@@ -95,31 +104,15 @@ class TextTokenizer:
         return np.concatenate([before, ids, after])
 
 
-@dataclass(frozen=True)
-class NamedTokenizer:
-    """A tokenizer that is opened on first use, since that imports transformers."""
+def check_tokenizer_name(name: str | os.PathLike[str]) -> None:
+    """Check that a name can be one of a tokenizer; see `TextTokenizer.open`.
 
-    name: str | os.PathLike[str]  # see `TextTokenizer.open`
-
-    def __post_init__(self) -> None:
-        """Check that the name can be one of a tokenizer.
-
-        Raises:
-            CheckpointError: It is neither a file or folder, nor a bundled name or Hub id.
-        """
-        name = os.fspath(self.name)
-        if not Path(name).exists() and re.fullmatch(HUB_ID, name) is None:
-            message = f"Tokenizer {name} is neither a file or folder nor a Hub id."
-            raise CheckpointError(message, "Check the path (or the id, OWNER/NAME).")
-
-    @cached_property
-    def opened(self) -> TextTokenizer:
-        """The tokenizer.
-
-        Raises:
-            CheckpointError: transformers cannot load it, or it has no vocabulary.
-        """
-        return TextTokenizer.open(self.name)
+    Raises:
+        CheckpointError: It is neither a file or folder, nor a bundled name or Hub id.
+    """
+    if not Path(name).exists() and re.fullmatch(HUB_ID, os.fspath(name)) is None:
+        message = f"Tokenizer {os.fspath(name)} is neither a file or folder nor a Hub id."
+        raise CheckpointError(message, "Check the path (or the id, OWNER/NAME).")
 
 
 def _load_tokenizer(name: str | os.PathLike[str]) -> Any:
@@ -141,24 +134,3 @@ def _load_tokenizer(name: str | os.PathLike[str]) -> Any:
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         raise CheckpointError(f"No tokenizer found in {name}.", COPY_TOKENIZER)
     return tokenizer
-
-
-def _find(part: list[int], ids: list[int]) -> int:
-    """Return where a part starts in ids; their length if it is not in them."""
-    for start in range(len(ids)):
-        if ids[start : start + len(part)] == part:
-            return start
-    return len(ids)
-
-
-def _character_tokenizer(path: Path) -> Any:
-    """Return a tokenizer whose tokens are the characters of a ``meta.pkl`` of nanoGPT."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    from ctxextend.checkpoints.nanogpt import read_characters
-
-    tokenizer = Tokenizer(models.WordLevel(read_characters(path)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]

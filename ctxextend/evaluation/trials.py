@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,28 +32,6 @@ class Answer:
     task: str
     depth: float  # of what was asked about, from 0 (start) to 1 (end of the text)
     is_found: bool
-
-
-class Trials(Protocol):
-    """What a kind of model is asked about texts."""
-
-    @property
-    def chances(self) -> dict[str, float]:
-        """The accuracy of guessing, by task."""
-
-    @property
-    def trials_per_text(self) -> int:
-        """The number of trials of each task that a text gives."""
-
-    @property
-    def shortest(self) -> int:
-        """The number of tokens of the shortest text that can be asked about."""
-
-    def tokens(self, length: int) -> int:
-        """Return how many tokens a model reads for one text of a length."""
-
-    def read(self, length: int, index: int) -> list[Answer]:
-        """Read the text of a length and an index, and answer all questions about it."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +72,14 @@ class CausalTrials(NeedleTrials):
         before = np.array(self.scorer.model.tokenizer.before, np.int64)
         text = self.texts.text(length - len(before), index)
         ids = np.concatenate([before, text.ids])
+        found = list[Answer]()
         if self.cache is None:
-            return [*self._read_again(ids, text.questions)]
+            for question in text.questions:
+                whole = np.concatenate([ids, question.ids])
+                found += _rank_in_pass(self.scorer, whole, [question], [len(whole) - 1])
+            return found
         cached_text = read_text(self.scorer, self.cache, ids, text.questions[0].ids)
         rows = min(max(self.longest // length, 1), MAX_ROWS)
-        found = list[Answer]()
         for start in range(0, len(text.questions), rows):
             asked = text.questions[start : start + rows]
             logits = cached_text.logits(
@@ -107,12 +88,6 @@ class CausalTrials(NeedleTrials):
             for question, scores in zip(asked, logits, strict=True):
                 found += _rank(question, scores)
         return found
-
-    def _read_again(self, ids: Ids, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the trials of questions, for each of which the model reads the whole text."""
-        for question in questions:
-            whole = np.concatenate([ids, question.ids])
-            yield from _rank_in_pass(self.scorer, whole, [question], [len(whole) - 1])
 
 
 @dataclass(frozen=True)
@@ -130,7 +105,7 @@ class MaskedTrials(NeedleTrials):
         text = self.texts.text(length - tokenizer.num_special, index)
         mask = np.array([tokenizer.tokenizer.mask_token_id], np.int64)
         parts = [text.ids]
-        outputs = list[int]()
+        outputs = []
         end = len(tokenizer.before) + len(text.ids)
         for question in text.questions:
             parts += [question.ids, mask, words.after]
@@ -154,15 +129,12 @@ class EncoderTrials:
     is_same_text: bool  # whether texts differ only in their passages
     shortest: int = SHORTEST_OF_ENCODERS  # tokens, special tokens included
 
+    trials_per_text: ClassVar = PASSAGES
+
     @property
     def chances(self) -> dict[str, float]:
         """The accuracy of guessing, by task."""
         return {PASSAGE if self.is_same_text else DOCUMENT: 1 / PASSAGES}
-
-    @property
-    def trials_per_text(self) -> int:
-        """The number of trials that each index gives."""
-        return PASSAGES
 
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for an index."""
@@ -176,27 +148,24 @@ class EncoderTrials:
         starts = random.integers(len(self.haystack) - size + 1, size=PASSAGES)
         if self.is_same_text:
             starts = np.repeat(starts[:1], PASSAGES)
-        passages = self._draw_passages(random)
-        texts = list[Ids]()
+        # Passages that do not overlap.
+        cuts = random.permutation(len(self.hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
+        passages = [self.hidden[cut : cut + HIDDEN_TOKENS] for cut in cuts.tolist()]
+        texts = []
         for start, passage in zip(starts.tolist(), passages, strict=True):
             cut = start + round(depth * size)
             parts = [self.haystack[start:cut], passage, self.haystack[cut : start + size]]
             texts.append(np.concatenate(parts))
         similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
         task = next(iter(self.chances))
-        return [
-            Answer(task, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
-        ]
-
-    def _draw_passages(self, random: np.random.Generator) -> list[Ids]:
-        """Return passages that do not overlap."""
-        starts = random.permutation(len(self.hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
-        return [self.hidden[start : start + HIDDEN_TOKENS] for start in starts.tolist()]
+        answers = []
+        for right, scores in enumerate(similar):
+            is_first = bool(np.all(scores[right] > np.delete(scores, right)))
+            answers.append(Answer(task, depth, is_first))
+        return answers
 
 
-def _is_first(scores: NDArray[np.floating], right: int) -> bool:
-    """Whether the score at an index is higher than each other one."""
-    return bool(np.all(scores[right] > np.delete(scores, right)))
+Trials = CausalTrials | MaskedTrials | EncoderTrials
 
 
 def _rank(question: Question, scores: NDArray[np.floating]) -> Iterator[Answer]:

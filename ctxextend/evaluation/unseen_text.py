@@ -1,37 +1,23 @@
 """Read the text of an evaluation without what the models were trained on."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
 from ctxextend import held_out
 from ctxextend.evaluation.eval_model import ModelOrFiles
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.windows import refuse_short_text
-from ctxextend.held_out import HeldOut, Ids, TrainedText
+from ctxextend.held_out import Ids
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
 
 CHARACTERS_PER_TOKEN = 100  # read of each document; tokens are rarely longer
 
 
-class UnseenText(NamedTuple):
-    """The documents of a text, without what models were trained on if that is known."""
-
-    documents: Iterator[Ids]
-    warnings: list[str]  # about the files that a model was trained on
-
-
-class TrainedFiles(NamedTuple):
-    """The files of a text that a model was trained on."""
-
-    held_out_parts: dict[TextSource, list[Ids]]  # the documents in known held-out windows, by file
-    others: list[TextSource]  # files without known held-out windows
-
-
-def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int) -> UnseenText:
+def read_unseen(
+    models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
+) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings about those that a model was trained on.
 
     Of files that a model was trained on, only the held-out windows are read. Files with unknown
@@ -44,39 +30,48 @@ def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
     maximum = max(settings.tokens, *(model.max_len for model in models))
     tokenizer = models[0].tokenizer
     sources = check_paths(settings.data)
-    trained = _find_trained(models, settings, sources, max(maximum, minimum))
+    held_out_parts, others = _find_trained(models, settings, sources, max(maximum, minimum))
     tokens = 0
-    for documents in trained.held_out_parts.values():
+    for documents in held_out_parts.values():
         tokens += sum(len(document) for document in documents)
-    has_other_text = len(trained.held_out_parts) < len(sources)
+    has_other_text = len(held_out_parts) < len(sources)
     if tokens < minimum and not has_other_text:
-        trained = TrainedFiles(held_out_parts={}, others=[*trained.held_out_parts])
+        others = [*held_out_parts]
+        held_out_parts = {}
 
     def read() -> Iterator[Ids]:
+        size = CHARACTERS_PER_TOKEN * maximum
         for source in sources:
-            if source in trained.held_out_parts:
-                yield from trained.held_out_parts[source]
+            if source in held_out_parts:
+                yield from held_out_parts[source]
             else:
-                yield from _read_source(source, settings.text_field, tokenizer, maximum)
+                for text in read_documents([str(source)], settings.text_field, size):
+                    # The first tokens, without tokenizing much more.
+                    tokenized = 8 * maximum
+                    ids = tokenizer.encode(text[:tokenized])
+                    while len(ids) <= maximum and tokenized < len(text):
+                        tokenized *= 4
+                        ids = tokenizer.encode(text[:tokenized])
+                    yield ids[:maximum]
 
     names = [model.name for model in models if model.trainings]
     name = f"One of {', '.join(names)}" if len(names) > 1 else "".join(names)
     read_in_full = f"{held_out.NO_HELD_OUT} text with --data."
     only_held_out = f": only the {tokens:,} held-out tokens are used."
     warnings = [
-        *held_out.trained_on_warnings(name, trained.others, read_in_full),
-        *held_out.trained_on_warnings(name, trained.held_out_parts, only_held_out),
+        *held_out.trained_on_warnings(name, others, read_in_full),
+        *held_out.trained_on_warnings(name, held_out_parts, only_held_out),
     ]
-    return UnseenText(documents=read(), warnings=warnings)
+    return read(), warnings
 
 
 def read_start(
-    unseen: UnseenText, size: int, separator: int | None, hint: str = ""
-) -> tuple[Ids, UnseenText]:
-    """Return the first tokens of a text, at least `size`, and the text with them again.
+    documents: Iterator[Ids], size: int, separator: int | None, hint: str = ""
+) -> tuple[Ids, Iterator[Ids]]:
+    """Return the first tokens of a text, at least `size`, and all of its documents.
 
     Args:
-        unseen: The text.
+        documents: The text.
         size: Tokens of a window.
         separator: The token that follows each document in windows, or None.
         hint: What to do if the text is too short; by default, to use shorter windows.
@@ -84,9 +79,9 @@ def read_start(
     Raises:
         DataError: The text is too short for a window.
     """
-    read = list[Ids]()
+    read = []
     tokens = 0
-    for document in unseen.documents:
+    for document in documents:
         read.append(document)
         tokens += len(document)
         if tokens >= size:
@@ -95,7 +90,7 @@ def read_start(
     if tokens + separators < size:
         refuse_short_text(tokens, size, hint=hint)
     start = np.concatenate([np.empty(0, np.int64), *read])
-    return start, unseen._replace(documents=chain(read, unseen.documents))
+    return start, chain(read, documents)
 
 
 def _find_trained(
@@ -103,73 +98,38 @@ def _find_trained(
     settings: Evaluate,
     sources: Sequence[TextSource],
     maximum: int,
-) -> TrainedFiles:
-    """Find the files that a model was trained on, and read at most about `maximum` tokens of each.
+) -> tuple[dict[TextSource, list[Ids]], list[TextSource]]:
+    """Return the files that a model was trained on: those with known held-out windows, and others.
 
-    Held-out windows are only known if all runs held out the same ones, with this text field.
+    At most about `maximum` tokens are read of each: the documents in its held-out windows. These
+    are only known if all runs held out the same ones, with this text field.
     """
-    found = TrainedFiles(held_out_parts={}, others=[])
+    held_out_parts = dict[TextSource, list[Ids]]()
+    others = list[TextSource]()
     trained_texts = held_out.trained_texts(run for model in models for run in model.trainings)
     if not trained_texts:
-        return found
+        return held_out_parts, others
     tokenizer = models[0].tokenizer
     for source in sources:
         runs = list(trained_texts.get(held_out.text_key(held_out.fingerprint(source)), ()))
         if not runs:
             continue
         run = runs[0]
-        if len(runs) > 1 or run.held_out is None or run.text_field != settings.text_field:
-            found.others.append(source)
-        else:
-            found.held_out_parts[source] = _read_held_out(
-                source, run, run.held_out, tokenizer, maximum
-            )
-    return found
-
-
-def _read_held_out(
-    source: TextSource, run: TrainedText, rule: HeldOut, tokenizer: TextTokenizer, maximum: int
-) -> list[Ids]:
-    """Return the documents in held-out windows of a file, of about `maximum` tokens.
-
-    Args:
-        source: The file.
-        run: How it was trained on.
-        rule: What that held out.
-        tokenizer: Tokenizes the file.
-        maximum: The number of tokens that are enough.
-    """
-    trained_tokens = rule.tokens - run.first_token
-    # One window of `every` is held out. Twice the maximum leaves room for what is not used, and one
-    # window more for one that starts before the file.
-    enough = (2 * maximum + rule.window) * rule.every
-    separator = tokenizer.separator
-    chunks = held_out.read_ids(
-        [str(source)],
-        run.text_field,
-        tokenizer.encode,
-        separator,
-        min(trained_tokens, enough),
-    )
-    ids = np.concatenate([np.empty(0, np.int64), *chunks])
-    windows = held_out.held_out_windows(ids, rule, run.first_token)
-    return held_out.split_documents(windows, separator)
-
-
-def _read_source(
-    source: TextSource, text_field: str, tokenizer: TextTokenizer, maximum: int
-) -> Iterator[Ids]:
-    """Yield the first tokens of each document of a file."""
-    texts: Iterable[str] = read_documents([str(source)], text_field, CHARACTERS_PER_TOKEN * maximum)
-    for text in texts:
-        yield _first_tokens(tokenizer, text, maximum)
-
-
-def _first_tokens(tokenizer: TextTokenizer, text: str, maximum: int) -> Ids:
-    """Return at most so many first tokens of a text without tokenizing much more of it."""
-    size = 8 * maximum
-    ids = tokenizer.encode(text[:size])
-    while len(ids) <= maximum and size < len(text):
-        size *= 4
-        ids = tokenizer.encode(text[:size])
-    return ids[:maximum]
+        rule = run.held_out
+        if len(runs) > 1 or rule is None or run.text_field != settings.text_field:
+            others.append(source)
+            continue
+        # One window of `every` is held out. Twice the maximum leaves room for what is not used, and
+        # one window more for one that starts before the file.
+        enough = (2 * maximum + rule.window) * rule.every
+        chunks = held_out.read_ids(
+            [str(source)],
+            run.text_field,
+            tokenizer.encode,
+            tokenizer.separator,
+            min(rule.tokens - run.first_token, enough),
+        )
+        ids = np.concatenate([np.empty(0, np.int64), *chunks])
+        windows = held_out.held_out_windows(ids, rule, run.first_token)
+        held_out_parts[source] = held_out.split_documents(windows, tokenizer.separator)
+    return held_out_parts, others

@@ -57,7 +57,7 @@ def cut_windows(
         DataError: It is.
     """
     inside = list[Ids]()
-    read = list[Ids]()
+    read = []
     tokens = 0
     limited_by = "text"
     for ids in documents:

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,33 +27,21 @@ def available_cpus(root: Path = Path("/")) -> int:
 
     `root` is the root of the file system.
     """
-    count: float = os.cpu_count() or 1
+    counts: list[float] = [os.cpu_count() or 1]
     if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    return math.ceil(min(count, *_cpu_quotas(root)))
-
-
-def _cpu_quotas(root: Path) -> list[float]:
-    """Return the quotas of the process's cgroups (version 2) and those above, in CPUs."""
-    quotas = [math.inf]
+        counts = [len(os.sched_getaffinity(0))]
     cgroups = root / "proc/self/cgroup"
     if not cgroups.exists():
-        return quotas
+        return math.ceil(counts[0])
     for line in cgroups.read_text().splitlines():
-        if line.startswith("0::"):
+        if line.startswith("0::"):  # version 2
             # In a container, the process's group may be visible only as the root.
             group = root / "sys/fs/cgroup" / line.removeprefix("0::").strip("/")
-            quotas += [_cpu_quota(folder) for folder in (group, *group.parents)]
-    return quotas
-
-
-def _cpu_quota(folder: Path) -> float:
-    """Return the quota of one cgroup, in CPUs; infinity if it has none."""
-    try:
-        quota, period = map(int, (folder / "cpu.max").read_text().split())
-    except (OSError, ValueError):  # ValueError: "max"
-        return math.inf
-    return quota / period
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # ValueError: "max"
+                    quota, period = map(int, (folder / "cpu.max").read_text().split())
+                    counts.append(quota / period)
+    return math.ceil(min(counts))
 
 
 def peak_memory(device: "torch.device") -> Callable[[], int | None]:
@@ -72,14 +60,12 @@ def peak_memory(device: "torch.device") -> Callable[[], int | None]:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return lambda: None
-    return _peak_of_process
 
+    def peak_of_process() -> int | None:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return None if found is None else 1024 * int(found[1])
 
-def _peak_of_process() -> int | None:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
-        return None
-    return 1024 * int(found[1])
+    return peak_of_process
 
 
 @contextmanager
@@ -92,24 +78,17 @@ def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    if threads is None:
-        threads = _default_threads(model, before)
-    torch.set_num_threads(threads)
+    is_set_by_user = "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ
+    if threads is None and not is_set_by_user:
+        parameters = sum(value.numel() for value in model.parameters())
+        threads = 1
+        if parameters >= MULTI_THREAD_PARAMETERS:
+            threads = min(before, available_cpus())
+    torch.set_num_threads(before if threads is None else threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _default_threads(model: Any, before: int) -> int:
-    """Return the number of threads for a model, if torch has some number before."""
-    is_set_by_user = "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ
-    if is_set_by_user:
-        return before
-    parameters = sum(value.numel() for value in model.parameters())
-    if parameters < MULTI_THREAD_PARAMETERS:
-        return 1
-    return min(before, available_cpus())
 
 
 def check_device(name: str | None) -> None:

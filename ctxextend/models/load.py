@@ -116,7 +116,6 @@ def load(
 def _from_pretrained(
     checkpoint: Checkpoint, loader: Any, dtype: str, values: Mapping[str, Any] | None
 ) -> tuple[Any, LoadingInfo]:
-    """Load a checkpoint from its folder, or its tensors if transformers would not find these."""
     import torch
     import transformers
 
@@ -128,40 +127,29 @@ def _from_pretrained(
         ignore_mismatched_sizes=True,  # report them instead of failing
         trust_remote_code=False,  # by default transformers asks whether to run the code
     )
+    folder = checkpoint.root / checkpoint.model
     config = None
     if values is not None:
         config = transformers.AutoConfig.for_model(**values)
     if loads_from_folder(checkpoint):
-        model, info = from_pretrained(checkpoint.root / checkpoint.model, config=config)
+        model, info = from_pretrained(folder, config=config)
     else:
-        if config is None:
+        if config is None and checkpoint.config_file in checkpoint.generated:  # of nanoGPT
+            config = transformers.AutoConfig.for_model(**checkpoint.config)
+        elif config is None:
             config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-            config = _config_object(checkpoint, config_class)
-        model, info = from_pretrained(None, config=config, state_dict=_read_state(checkpoint))
-    return model, _loading_info(info)
-
-
-def _loading_info(info: Mapping[str, Any]) -> LoadingInfo:
-    """Return what `from_pretrained` tells about loading; a mismatched key may come with shapes."""
+            config = config_class.from_pretrained(str(folder), trust_remote_code=False)
+        state = dict[str, torch.Tensor]()
+        for name, file in checkpoint.weights.file_of.items():
+            state[name] = to_tensor(read_tensor(file, name)).clone()  # training changes them
+        model, info = from_pretrained(None, config=config, state_dict=state)
+    # A mismatched key may come with shapes.
     mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    return LoadingInfo(
+    return model, LoadingInfo(
         missing=tuple(sorted(info["missing_keys"])),
         unexpected=tuple(sorted(info["unexpected_keys"])),
         mismatched=tuple(sorted(map(str, mismatched))),
     )
-
-
-def _config_object(checkpoint: Checkpoint, config_class: Any) -> Any:
-    """Return the config of a checkpoint as an object of a config class.
-
-    A generated config is of the class of its model type.
-    """
-    import transformers
-
-    if checkpoint.config_file in checkpoint.generated:  # of nanoGPT
-        return transformers.AutoConfig.for_model(**checkpoint.config)
-    folder = str(checkpoint.root / checkpoint.model)
-    return config_class.from_pretrained(folder, trust_remote_code=False)
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
@@ -174,14 +162,6 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
     if file is None or checkpoint.weights.index is not None:  # a folder, or shards, were opened
         return True
     return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.weights.variant)
-
-
-def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
-    """Read all tensors by their plain names; they are copied, because training changes them."""
-    return {
-        name: to_tensor(read_tensor(file, name)).clone()
-        for name, file in checkpoint.weights.file_of.items()
-    }
 
 
 class ConfigAsRead(NamedTuple):
@@ -216,7 +196,6 @@ def config_as_read(content: Mapping[str, Any]) -> ConfigAsRead | None:
 
 
 def _has_huge_count(content: Mapping[str, Any]) -> bool:
-    """Whether a config states more layers, labels or blocks than any model has, at any depth."""
     for key, value in content.items():
         if isinstance(value, Mapping) and _has_huge_count(value):
             return True
@@ -263,29 +242,18 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
     for name, entry in checkpoint.weights.entries.items():
-        for candidate in _parameter_names(name, prefix, renames):
-            if parameters.get(candidate) == entry.shape:
-                matched[name] = candidate
+        # The prefix of the base model is in names only if the model, or the file, has a head.
+        for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
+            candidates = (current, f"{prefix}{current}", current.removeprefix(prefix))
+            fitting = [other for other in candidates if parameters.get(other) == entry.shape]
+            if fitting:
+                matched[name] = fitting[0]
                 break
     for table in tables:
         if table not in matched:
             wanted = f"parameter with name and shape of {table}"
             raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
-
-
-def _parameter_names(name: str, prefix: str, renames: Iterable[Any]) -> Iterator[str]:
-    """Yield names that a tensor of a file may have in a model, the most likely first.
-
-    Args:
-        name: The name in the file.
-        prefix: The prefix of the base model, in names only if the model, or the file, has a head.
-        renames: How transformers renames the tensors of files.
-    """
-    for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
-        yield current
-        yield f"{prefix}{current}"
-        yield current.removeprefix(prefix)
 
 
 @contextmanager
@@ -303,12 +271,6 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-class RefusedTokens(NamedTuple):
-    """A module does not run on token ids only."""
-
-    reasons: tuple[str, ...]  # one for each choice of its inputs; none if it has no such input
 
 
 def run_on_tokens(
@@ -339,11 +301,15 @@ def run_on_tokens(
         Exception: The input is too long: what the innermost submodule that ran raises.
     """
     refusals = list[str]()
-    failures = list[Exception]()
-    for module in _modules_around(model, table):
-        inputs = _choose_token_inputs(module, model.config, trial)
-        if isinstance(inputs, RefusedTokens):
-            refusals += inputs.reasons
+    failures = []
+    modules = dict(model.named_modules(remove_duplicate=False))
+    path = table.split(".")[:-1]
+    for depth in range(len(path) + 1):  # the outermost, which is the model, first
+        module = modules.get(".".join(path[:depth]))
+        if module is None:  # this class lacks the table, or names it differently
+            break
+        inputs = _choose_token_inputs(module, model.config, trial, refusals)
+        if inputs is None:
             continue
         try:
             return _run(module, inputs, model.config, tokens)
@@ -357,22 +323,13 @@ def run_on_tokens(
     raise MoreThanTextError(f"{reason:.160}")
 
 
-def _modules_around(model: Any, table: str) -> Iterator[Any]:
-    """Yield the submodules that contain a table, the outermost, which is the model, first."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    path = table.split(".")[:-1]
-    for depth in range(len(path) + 1):
-        module = modules.get(".".join(path[:depth]))
-        if module is None:  # this class lacks the table, or names it differently
-            return
-        yield module
-
-
 def _choose_token_inputs(
-    module: Any, config: Any, trial: "int | torch.Tensor"
-) -> tuple[str, ...] | RefusedTokens:
-    """Run a module on token ids, and return the names of the first inputs that accept them."""
-    reasons = list[str]()
+    module: Any, config: Any, trial: "int | torch.Tensor", refusals: list[str]
+) -> tuple[str, ...] | None:
+    """Run a module on token ids, and return the names of the first inputs that accept them.
+
+    None if it has none, or refuses each: why goes to `refusals`.
+    """
     parameters = inspect.signature(module.forward).parameters
     for names in TOKEN_INPUTS:
         if not parameters.keys() >= {*names}:
@@ -380,10 +337,10 @@ def _choose_token_inputs(
         try:
             _run(module, names, config, trial)
         except Exception as error:  # model classes raise many types if other inputs are missing
-            reasons.append(f"{type(error).__name__}: {one_line(error)}")
+            refusals.append(f"{type(error).__name__}: {one_line(error)}")
         else:
             return names
-    return RefusedTokens(tuple(reasons))
+    return None
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
@@ -391,14 +348,6 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
 
     It is padded by a folder's processor and by its tokenizer; if there are none, to `length`.
     """
-    padded_by_folder = _padded_by_folder(folder)
-    if padded_by_folder:
-        return padded_by_folder
-    return {f"a text padded to {length} tokens": _padded_ids(model.config, length)}
-
-
-def _padded_by_folder(folder: Path) -> "dict[str, torch.Tensor]":
-    """Return ids of a text padded by the processor and by the tokenizer of a folder, if any."""
     import torch
     import transformers
 
@@ -418,17 +367,12 @@ def _padded_by_folder(folder: Path) -> "dict[str, torch.Tensor]":
                 return_tensors="pt",
             )
             texts[f"a text padded by the {name}"] = padded["input_ids"]
+    if not texts:
+        pad_token = getattr(_text_config(model.config), "pad_token_id", None) or 0
+        padding = torch.full((1, length), pad_token)
+        ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
+        texts[f"a text padded to {length} tokens"] = ids[:, :length]
     return texts
-
-
-def _padded_ids(config: Any, length: int) -> "torch.Tensor":
-    """Return token ids, shape (1, length): a quarter of text, then padding."""
-    import torch
-
-    pad_token = getattr(_text_config(config), "pad_token_id", None) or 0
-    padding = torch.full((1, length), pad_token)
-    ids = torch.cat([token_ids(config, max(length // 4, 1)), padding], dim=1)
-    return ids[:, :length]
 
 
 def token_ids(config: Any, length: int) -> "torch.Tensor":
@@ -507,14 +451,9 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
 
 def are_bit_identical(first: "torch.Tensor", second: "torch.Tensor") -> bool:
     """Whether two tensors of one shape have the same dtype and the same bits."""
-    if first.dtype != second.dtype:
-        return False
-    equal_bytes = _bytes(first) == _bytes(second)
-    return bool(equal_bytes.all())
-
-
-def _bytes(values: "torch.Tensor") -> "torch.Tensor":
-    """Return the bytes of a tensor, shape (size,)."""
     import torch
 
-    return values.contiguous().flatten().view(torch.uint8)
+    if first.dtype != second.dtype:
+        return False
+    a, b = (values.contiguous().flatten().view(torch.uint8) for values in (first, second))
+    return bool((a == b).all())

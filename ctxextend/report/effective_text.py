@@ -1,6 +1,6 @@
 """What is said of how far a model reads: one function per clause."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ctxextend.errors import joined
 from ctxextend.evaluation.effective_result import (
@@ -46,8 +46,14 @@ def effective_verdict(effective: Effective) -> str:
         listed = joined([f"{length:,}" for length in unread])
         sentences.append(f"Shorter texts of {listed} tokens are below the threshold.")
     if uncertain:
-        sentences.append(_uncertain([*uncertain]))
-    below = [SHORT_NAMES[name] for name, task in effective.tasks.items() if _is_below(task)]
+        listed = joined([f"{length:,}" for length in uncertain])
+        sentences.append(
+            f"The difference at {listed} tokens is within chance: raise --budget to measure more."
+        )
+    below = []
+    for name, task in effective.tasks.items():
+        if task.is_above_chance and task.effective_length is None:
+            below.append(SHORT_NAMES[name])
     if below and effective.effective_length is not None:
         sentences.append(f"Below the threshold at every length: {joined(below)}.")
     if effective.left_out:
@@ -58,57 +64,35 @@ def effective_verdict(effective: Effective) -> str:
 def _reads(effective: Effective) -> str:
     """Return how far a model reads, without a full stop."""
     of_all = f"of {effective.max_len:,} tokens"
-    length = effective.effective_length
-    if length is None:
-        return f"Reads less than {effective.lengths[0]:,} {of_all}: {_missed(effective)}"
+    length = effective.effective_length or 0
     text = f"Reads {length:,} {of_all}"
+    if effective.effective_length is None:
+        # What was not found in the shortest texts.
+        missed = effective.tasks.keys() - effective.read_tasks.keys() - OPTIONAL_TASKS
+        name = next(name for name in effective.tasks if name in missed)
+        shortest = effective.tasks[name].lengths[0]
+        cell = worst_cell(shortest)
+        text = (
+            f"Reads less than {effective.lengths[0]:,} {of_all}: at {shortest.length:,} tokens, "
+            f"{percent(cell.accuracy)} of the answers are found at a depth of {depth_range(cell)} "
+            f"({SHORT_NAMES[name]}), and the threshold is {percent(effective.threshold)}"
+        )
     for name, one in effective.read_tasks.items():
         if one > length:
             text += f"; {SHORT_NAMES[name]}: up to {one:,}"
     return text
 
 
-def _is_below(task: TaskResult) -> bool:
-    """Whether a task is above chance, but not read at any length."""
-    return task.is_above_chance and task.effective_length is None
-
-
-def _missed(effective: Effective) -> str:
-    """Return what was not found in the shortest texts, and how far the other tasks are read."""
-    missed = [name for name in effective.tasks if name not in effective.read_tasks]
-    name = next(name for name in missed if name not in OPTIONAL_TASKS)
-    shortest = effective.tasks[name].lengths[0]
-    cell = worst_cell(shortest)
-    text = (
-        f"at {shortest.length:,} tokens, {percent(cell.accuracy)} of the answers are found at a "
-        f"depth of {depth_range(cell)} ({SHORT_NAMES[name]}), and the threshold is "
-        f"{percent(effective.threshold)}"
-    )
-    for other, length in effective.read_tasks.items():
-        text += f"; {SHORT_NAMES[other]}: up to {length:,}"
-    return text
-
-
-def _uncertain(lengths: Sequence[int]) -> str:
-    listed = joined([f"{length:,}" for length in lengths])
-    return f"The difference at {listed} tokens is within chance: raise --budget to measure more."
-
-
 def _left_out(effective: Effective) -> str:
     """Return which lengths were not measured, without a full stop."""
     lengths = joined([f"{length:,}" for length in effective.left_out])
     text = f"Not measured: {lengths} tokens"
-    if effective.left_out_seconds is not None:
-        text += f", for which --budget {effective.budget} is about {seconds_missing(effective)} s"
-        text += " too short"
+    seconds = effective.left_out_seconds
+    if seconds is not None:
+        scale = 10 ** max(len(str(int(seconds))) - 2, 0)  # two digits are shown
+        missing = f"{round(seconds / scale) * scale:,}"
+        text += f", for which --budget {effective.budget} is about {missing} s too short"
     return text
-
-
-def seconds_missing(effective: Effective) -> str:
-    """Return the time that the lengths left out take, rounded to two digits."""
-    seconds = effective.left_out_seconds or 0.0
-    digits = max(len(str(int(seconds))) - 2, 0)
-    return f"{round(seconds / 10**digits) * 10**digits:,}"
 
 
 def task_remark(task: TaskResult, effective: Effective) -> str:

@@ -4,7 +4,7 @@ import importlib.util
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -47,7 +47,7 @@ PANEL_SIZE = (4.8, 2.8)
 COLUMN_WIDTH = 3.3
 BAR_HEIGHT = 0.23
 LEGEND_LINE = 0.16
-# How many times as long as the next shorter bar a broken one is, at least; see `longest_whole`.
+# How many times as long as the next shorter bar a broken one is, at least; see `bar_plot`.
 BREAK_FACTOR = 8
 # In points: between a plot and its title, and the same where the base's length is written there.
 TITLE_PAD = 6.0
@@ -130,31 +130,21 @@ FIGURE_METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class FileKind:
-    """A kind of output file, with its required libraries."""
-
-    name: str
-    libraries: tuple[str, ...]  # in the extra `plot`
-
-    def missing(self) -> list[str]:
-        """Return the required libraries that are not installed."""
-        return [name for name in self.libraries if not importlib.util.find_spec(name)]
+# Kinds of output files, and the libraries that they need, which are in the extra `plot`.
+FIGURE = "figure"
+REPORT = "report"
+LIBRARIES = {FIGURE: ("matplotlib",), REPORT: ("matplotlib", "jinja2")}
 
 
-FIGURE = FileKind("figure", ("matplotlib",))
-REPORT = FileKind("report", ("matplotlib", "jinja2"))
-
-
-def check_file(path: Path, kind: FileKind) -> None:
+def check_file(path: Path, kind: str) -> None:
     """Check that a figure or report can be written, before any work is done.
 
     Raises:
         OutputError: A library, the folder or disk space is missing, or the path is not a file.
     """
-    missing = kind.missing()
+    missing = [name for name in LIBRARIES[kind] if not importlib.util.find_spec(name)]
     if missing:
-        message = f"Writing a {kind.name} requires {' and '.join(missing)} (not installed)."
+        message = f"Writing a {kind} requires {' and '.join(missing)} (not installed)."
         raise OutputError(message, install_command("matplotlib"))
     folder = path.absolute().parent
     hint = f"Choose another path for {path.name}."
@@ -322,29 +312,16 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 
     By context, the base is `SLIDING`.
     """
-    if by == "position":
-        return _losses_by_position(evaluation, mode)
-    return _losses_by_context(evaluation, mode)
-
-
-def _losses_by_position(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
-    if evaluation.positions is None:
-        return {}
     losses: dict[tuple[int, ...], Estimate] = {}
-    for bucket in evaluation.positions.buckets:
-        if mode in bucket.losses:
-            losses[bucket.start, bucket.stop] = bucket.losses[mode]
-    return losses
-
-
-def _losses_by_context(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
-    if evaluation.contexts is None:
-        return {}
-    losses: dict[tuple[int, ...], Estimate] = {}
-    for point in evaluation.contexts.points:
-        loss = {MODEL: point.loss, SLIDING: point.base}.get(mode)
-        if loss is not None:
-            losses[point.context,] = loss
+    if by == "position" and evaluation.positions is not None:
+        for bucket in evaluation.positions.buckets:
+            if mode in bucket.losses:
+                losses[bucket.start, bucket.stop] = bucket.losses[mode]
+    elif by == "context" and evaluation.contexts is not None:
+        for point in evaluation.contexts.points:
+            loss = {MODEL: point.loss, SLIDING: point.base}.get(mode)
+            if loss is not None:
+                losses[point.context,] = loss
     return losses
 
 
@@ -365,144 +342,105 @@ def loss_panel(
         mark: The base's context length, marked by a line; None if there is none.
         has_legend: Whether the plot names all curves and shows all intervals.
     """
-    mark_name = ""
-    if mark:
-        mark_name = f"base: {mark:,}"
-    losses = LossPlot(
+    spans = sorted({span for curve in curves for span in curve.losses})
+    longest = max((span[-1] for span in spans), default=0)
+    limit = _upper_limit(curves)
+    title_pad = TITLE_PAD
+    if mark is not None and mark <= longest:
+        title_pad = TITLE_PAD_ABOVE_MARK
+    else:
+        mark = None
+    draw = partial(
+        _draw_losses,
         by=by,
         curves=curves,
+        spans=spans,
         mark=mark,
-        mark_name=mark_name,
+        limit=limit,
         has_legend=has_legend,
     )
-    title = _loss_title(by, kind)
+    tokens = "Loss"
+    if kind == "masked":
+        tokens = "Loss of masked tokens"
+    if by == "context":
+        title = f"{tokens} by context length"
+        names = [f"{span[0]:,}" for span in spans]
+    else:
+        title = f"{tokens} by position"
+        names = [f"{start:,}\N{EN DASH}{stop - 1:,}" for start, stop in spans]
     width, height = PANEL_SIZE
     if has_legend:
         height += LEGEND_LINE * (len(curves) + 1)
-    title_pad = TITLE_PAD
-    if losses.has_mark:
-        title_pad = TITLE_PAD_ABOVE_MARK
     plot = Plot(
         title=title,
-        draw=losses.draw,
+        draw=draw,
         size=(width, height),
-        is_clipped=losses.limit is not None,
+        is_clipped=limit is not None,
         title_pad=title_pad,
     )
-    header = ["", *(_span_text(by, span) for span in losses.spans)]
-    rows = []
+    rows = [["", *names]]
     for curve in curves:
-        cells = [NUMBERS.estimate(curve.losses.get(span)) for span in losses.spans]
+        cells = [NUMBERS.estimate(curve.losses.get(span)) for span in spans]
         rows.append([curve.name, *cells])
-    return Panel(by, title, [plot], [header, *rows])
+    return Panel(by, title, [plot], rows)
 
 
-def _loss_title(by: str, kind: str) -> str:
-    along = "context length" if by == "context" else "position"
-    if kind == "masked":
-        return f"Loss of masked tokens by {along}"
-    return f"Loss by {along}"
-
-
-def _span_text(by: str, span: tuple[int, ...]) -> str:
-    """Return the positions, or the context length, that a loss is of."""
+def _draw_losses(
+    axes: "Axes",
+    by: str,
+    curves: Sequence[LossCurve],
+    spans: Sequence[tuple[int, ...]],
+    mark: int | None,
+    limit: float | None,
+    *,
+    has_legend: bool,
+) -> None:
+    axes.set(xlabel=LENGTH_LABELS[by], ylabel="loss (nats/token)")
+    axes.grid(visible=False, axis="x")
+    for number, curve in enumerate(curves):
+        _draw_curve(axes, by, curve, has_band=has_legend or number == 0)
     if by == "context":
-        return f"{span[0]:,}"
-    start, stop = span
-    return f"{start:,}\N{EN DASH}{stop - 1:,}"
-
-
-@dataclass(frozen=True)
-class LossPlot:
-    """A plot of losses; see `loss_panel`."""
-
-    by: str
-    curves: Sequence[LossCurve]
-    mark: int | None
-    mark_name: str
-    has_legend: bool
-
-    @property
-    def spans(self) -> list[tuple[int, ...]]:
-        """What the losses are of: (start, stop) in positions, or (context,)."""
-        return sorted({span for curve in self.curves for span in curve.losses})
-
-    @property
-    def longest(self) -> int:
-        """The end of the last span."""
-        return max((span[-1] for span in self.spans), default=0)
-
-    @property
-    def has_mark(self) -> bool:
-        """Whether the base's length is marked."""
-        return self.mark is not None and self.mark <= self.longest
-
-    @property
-    def limit(self) -> float | None:
-        """The end of the axis of losses, if it hides extreme ones."""
-        means: list[float] = []
-        leading: list[float] = []
-        for curve in self.curves:
-            own = [loss.mean for loss in curve.losses.values()]
-            means += own
-            if curve.sets_limit:
-                leading += own
-        return upper_limit(means, leading)
-
-    def draw(self, axes: "Axes") -> None:
-        """Draw the curves, the axes, the mark and the legend."""
-        axes.set(
-            xlabel=LENGTH_LABELS[self.by],
-            ylabel="loss (nats/token)",
-        )
-        axes.grid(visible=False, axis="x")
-        for number, curve in enumerate(self.curves):
-            self._draw_curve(axes, curve, has_band=self.has_legend or number == 0)
-        self._set_ticks(axes)
-        limit = self.limit
-        if limit is not None:
-            axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
-        if self.mark is not None and self.has_mark:
-            mark_base_length(axes, self.mark, self.mark_name)
-        if self.has_legend:
-            add_legend(axes, "shaded: 95 % CI")
-
-    def _draw_curve(self, axes: "Axes", curve: LossCurve, *, has_band: bool) -> None:
-        """Draw a curve, and its confidence intervals as a band."""
-        ends = np.array([end for span in curve.losses for end in span], np.float64)
-        # Each end of a span has the same loss, which makes a step.
-        losses = [loss for span, loss in curve.losses.items() for _ in span]
-        means = np.array([loss.mean for loss in losses])
-        below, above = np.array([error_bar(loss) for loss in losses]).reshape(-1, 2).T
-        style = dict(curve.style)
-        if self.by == "context":
-            style |= {"marker": "o", "markerfacecolor": "white", "markersize": 4}
-        if curve.is_labelled:
-            style |= {"label": short_name(curve.name), "zorder": 3}
-        else:
-            style |= {"label": "", "zorder": 2}
-        (line,) = axes.plot(ends, means, **style)
-        if has_band:
-            axes.fill_between(
-                ends,
-                means - below,
-                means + above,
-                color=line.get_color(),
-                alpha=0.15,
-                linewidth=0,
-            )
-
-    def _set_ticks(self, axes: "Axes") -> None:
-        if self.by == "context":
-            lengths = [span[0] for span in self.spans]
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(lengths, [str(length) for length in lengths])
-            axes.minorticks_off()
-            return
-        last = max(self.longest, 1)
+        lengths = [span[0] for span in spans]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [str(length) for length in lengths])
+        axes.minorticks_off()
+    else:
+        longest = max((span[-1] for span in spans), default=0)
+        last = max(longest, 1)
         step = 2 ** max(math.ceil(math.log2(last / 4)), 0)
-        axes.set_xticks(range(0, self.longest + 1, step))
+        axes.set_xticks(range(0, longest + 1, step))
         axes.set_xlim(0, last)
+    if limit is not None:
+        axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
+    if mark is not None:
+        mark_base_length(axes, mark, f"base: {mark:,}")
+    if has_legend:
+        add_legend(axes, "shaded: 95 % CI")
+
+
+def _draw_curve(axes: "Axes", by: str, curve: LossCurve, *, has_band: bool) -> None:
+    ends = np.array([end for span in curve.losses for end in span], np.float64)
+    # Each end of a span has the same loss, which makes a step.
+    losses = [loss for span, loss in curve.losses.items() for _ in span]
+    means = np.array([loss.mean for loss in losses])
+    below, above = np.array([error_bar(loss) for loss in losses]).reshape(-1, 2).T
+    style = dict(curve.style)
+    if by == "context":
+        style |= {"marker": "o", "markerfacecolor": "white", "markersize": 4}
+    if curve.is_labelled:
+        style |= {"label": short_name(curve.name), "zorder": 3}
+    else:
+        style |= {"label": "", "zorder": 2}
+    (line,) = axes.plot(ends, means, **style)
+    if has_band:
+        axes.fill_between(
+            ends,
+            means - below,
+            means + above,
+            color=line.get_color(),
+            alpha=0.15,
+            linewidth=0,
+        )
 
 
 def mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
@@ -522,15 +460,21 @@ def mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
     )
 
 
-def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
-    """Return an axis limit that clips extreme values, or None if there are none.
+def _upper_limit(curves: Sequence[LossCurve]) -> float | None:
+    """Return an axis limit that clips extreme losses, or None if there are none.
 
-    Leading values fill at least a third of the axis.
+    The curves that set the limit fill at least a third of the axis.
     """
-    finite = [value for value in values if math.isfinite(value)]
-    visible = [value for value in leading if math.isfinite(value)] or finite
+    finite = list[float]()
+    leading = list[float]()
+    for curve in curves:
+        own = [loss.mean for loss in curve.losses.values() if math.isfinite(loss.mean)]
+        finite += own
+        if curve.sets_limit:
+            leading += own
     if not finite:
         return None
+    visible = leading or finite
     spread = max(max(visible) - min(finite), 1e-9)
     maximum = max(visible) + 2 * spread
     if max(finite) <= maximum:
@@ -559,7 +503,13 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     Bars that would make the others too short to read have a break and their number, on either side
     of zero. The axis then ends there at twice the reach of those that are drawn whole.
     """
-    whole = longest_whole([bar.reach for bar in bars])
+    # Of the bars with a length, the shorter half is drawn whole. In order of length, so is each
+    # next one, up to the first that is more than `BREAK_FACTOR` times as long as the one before it.
+    reaches = [bar.reach for bar in bars]
+    lengths = sorted(reach for reach in reaches if reach > 0 and math.isfinite(reach))
+    half = (len(lengths) + 1) // 2
+    pairs = pairwise(lengths[half - 1 :])
+    whole = next((shorter for shorter, longer in pairs if longer > BREAK_FACTOR * shorter), None)
     return Plot(
         title=title,
         draw=partial(_draw_bars, bars=bars, label=label, whole=whole),
@@ -568,87 +518,71 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     )
 
 
-def longest_whole(reaches: Iterable[float]) -> float | None:
-    """Return how far the longest bar reaches that is drawn whole; None if none is broken.
-
-    Of the bars with a length, the shorter half is whole. In order of length, so is each next one,
-    up to the first that is more than `BREAK_FACTOR` times as long as the one before it.
-    """
-    lengths = sorted(reach for reach in reaches if reach > 0 and math.isfinite(reach))
-    half = (len(lengths) + 1) // 2
-    for shorter, longer in pairwise(lengths[half - 1 :]):
-        if longer > BREAK_FACTOR * shorter:
-            return shorter
-    return None
-
-
 def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, whole: float | None) -> None:
     axes.set_xlabel(label, loc="right")
     axes.grid(visible=False, axis="y")
     broken = dict[int, Bar]()
-    absent = dict[int, str]()
+    ends = set[float]()
+    absent = {}
     for y, bar in enumerate(bars):
         mean = bar.value.mean
         if not math.isfinite(mean):
             absent[y] = NUMBERS.number(mean, None)
         elif whole is not None and bar.reach > whole:
-            axes.barh(y, math.copysign(2 * whole, mean), 0.55, **bar.style)
+            end = math.copysign(2 * whole, mean)
+            axes.barh(y, end, 0.55, **bar.style)
             broken[y] = bar
+            ends.add(end)
         else:
             axes.barh(y, mean, 0.55, **bar.style)
-            _draw_error_bar(axes, y, bar.value)
+            below, above = error_bar(bar.value)
+            if below or above:
+                axes.errorbar(
+                    mean,
+                    y,
+                    xerr=[[below], [above]],
+                    fmt="none",
+                    ecolor=INK,
+                    elinewidth=1,
+                    capsize=2,
+                )
             if mean == 0 and not bar.value.half_width:
                 absent[y] = bar.instead
     axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
     axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
     axes.axvline(0, color=SOFT, linewidth=0.7)
-    if whole is not None:
-        _end_axis_at_breaks(axes, 2 * whole, broken.values())
+    # The axis ends where the broken bars end, on the sides of zero that have any.
+    for end in ends:
+        if end < 0:
+            axes.set_xlim(left=end)
+        else:
+            axes.set_xlim(right=end)
     for y, bar in broken.items():
         _draw_break(axes, y, bar.value)
-    for y, text in absent.items():
-        _write_at_zero(axes, y, text)
-
-
-def _is_left(value: Estimate) -> bool:
-    """Whether a bar is left of zero."""
-    return math.copysign(1, value.mean) < 0
-
-
-def _end_axis_at_breaks(axes: "Axes", limit: float, broken: Iterable[Bar]) -> None:
-    """End the axis where the broken bars end, on the sides of zero that have any."""
-    for bar in broken:
-        if _is_left(bar.value):
-            axes.set_xlim(left=-limit)
-        else:
-            axes.set_xlim(right=limit)
-
-
-def _write_at_zero(axes: "Axes", y: float, text: str) -> None:
-    """Write what a row without a bar means, on the side of zero that has more space."""
+    # What a row without a bar means is written on the side of zero that has more space.
     left, right = axes.get_xlim()
     alignment = "left"
     offset = 3  # points
     if -left > right:
         alignment = "right"
         offset = -3
-    axes.annotate(
-        text,
-        xy=(0, y),
-        xytext=(offset, 0),
-        textcoords="offset points",
-        ha=alignment,
-        va="center_baseline",
-        color=SOFT,
-    )
+    for y, text in absent.items():
+        axes.annotate(
+            text,
+            xy=(0, y),
+            xytext=(offset, 0),
+            textcoords="offset points",
+            ha=alignment,
+            va="center_baseline",
+            color=SOFT,
+        )
 
 
 def _draw_break(axes: "Axes", y: float, value: Estimate) -> None:
-    """Draw two slanted lines near the end of a bar that is cut, and write its number there."""
     end = 1
     inwards = -1
     alignment = "right"
-    if _is_left(value):
+    if math.copysign(1, value.mean) < 0:
         end = 0
         inwards = 1
         alignment = "left"
@@ -663,20 +597,6 @@ def _draw_break(axes: "Axes", y: float, value: Estimate) -> None:
             ha=horizontal,
             va="center_baseline",
             color=INK,
-        )
-
-
-def _draw_error_bar(axes: "Axes", y: float, value: Estimate) -> None:
-    below, above = error_bar(value)
-    if below or above:
-        axes.errorbar(
-            value.mean,
-            y,
-            xerr=[[below], [above]],
-            fmt="none",
-            ecolor=INK,
-            elinewidth=1,
-            capsize=2,
         )
 
 
@@ -712,11 +632,16 @@ def draw_effective(axes: "Axes", task: TaskResult, base_max_len: int | None) -> 
 
     A dashed line ends the base's lengths.
     """
+    from matplotlib.patches import Rectangle
+
     axes.set(ylabel="depth (%)", xlabel="context length (tokens)")
     axes.grid(visible=False)
     for column, result in enumerate(task.lengths):
         for row, cell in enumerate(result.cells):
-            _draw_cell(axes, column, row, cell.accuracy)
+            share = cell.accuracy
+            corner = (column - 0.48, row - 0.48)
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=HEAT, alpha=share))
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center")
     lengths = [result.length for result in task.lengths]
     starts = [cell.start for cell in task.lengths[0].cells]
     edges = [*starts, 1.0]
@@ -732,15 +657,6 @@ def draw_effective(axes: "Axes", task: TaskResult, base_max_len: int | None) -> 
         within = sum(length <= base_max_len for length in lengths)
         if 0 < within < len(lengths):
             mark_base_length(axes, within - 0.5)
-
-
-def _draw_cell(axes: "Axes", column: int, row: int, share: float) -> None:
-    """Draw what was found at a length and in a range of depths."""
-    from matplotlib.patches import Rectangle
-
-    corner = (column - 0.48, row - 0.48)
-    axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=HEAT, alpha=share))
-    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center")
 
 
 def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
@@ -773,7 +689,7 @@ def _effective_panel(evaluation: Evaluation) -> Panel | None:
     effective = evaluation.effective
     if effective is None:
         return None
-    plots = list[Plot]()
+    plots = []
     for name, task in effective.tasks.items():
         if task.is_above_chance or not effective.is_above_chance:
             draw = partial(draw_effective, task=task, base_max_len=evaluation.base_max_len)
@@ -787,20 +703,17 @@ def _scores_panel(evaluation: Evaluation, by: Literal["search", "retrieval"]) ->
     measured = scores_of(evaluation, by)
     if measured is None:
         return None
-    modes = list[DocumentBars]()
+    modes = []
     for mode, scores in measured.scores.items():
         read = measured.tokens_read[mode]
         modes.append(DocumentBars(short_reading_name(mode, read), read, scores, BAR_STYLE))
     panel = retrieval_panel(by, modes)
-    return replace(panel, rows=[*panel.rows, *_difference_rows(measured)])
-
-
-def _difference_rows(measured: DocumentScores) -> Iterator[list[str]]:
-    """Yield the scores of the model minus those of the base in each mode, as rows of a table."""
+    rows = [*panel.rows]
     for mode, differences in measured.differences.items():
         name = short_reading_name(mode, measured.tokens_read[mode])
         changes = [NUMBERS.change(differences[score]) for score in measured.scores[mode]]
-        yield [f"model minus {name}", "", *changes]
+        rows.append([f"model minus {name}", "", *changes])
+    return replace(panel, rows=rows)
 
 
 def scores_of(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> DocumentScores | None:
@@ -826,28 +739,27 @@ def training_figure(
         title: Of the figure.
         short: The number of positions that the base has.
     """
-    draw = partial(_draw_log, log=log, short=short)
-    return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)
-
-
-def _draw_log(axes: "Axes", log: Sequence[Mapping[str, Any]], short: int | None) -> None:
     curves = (
         ("loss", "training", ""),
         ("eval_loss", "held-out", "o"),
         ("eval_loss_short", f"held-out, positions below {short}", "v"),
         ("eval_loss_long", f"held-out, positions from {short} on", "^"),
     )
-    for (key, label, marker), colour in zip(curves, COLOURS, strict=False):
-        lines = [line for line in log if key in line]
-        if lines:
-            axes.plot(
-                [line["step"] for line in lines],
-                [line[key] for line in lines],
-                label=label,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                linewidth=1.2,
-            )
-    axes.set(xlabel="step", ylabel="loss")
-    add_legend(axes)
+
+    def draw(axes: "Axes") -> None:
+        for (key, label, marker), colour in zip(curves, COLOURS, strict=False):
+            lines = [line for line in log if key in line]
+            if lines:
+                axes.plot(
+                    [line["step"] for line in lines],
+                    [line[key] for line in lines],
+                    label=label,
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    linewidth=1.2,
+                )
+        axes.set(xlabel="step", ylabel="loss")
+        add_legend(axes)
+
+    return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +20,6 @@ from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
-    DocumentScores,
     Estimate,
     Evaluation,
     text_summary,
@@ -56,6 +55,7 @@ LEGEND_TITLE_LINES = 2  # its title and the space around it
 # Paths without spaces in a text, but not ``</s>``.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
+BASE_BAR_STYLE: Style = {"color": figures.INK, "alpha": 0.25}
 NO_DELTA = Estimate(0.0, None, 0, 0)
 BEST_WIDTH = 2.4  # of the line of the best method
 LABELLED_WIDTH = 1.4
@@ -80,20 +80,16 @@ SVG_IN_HTML = (
 
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of deltas, losses by position and context length, and retrieval scores."""
-    figure = figures.panel_figure(comparison_panels(comparison), _figure_title(comparison))
-    _add_shared_legend(figure)
-    return figure
-
-
-def _add_shared_legend(figure: "Figure") -> None:
-    """Add the legend of the first plot with curves below all plots: they have the same names.
-
-    Plots of bars have none, since bars are labelled on the axis.
-    """
-    for axes in figure.axes:
-        lines, names = axes.get_legend_handles_labels()
-        if not names:
-            continue
+    to = f"{comparison.max_len_after} tokens"
+    title = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {to}"
+    if comparison.row_type == "checkpoint":
+        title = f"{counted(len(comparison.rows), comparison.row_type)} at {to}"
+    figure = figures.panel_figure(comparison_panels(comparison), title)
+    # The legend of the first plot with curves, below all plots: they have the same names. Bars are
+    # labelled on the axis.
+    legends = (axes.get_legend_handles_labels() for axes in figure.axes)
+    lines, names = next((legend for legend in legends if legend[1]), ([], []))
+    if names:
         figure.legend(
             lines,
             names,
@@ -103,26 +99,7 @@ def _add_shared_legend(figure: "Figure") -> None:
         )
         text_lines = math.ceil(len(names) / LEGEND_COLUMNS) + LEGEND_TITLE_LINES
         figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * text_lines)
-        return
-
-
-def _figure_title(comparison: Comparison) -> str:
-    to = f"{comparison.max_len_after} tokens"
-    if comparison.row_type == "checkpoint":
-        parts = [f"{counted(len(comparison.rows), comparison.row_type)} at {to}"]
-    else:
-        parts = [f"{public_name(comparison.source)}, {comparison.max_len_before} -> {to}"]
-    return "; ".join(parts)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a template shows of a result."""
-
-    template: str
-    panels: Sequence[Panel]
-    verdict: str
-    sources: Sequence[str]  # the checkpoints; their folders are not shown
+    return figure
 
 
 def write_report(
@@ -145,14 +122,32 @@ def write_report(
         OutputError: It cannot be written.
     """
     figures.check_file(path, figures.REPORT)
-    report = _report(result)
-    environment = _environment(report.sources, command)
-    page = environment.get_template(report.template).render(
-        result=result,
-        panels=report.panels,
-        verdict=report.verdict.split("`"),  # every second part is a name
-        versions=_date_and_versions(),
-        next_command=next_command,
+    if isinstance(result, Comparison):
+        template = "comparison.html"
+        panels = comparison_panels(result)
+        verdict = comparison_verdict(result)
+        checkpoints = [row.checkpoint for row in result.rows if row.checkpoint]
+        sources = [result.source, *(checkpoint.source for checkpoint in checkpoints)]
+    elif isinstance(result, Evaluation):
+        template = "evaluation.html"
+        panels = evaluation_panels(result)
+        verdict = evaluation_verdict(result)
+        sources = [source for source in (result.source, result.base) if source]
+    else:
+        template = "inspection.html"
+        panels = inspection_panels(result)
+        verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in result)
+        sources = [one.source for one in result]
+    page = (
+        _environment(sources, command)
+        .get_template(template)
+        .render(
+            result=result,
+            panels=panels,
+            verdict=verdict.split("`"),  # every second part is a name
+            versions=_date_and_versions(),
+            next_command=next_command,
+        )
     )
     figures.save(path, page.encode())
 
@@ -195,30 +190,6 @@ def _environment(sources: Sequence[str], command: str) -> "Environment":
         "effective_text": effective_text,
     }
     return environment
-
-
-def _report(result: Comparison | Evaluation | Sequence[Inspection]) -> Report:
-    if isinstance(result, Comparison):
-        checkpoints = [row.checkpoint for row in result.rows if row.checkpoint]
-        return Report(
-            template="comparison.html",
-            panels=comparison_panels(result),
-            verdict=comparison_verdict(result),
-            sources=[result.source, *(checkpoint.source for checkpoint in checkpoints)],
-        )
-    if isinstance(result, Evaluation):
-        return Report(
-            template="evaluation.html",
-            panels=evaluation_panels(result),
-            verdict=evaluation_verdict(result),
-            sources=[source for source in (result.source, result.base) if source],
-        )
-    return Report(
-        template="inspection.html",
-        panels=inspection_panels(result),
-        verdict=" ".join(f"`{one.source}`: {one.verdict}" for one in result),
-        sources=[one.source for one in result],
-    )
 
 
 def _hide_folders(value: Any, sources: Sequence[str]) -> Any:
@@ -281,47 +252,27 @@ def _bar_style(number: int) -> Style:
 
 
 def _delta_panel(comparison: Comparison) -> Panel | None:
-    """Return the differences between methods and, next to them, the costs on short inputs."""
     if len(comparison.rows) < 2:
         return None
-    deltas = _delta_plot(comparison)
-    costs = _short_inputs_plot(comparison)
-    if costs is None:
-        return Panel(key="delta", title=deltas.title, plots=[deltas])
-    title = f"{deltas.title}, and cost on short inputs"
-    return Panel(key="delta", title=title, plots=[deltas, costs])
-
-
-def _delta_plot(comparison: Comparison) -> Plot:
-    """Return how much worse methods are than the best one."""
-    deltas = [
-        Bar(row.method, row.delta or NO_DELTA, _bar_style(number), instead="best")
-        for number, row in enumerate(comparison.rows)
-    ]
-    label = f"delta vs. best ({_unit(comparison)}, ± 95 %)"
-    return figures.bar_plot("Delta vs. best", label, deltas)
-
-
-def _short_inputs_plot(comparison: Comparison) -> Plot | None:
-    """Return the costs on short inputs; None if they were not measured."""
-    costs: list[Bar] = []
+    deltas = []
+    costs = []
     for number, row in enumerate(comparison.rows):
+        style = _bar_style(number)
+        deltas.append(Bar(row.method, row.delta or NO_DELTA, style, instead="best"))
         if row.short_inputs:
-            style = _bar_style(number)
             costs.append(Bar(row.method, row.short_inputs, style, instead="unchanged"))
-    if not costs:
-        return None
-    title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
-    return figures.bar_plot(title, f"cost on short inputs ({_unit(comparison)}, ± 95 %)", costs)
-
-
-def _unit(comparison: Comparison) -> str:
-    """Return the unit of differences of scores."""
-    return "nats" if comparison.is_loss else metric_column(comparison)
+    unit = "nats" if comparison.is_loss else metric_column(comparison)
+    title = "Delta vs. best"
+    plots = [figures.bar_plot(title, f"delta vs. best ({unit}, ± 95 %)", deltas)]
+    if costs:
+        label = f"cost on short inputs ({unit}, ± 95 %)"
+        costs_title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
+        plots.append(figures.bar_plot(costs_title, label, costs))
+        title += ", and cost on short inputs"
+    return Panel(key="delta", title=title, plots=plots)
 
 
 def _loss_panel(comparison: Comparison, by: str) -> Panel | None:
-    """Return the losses of all methods, and of the base."""
     evaluations = [row.evaluation for row in comparison.rows]
     losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
     if not any(losses):
@@ -367,8 +318,7 @@ def _base_length(comparison: Comparison) -> int | None:
 
 
 def _score_panel(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
-    """Return the scores of all methods, and of the base in each mode."""
-    of_methods = list[DocumentBars]()
+    of_methods = []
     of_base = list[DocumentBars]()
     for number, row in enumerate(comparison.rows):
         measured = figures.scores_of(row.evaluation, by)
@@ -377,24 +327,16 @@ def _score_panel(comparison: Comparison, by: Literal["search", "retrieval"]) -> 
         read = measured.tokens_read[MODEL]
         scores = measured.scores[MODEL]
         of_methods.append(DocumentBars(row.method, read, scores, _bar_style(number)))
-        if not of_base:  # the same for all methods
-            of_base = _bars_of_base(measured)
+        if of_base:  # the same for all methods
+            continue
+        for mode, of_mode in measured.scores.items():
+            if mode != MODEL:
+                read = measured.tokens_read[mode]
+                name = f"base: {short_reading_name(mode, read)}"
+                of_base.append(DocumentBars(name, read, of_mode, BASE_BAR_STYLE))
     if not of_methods:
         return None
     return figures.retrieval_panel(by, [*of_methods, *of_base])
-
-
-def _bars_of_base(measured: DocumentScores) -> list[DocumentBars]:
-    """Return the scores of the base in each mode."""
-    style = {"color": figures.INK, "alpha": 0.25}
-    bars = list[DocumentBars]()
-    for mode, scores in measured.scores.items():
-        if mode != MODEL:
-            read = measured.tokens_read[mode]
-            bars.append(
-                DocumentBars(f"base: {short_reading_name(mode, read)}", read, scores, style)
-            )
-    return bars
 
 
 def _effective_panels(comparison: Comparison) -> Iterator[Panel]:
@@ -429,15 +371,11 @@ def _svg(plot: Plot, key: str) -> Any:
             axes.set(xlabel="", ylabel="")
         return figure
 
-    return Markup(_embedded(figures.render(create, ".svg", fonttype="none").decode(), key))
-
-
-def _embedded(svg: str, key: str) -> str:
-    """Return matplotlib's SVG as a part of a page; see `_svg`."""
-    text = svg[svg.index("<svg") :]
+    text = figures.render(create, ".svg", fonttype="none").decode()
+    text = text[text.index("<svg") :]
     for pattern, replacement in SVG_IN_HTML:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
     for name, colour in figures.THEME.items():
         text = text.replace(colour, f"var(--{name})")
-    return text
+    return Markup(text)

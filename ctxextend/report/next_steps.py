@@ -35,7 +35,14 @@ def after_evaluation(evaluation: "Evaluation", data: Sequence[str] = ()) -> str:
     texts = " ".join(shlex.quote(path) for path in data) or TEXT
     if evaluation.base is None:
         return f"ctxextend inspect {source}"
-    if _helps(evaluation):
+    # Whether a longer context helps by more than its 95 % interval.
+    measured = evaluation.search or evaluation.retrieval
+    helps = False
+    if evaluation.contexts is not None:
+        helps = evaluation.contexts.points[-1].change.sign == -1
+    elif measured is not None and measured.against_chunks is not None:
+        helps = measured.against_chunks.sign == 1
+    if helps:
         return f"ctxextend verify {source} --deep"
     return f"ctxextend train {source} --data {texts} --steps {STEPS}"
 
@@ -70,18 +77,5 @@ def after_verification(resized: str, *, passed: bool) -> str:
     return f"ctxextend inspect {source}"
 
 
-def _helps(evaluation: "Evaluation") -> bool:
-    """Whether a longer context helps by more than its 95 % interval."""
-    if evaluation.contexts is not None:
-        return evaluation.contexts.points[-1].change.sign == -1
-    change = None
-    if evaluation.search is not None:
-        change = evaluation.search.against_chunks
-    elif evaluation.retrieval is not None:
-        change = evaluation.retrieval.against_chunks
-    return change is not None and change.sign == 1
-
-
 def _word(source: str) -> str:
-    """Return a checkpoint as a word of a shell command."""
     return shlex.quote(not_an_option(source))

@@ -115,16 +115,12 @@ class NumberFormat:
             return f"tied with {other} ({self.change(change)} {unit})"
         is_lower_better = unit == LOSS_UNIT
         direction = "better" if (change.mean < 0) == is_lower_better else "worse"
-        amount = f"{self.estimate(_absolute(change))} {unit}"
+        absolute = replace(change, mean=abs(change.mean))  # bounds of differences are symmetric
+        amount = f"{self.estimate(absolute)} {unit}"
         return f"{direction} than {other} by {amount}"
 
 
 NUMBERS = NumberFormat()  # in Unicode
-
-
-def _absolute(change: Estimate) -> Estimate:
-    """Return a difference without its sign; its bounds stay, since they are symmetric."""
-    return replace(change, mean=abs(change.mean))
 
 
 def _no_interval(estimate: Estimate) -> str:

@@ -72,7 +72,7 @@ def tokens_note(tokens_read: Mapping[str, TokensRead]) -> str:
 
 def modes_note(tokens_read: Mapping[str, TokensRead]) -> str:
     """Return how many tokens of each document are read in each mode, in a sentence."""
-    modes = list[str]()
+    modes = []
     for mode, read in tokens_read.items():
         modes.append(f"{reading_name(mode, read)} (median {read.median:,})")
     note = f"Read of each document: {'; '.join(modes)}."

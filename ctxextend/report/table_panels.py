@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from ctxextend.report.figures import (
     panel_figure,
     short_name,
 )
-from ctxextend.tables.stats import TableStats, needs_log_scale
+from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,10 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
 
     Tables of the same part share plots, except for pairwise cosines.
     """
-    names = _unique_names(inspections)
+    # By the `id` of an inspection, without folders.
+    names = {key: public_name(name) for key, name in short_names(inspections).items()}
+    if len(set(names.values())) < len(names):  # models of the same name in different folders
+        names = {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
     groups = tables_by_part(inspections)
     panels: list[Panel] = []
     for group in groups:
@@ -79,14 +82,28 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
             _, table = group[0]
             part = f" ({table.part})"
         curves = _curves(group, names)
-        panels += _shared_panels(curves, part)
-        panels.append(_map_panel(curves, part, has_names=len(names) > 1))
+        # Panels with all tables in one plot, then a heat map of each table.
+        width, height = PANEL_SIZE
+        size = (width, height + LEGEND_LINE * 3 * len(curves))
+        shared = {
+            "norms": (f"Row norm by position{part}", _draw_norms),
+            "cosines": (f"Cosine similarity to the next position{part}", _draw_cosines),
+            "spectrum": (f"Spectrum{part}", _draw_spectra),
+        }
+        for key, (title, draw) in shared.items():
+            plot = Plot(title, partial(draw, curves=curves), size)
+            panels.append(Panel(key=key, title=title, plots=[plot]))
+        title = f"Cosine similarity between positions{part}"
+        maps = []
+        for curve in curves:
+            own_title = f"{curve.name}{part}" if len(names) > 1 else title
+            maps.append(Plot(own_title, partial(_draw_cosine_map, table=curve.table), SQUARE_SIZE))
+        panels.append(Panel(key="map", title=title, plots=maps))
     return [replace(panel, key=f"{panel.key}-{number}") for number, panel in enumerate(panels)]
 
 
 def _curves(group: Sequence[ModelTable], names: Mapping[int, str]) -> list[TableCurve]:
-    """Return the curves of tables of the same part; the first of several is wider."""
-    curves = list[TableCurve]()
+    curves = []
     for number, (inspection, table) in enumerate(group):
         is_first_of_many = number == 0 and len(group) > 1
         style = {
@@ -100,55 +117,31 @@ def _curves(group: Sequence[ModelTable], names: Mapping[int, str]) -> list[Table
     return curves
 
 
-def _unique_names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return a name of each model by the `id` of its inspection, without folders."""
-    names = {key: public_name(name) for key, name in short_names(inspections).items()}
-    if len(set(names.values())) == len(names):
-        return names
-    # models of the same name in different folders
-    return {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
-
-
-def _shared_panels(curves: Sequence[TableCurve], part: str) -> list[Panel]:
-    """Return the panels with all tables in one plot."""
-    width, height = PANEL_SIZE
-    size = (width, height + LEGEND_LINE * 3 * len(curves))
-    norms = partial(_draw_norms, curves=curves)
-    cosines = partial(_draw_cosines, curves=curves)
-    spectra = partial(_draw_spectra, curves=curves)
-    plots = {
-        "norms": Plot(f"Row norm by position{part}", norms, size),
-        "cosines": Plot(f"Cosine similarity to the next position{part}", cosines, size),
-        "spectrum": Plot(f"Spectrum{part}", spectra, size),
-    }
-    return [Panel(key=key, title=plot.title, plots=[plot]) for key, plot in plots.items()]
-
-
-def _map_panel(curves: Sequence[TableCurve], part: str, *, has_names: bool) -> Panel:
-    """Return a panel with a heat map of each table."""
-    title = f"Cosine similarity between positions{part}"
-    plots = []
-    for curve in curves:
-        own_title = f"{curve.name}{part}" if has_names else title
-        plots.append(Plot(own_title, partial(_draw_cosine_map, table=curve.table), SQUARE_SIZE))
-    return Panel(key="map", title=title, plots=plots)
-
-
 def _draw_norms(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     """Draw norms by position, those of reserved rows at negative ones."""
     values = [curve.table.stats.norms for curve in curves]
     for number, curve in enumerate(curves):
-        _draw_reserved_norms(axes, curve)
+        reserved = curve.table.reserved_rows
+        if reserved:
+            axes.plot(
+                range(-reserved, 0),
+                curve.table.norms[:reserved],
+                label=f"reserved rows of {curve.name}",
+                linestyle="",
+                marker="*",
+                color=curve.style["color"],
+            )
         _draw_curve(axes, number, curves, values[number])
     _draw_outliers(axes, curves, values)
     _set_axes(axes, curves, "Euclidean norm")
-    if _norms_need_log_scale(curves):
+    tables = [curve.table for curve in curves]
+    of_reserved = np.concatenate([table.norms[: table.reserved_rows] for table in tables])
+    if needs_log_scale(of_reserved, np.concatenate(values)):
         _set_log_scale(axes)
         axes.set_ylabel("Euclidean norm (logarithmic)")
 
 
 def _draw_cosines(axes: "Axes", curves: Sequence[TableCurve]) -> None:
-    """Draw the cosine similarity of each position to the next one."""
     values = [curve.table.stats.cosines for curve in curves]
     for number in range(len(curves)):
         _draw_curve(axes, number, curves, values[number])
@@ -157,61 +150,19 @@ def _draw_cosines(axes: "Axes", curves: Sequence[TableCurve]) -> None:
 
 
 def _draw_curve(axes: "Axes", number: int, curves: Sequence[TableCurve], values: Values) -> None:
-    """Draw the values of the table of a number; mark its new, zero and non-finite rows."""
     curve = curves[number]
     every = max(len(values) // MARKED, 1)
     first_marker = every * (number % MARKER_SHIFTS) // MARKER_SHIFTS
     axes.plot(values, label=curve.name, markevery=(first_marker, every), **curve.style)
-    _draw_new_rows(axes, curve, bands_below=_count_bands(curves[:number]))
-    _draw_invalid_rows(axes, curve)
-
-
-def _set_axes(axes: "Axes", curves: Sequence[TableCurve], label: str) -> None:
-    """Set labels, limits and the legend of a plot by position."""
-    axes.set(xlabel="position", ylabel=label)
-    axes.margins(y=0.05 + BAND * _count_bands(curves))
-    _widen_if_rounding(axes)
-    add_legend(axes)
-
-
-def _widen_if_rounding(axes: "Axes") -> None:
-    """Show 5 % more of values above and below if all values are equal but for rounding."""
-    low, high = axes.get_ylim()
-    largest = max(abs(low), abs(high))
-    if high - low < RANGE_OF_ROUNDING * largest:
-        # If values are negative, their larger multiple is the lower one.
-        axes.set_ylim(min(0.95 * low, 1.05 * low), max(0.95 * high, 1.05 * high))
-
-
-def _count_bands(curves: Sequence[TableCurve]) -> int:
-    """Return how many tables have new rows, each of which is marked by a band."""
-    return sum(1 for curve in curves if curve.table.new_rows)
-
-
-def _draw_reserved_norms(axes: "Axes", curve: TableCurve) -> None:
+    # A hatched band along the bottom, above those of other tables, with a piece for each range of
+    # new rows; the legend names it once.
+    bands_below = _count_bands(curves[:number])
     reserved = curve.table.reserved_rows
-    if reserved:
-        axes.plot(
-            range(-reserved, 0),
-            curve.table.norms[:reserved],
-            label=f"reserved rows of {curve.name}",
-            linestyle="",
-            marker="*",
-            color=curve.style["color"],
-        )
-
-
-def _draw_new_rows(axes: "Axes", curve: TableCurve, bands_below: int) -> None:
-    """Draw a hatched band along the bottom, above those of other tables.
-
-    It has a piece for each range of new rows; the legend names it once.
-    """
-    first = curve.table.reserved_rows
     label: str | None = f"new rows of {curve.name}"
     for start, stop in curve.table.new_rows or ():
         axes.axvspan(
-            start - first - 0.5,
-            stop - first - 0.5,
+            start - reserved - 0.5,
+            stop - reserved - 0.5,
             ymin=BAND * bands_below,
             ymax=BAND * (bands_below + 0.8),
             facecolor="none",
@@ -220,10 +171,7 @@ def _draw_new_rows(axes: "Axes", curve: TableCurve, bands_below: int) -> None:
             label=label,
         )
         label = None
-
-
-def _draw_invalid_rows(axes: "Axes", curve: TableCurve) -> None:
-    """Draw crosses along the top."""
+    # Crosses along the top.
     invalid = sorted({*curve.table.stats.zeros, *curve.table.stats.nonfinite})
     if invalid:
         axes.plot(
@@ -238,8 +186,22 @@ def _draw_invalid_rows(axes: "Axes", curve: TableCurve) -> None:
         )
 
 
+def _set_axes(axes: "Axes", curves: Sequence[TableCurve], label: str) -> None:
+    axes.set(xlabel="position", ylabel=label)
+    axes.margins(y=0.05 + BAND * _count_bands(curves))
+    # If all values are equal but for rounding, 5 % more of them is shown above and below.
+    low, high = axes.get_ylim()
+    if high - low < RANGE_OF_ROUNDING * max(abs(low), abs(high)):
+        # If values are negative, their larger multiple is the lower one.
+        axes.set_ylim(min(0.95 * low, 1.05 * low), max(0.95 * high, 1.05 * high))
+    add_legend(axes)
+
+
+def _count_bands(curves: Sequence[TableCurve]) -> int:
+    return sum(1 for curve in curves if curve.table.new_rows)
+
+
 def _draw_outliers(axes: "Axes", curves: Sequence[TableCurve], values: Sequence[Values]) -> None:
-    """Draw rings around the values of outliers of all tables."""
     outliers: list[tuple[int, float]] = []
     for curve, own in zip(curves, values, strict=True):
         for position in curve.table.outlier_reasons:
@@ -259,13 +221,6 @@ def _draw_outliers(axes: "Axes", curves: Sequence[TableCurve], values: Sequence[
     )
 
 
-def _norms_need_log_scale(curves: Sequence[TableCurve]) -> bool:
-    tables = [curve.table for curve in curves]
-    reserved = np.concatenate([table.norms[: table.reserved_rows] for table in tables])
-    usable = np.concatenate([table.stats.norms for table in tables])
-    return needs_log_scale(reserved, usable)
-
-
 def _set_log_scale(axes: "Axes") -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -276,11 +231,13 @@ def _set_log_scale(axes: "Axes") -> None:
 
 
 def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
-    """Draw the variance of the leading principal components."""
     axes.set(xlabel="principal component", ylabel="explained variance (%)")
     lowest = 10.0
     for curve in curves:
-        shares = _shares_of_variance(curve.table.stats)
+        eigenvalues = curve.table.stats.eigenvalues
+        total = eigenvalues.sum() or 1  # 0 if all rows are equal
+        shares = 100 * eigenvalues[:MAX_COMPONENTS] / total
+        shares = shares[shares > MIN_SHARE]
         lowest = min([lowest, *(shares / 2)])
         axes.plot(range(1, len(shares) + 1), shares, label=curve.name, **curve.style)
     axes.set_ylim(lowest, 100)
@@ -289,19 +246,17 @@ def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     add_legend(axes)
 
 
-def _shares_of_variance(stats: TableStats) -> Values:
-    """Return the shares of the leading principal components in percent, without rounding errors."""
-    total = stats.eigenvalues.sum() or 1  # 0 if all rows are equal
-    shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / total
-    return shares[shares > MIN_SHARE]
-
-
 def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
     """Draw pairwise cosines of a table's positions; long tables are sampled evenly."""
     values = table.values[table.reserved_rows :]
     # A power of two, so that it divides common table lengths and repeated tables stay visible.
     step = 2 ** max(math.ceil(math.log2(len(values) / MAX_MAP_POSITIONS)), 0)
-    cosines = _pairwise_cosines(values[::step].astype(np.float64))
+    rows = values[::step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+        has_direction = np.isfinite(norms) & (norms > 0)
+        unit = rows / np.where(has_direction, norms, np.nan)[:, None]
+        cosines = np.clip(unit @ unit.T, -1, 1)  # NaN for rows without a direction
     low = -step / 2  # centres each cell on its position
     high = len(cosines) * step - step / 2
     axes.imshow(
@@ -320,12 +275,3 @@ def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
     )
     # Cells without a cosine are transparent and show the hatching.
     axes.patch.set(facecolor="white", hatch="xxxx")
-
-
-def _pairwise_cosines(rows: Any) -> Any:
-    """Return the cosines of all pairs of rows, (n, n); NaN for rows without a direction."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.linalg.norm(rows, axis=1)
-        has_direction = np.isfinite(norms) & (norms > 0)
-        unit = rows / np.where(has_direction, norms, np.nan)[:, None]
-        return np.clip(unit @ unit.T, -1, 1)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.tuning_result import TableTraining, Tuning
+from ctxextend.comparison.tuning_result import Tuning
 from ctxextend.errors import counted, time_text
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
@@ -21,7 +21,19 @@ def describe_tuning(tuning: Tuning, method: str) -> str:
     place = f"{counted(training.windows, 'held-out window')} of {training.length:,} tokens"
     tuned = f"tuned in {time_text(tuning.seconds)}: {method}"
     if training.is_kept:
-        return f"{tuned}, then {steps}; {_improvement(tuning, training)} on {place}"
+        amount = _amount(training.improvement)
+        text = f"the loss is lower by {amount} nats/token"
+        if tuning.is_encoder:
+            text = (
+                f"the distance from the base is lower by {amount} of the squared length of its "
+                "states"
+            )
+        elif training.short is not None and training.long is not None:
+            short = f"{training.short.before:.3f} -> {training.short.after:.3f}"
+            long = f"{training.long.before:.3f} -> {training.long.after:.3f}"
+            first = f"{tuning.first_position:,}"
+            text += f" (below position {first} {short}, from there on {long})"
+        return f"{tuned}, then {steps}; {text} on {place}"
     verb = "raised" if training.improvement.mean < 0 else "lowered"
     change = replace(training.improvement, mean=abs(training.improvement.mean))
     result = (
@@ -33,24 +45,7 @@ def describe_tuning(tuning: Tuning, method: str) -> str:
     return result
 
 
-def _improvement(tuning: Tuning, training: TableTraining) -> str:
-    """Return how much better the result is, with its interval, and at which positions."""
-    amount = _amount(training.improvement)
-    if tuning.is_encoder:
-        return (
-            f"the distance from the base is lower by {amount} of the squared length of its states"
-        )
-    text = f"the loss is lower by {amount} nats/token"
-    if training.short is None or training.long is None:
-        return text
-    short = f"{training.short.before:.3f} -> {training.short.after:.3f}"
-    long = f"{training.long.before:.3f} -> {training.long.after:.3f}"
-    first = f"{tuning.first_position:,}"
-    return f"{text} (below position {first} {short}, from there on {long})"
-
-
 def _amount(estimate: Estimate) -> str:
-    """Return a difference with its interval."""
     if estimate.ci95 is None:
         return NumberFormat().estimate(estimate)
     return f"{estimate.mean:.2g} ± {estimate.ci95:.1g} (95 %)"

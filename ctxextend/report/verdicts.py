@@ -43,8 +43,14 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat = NUMBERS) 
     effect = _context_effect(evaluation, numbers)
     if effect is not None and math.isfinite(effect.change.mean):
         return _effect_verdict(effect, evaluation, numbers)
-    if evaluation.positions and MODEL in evaluation.positions.losses:
-        return _perplexity_verdict(evaluation, numbers)
+    positions = evaluation.positions
+    if positions and MODEL in positions.losses:
+        perplexity = numbers.perplexity(positions.losses[MODEL])
+        clauses = [
+            f"Perplexity {perplexity} at {positions.length:,} tokens",
+            *_against_sliding_windows(evaluation, numbers),
+        ]
+        return f"{', '.join(clauses)}."
     if evaluation.search:
         score = numbers.estimate(evaluation.search.scores[MODEL]["nDCG@10"])
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
@@ -54,33 +60,31 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat = NUMBERS) 
 
 
 def _context_effect(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect | None:
-    """Return the effect of the longer context on losses or else on search or on retrieval."""
     contexts = evaluation.contexts
-    if contexts and contexts.points[-1].context > contexts.reference:
-        return _effect_on_losses(evaluation, numbers)
-    if evaluation.search and MODEL in evaluation.search.changes:
-        return _effect_on_search(evaluation, numbers)
-    if evaluation.retrieval and evaluation.retrieval.modes[MODEL].change is not None:
-        return _effect_on_retrieval(evaluation, numbers)
-    return None
-
-
-def _effect_on_losses(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
-    contexts = evaluation.contexts
-    assert contexts is not None
-    longest = contexts.points[-1]
-    amount = _shown_change(longest.change, numbers)
-    lengths = f"at {longest.context:,} vs. {contexts.reference:,}"
-    return ContextEffect(change=longest.change, better=-1, amount=f"{amount} {LOSS_UNIT} {lengths}")
-
-
-def _effect_on_search(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
     search = evaluation.search
-    assert search is not None
-    change = search.changes[MODEL]
-    amount = f"nDCG@10 {_shown_change(change, numbers)} {_lengths(search.length, evaluation)}"
-    clauses = [amount, *against_chunks(search, numbers)]
-    return ContextEffect(change=change, better=1, amount="; ".join(clauses))
+    retrieval = evaluation.retrieval
+    of_base = f"vs. {evaluation.base_max_len or 0:,}"
+    if contexts and contexts.points[-1].context > contexts.reference:
+        longest = contexts.points[-1]
+        change = longest.change
+        amount = (
+            f"{_shown_change(change, numbers)} {LOSS_UNIT} at {longest.context:,} vs. "
+            f"{contexts.reference:,}"
+        )
+        return ContextEffect(change=change, better=-1, amount=amount)
+    if search and MODEL in search.changes:
+        change = search.changes[MODEL]
+        amount = f"nDCG@10 {_shown_change(change, numbers)} at {search.length:,} {of_base}"
+        clauses = [amount, *against_chunks(search, numbers)]
+        return ContextEffect(change=change, better=1, amount="; ".join(clauses))
+    of_retrieval = None if retrieval is None else retrieval.modes[MODEL].change
+    if retrieval and of_retrieval is not None:
+        points = numbers.percent(of_retrieval, signed=True)
+        if of_retrieval.sign is None:
+            points = numbers.number(100 * of_retrieval.mean, None, signed=True)
+        amount = f"recall@1 {points} points at {retrieval.length:,} {of_base}"
+        return ContextEffect(change=of_retrieval, better=1, amount=amount)
+    return None
 
 
 def against_chunks(measured: DocumentScores, numbers: NumberFormat) -> Iterator[str]:
@@ -90,24 +94,6 @@ def against_chunks(measured: DocumentScores, numbers: NumberFormat) -> Iterator[
             change = measured.differences[mode][measured.ranked_by]
             name = chunks_name(measured.tokens_read, mode)
             yield numbers.compared(change, name, measured.ranked_by)
-
-
-def _effect_on_retrieval(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
-    retrieval = evaluation.retrieval
-    assert retrieval is not None
-    change = retrieval.modes[MODEL].change
-    assert change is not None
-    if change.sign is None:
-        points = numbers.number(100 * change.mean, None, signed=True)
-    else:
-        points = numbers.percent(change, signed=True)
-    amount = f"recall@1 {points} points {_lengths(retrieval.length, evaluation)}"
-    return ContextEffect(change=change, better=1, amount=amount)
-
-
-def _lengths(length: int, evaluation: Evaluation) -> str:
-    base_length = evaluation.base_max_len or 0
-    return f"at {length:,} vs. {base_length:,}"
 
 
 def _effect_verdict(effect: ContextEffect, evaluation: Evaluation, numbers: NumberFormat) -> str:
@@ -122,35 +108,16 @@ def _effect_verdict(effect: ContextEffect, evaluation: Evaluation, numbers: Numb
         outcome = "No significant effect of the longer context"
     result = f"{outcome}: {effect.amount}"
     against_base = _against_sliding_windows(evaluation, numbers)
-    if _contradicts_base(effect, evaluation):
+    change = None
+    if against_base and evaluation.positions:
+        change = evaluation.positions.changes[SLIDING].sign
+    # The model gets worse with context and is better than the base, or the reverse.
+    if change and sign and (sign == effect.better) != (change < 0):
         return f"{result}. All the same, the model is {against_base[0]}."
     return f"{'; '.join([result, *against_base])}."
 
 
-def _contradicts_base(effect: ContextEffect, evaluation: Evaluation) -> bool:
-    """Whether the model gets worse with context and is better than the base, or the reverse."""
-    positions = evaluation.positions
-    if positions is None or SLIDING not in positions.changes:
-        return False
-    change = positions.changes[SLIDING].sign
-    if not change or not effect.change.sign:
-        return False
-    return (effect.change.sign == effect.better) != (change < 0)
-
-
-def _perplexity_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
-    positions = evaluation.positions
-    assert positions is not None
-    perplexity = numbers.perplexity(positions.losses[MODEL])
-    clauses = [
-        f"Perplexity {perplexity} at {positions.length:,} tokens",
-        *_against_sliding_windows(evaluation, numbers),
-    ]
-    return f"{', '.join(clauses)}."
-
-
 def _against_sliding_windows(evaluation: Evaluation, numbers: NumberFormat) -> list[str]:
-    """Return how the model compares to the base that reads the same text in sliding windows."""
     positions = evaluation.positions
     if positions is None or SLIDING not in positions.changes:
         return []
@@ -175,31 +142,20 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat = NUMBERS) 
             f"{comparison.max_len_after:,} tokens."
         )
     best, *others = measured
-    clauses = [
-        _best(comparison, best, numbers),
-        *_tied_with_best(others),
+    when = f"at {comparison.max_len_after:,} tokens"
+    if comparison.metric == FOUND:  # in texts of all lengths
+        when = f"up to {comparison.max_len_after:,} tokens"
+    score = _score(comparison, numbers)(best.score)
+    clauses = [f"{_name(best)} is best {when}: {metric_phrase(comparison)} {score}"]
+    tied = [_name(row) for row in others if row.is_tied]
+    if tied:
+        clauses.append(f"{joined(tied)} {_are(tied)} tied with it")
+    clauses += [
         *_worse(comparison, others, numbers),
         *_doubts(comparison, others),
     ]
     sentences = ["; ".join(clauses), *_base(comparison, best, numbers)]
     return f"{'. '.join(sentences)}."
-
-
-def _best(comparison: Comparison, best: Row, numbers: NumberFormat) -> str:
-    name = _name(best)
-    score = _score(comparison, numbers)
-    result = f"{metric_phrase(comparison)} {score(best.score)}"
-    when = f"at {comparison.max_len_after:,} tokens"
-    if comparison.metric == FOUND:  # in texts of all lengths
-        when = f"up to {comparison.max_len_after:,} tokens"
-    return f"{name} is best {when}: {result}"
-
-
-def _tied_with_best(others: Sequence[Row]) -> list[str]:
-    tied = [_name(row) for row in others if row.is_tied]
-    if not tied:
-        return []
-    return [f"{joined(tied)} {_are(tied)} tied with it"]
 
 
 def _worse(comparison: Comparison, others: Sequence[Row], numbers: NumberFormat) -> list[str]:
@@ -220,9 +176,16 @@ def _worse(comparison: Comparison, others: Sequence[Row], numbers: NumberFormat)
 
 
 def _doubts(comparison: Comparison, others: Sequence[Row]) -> list[str]:
-    """Return why another method than the best one may be taken, or may be better."""
     if comparison.has_little_text:
-        return [_little_text(comparison)]
+        count = comparison.samples
+        singular, plural = SAMPLES.get(comparison.metric, ("document", "documents"))
+        found = f"{count} {plural} are"
+        if count == 1:
+            found = f"1 {singular} is"
+        clause = f"{found} too little text to choose"
+        if comparison.auto:
+            clause += f"; auto takes `{comparison.auto}`"
+        return [clause]
     row = comparison.recommended_row
     best = comparison.rows[0]
     if row is not best and not row.is_tied:
@@ -238,35 +201,27 @@ def _doubts(comparison: Comparison, others: Sequence[Row]) -> list[str]:
 
 
 def _base(comparison: Comparison, best: Row, numbers: NumberFormat) -> list[str]:
-    """Return how the best method compares to the base."""
     name = _name(best)
-    change = best.against_base
+    phrase = metric_phrase(comparison)
     if comparison.base is None:
         return []
-    if best.document_scores is not None:
-        return [*_in_chunks(comparison, name, best.document_scores, numbers)]
-    score = _score(comparison, numbers)(comparison.base)
-    sentence = f"The base in {_windows(comparison)}: {metric_phrase(comparison)} {score}"
-    if change:
-        sentence += f"; {name} is {_against_base(comparison, change, numbers)}"
-    return [sentence]
-
-
-def _in_chunks(
-    comparison: Comparison,
-    name: str,
-    measured: DocumentScores,
-    numbers: NumberFormat,
-) -> Iterator[str]:
-    """Yield how a method compares to the base in chunks of the same text, and of the whole."""
+    measured = best.document_scores
+    if measured is None:
+        score = _score(comparison, numbers)(comparison.base)
+        windows = f"sliding windows of {comparison.max_len_before:,} tokens"
+        sentence = f"The base in {windows}: {phrase} {score}"
+        if best.against_base:
+            sentence += f"; {name} is {numbers.compared(best.against_base, 'the base')}"
+        return [sentence]
+    sentences = []
     for mode in (SAME_TEXT, CHUNKS):
-        if mode not in measured.differences:
-            continue
-        chunks = chunks_name(measured.tokens_read, mode)
-        score = numbers.estimate(measured.ranking_scores[mode])
-        change = measured.differences[mode][measured.ranked_by]
-        compared = _against_base(comparison, change, numbers)
-        yield f"The base in {chunks}: {metric_phrase(comparison)} {score}; {name} is {compared}"
+        if mode in measured.differences:
+            chunks = chunks_name(measured.tokens_read, mode)
+            score = numbers.estimate(measured.ranking_scores[mode])
+            change = measured.differences[mode][measured.ranked_by]
+            compared = numbers.compared(change, "the base", metric_column(comparison))
+            sentences.append(f"The base in {chunks}: {phrase} {score}; {name} is {compared}")
+    return sentences
 
 
 def _name(row: Row) -> str:
@@ -275,35 +230,9 @@ def _name(row: Row) -> str:
 
 
 def _score(comparison: Comparison, numbers: NumberFormat) -> Callable[[Estimate | None], str]:
-    """Return how scores are shown: losses as perplexities."""
     if comparison.is_loss:
         return numbers.perplexity
     return numbers.estimate
-
-
-def _little_text(comparison: Comparison) -> str:
-    """Say that the text is too short to choose a method by, and what `auto` takes."""
-    count = comparison.samples
-    singular, plural = SAMPLES.get(comparison.metric, ("document", "documents"))
-    found = f"{count} {plural} are"
-    if count == 1:
-        found = f"1 {singular} is"
-    clause = f"{found} too little text to choose"
-    if comparison.auto:
-        clause += f"; auto takes `{comparison.auto}`"
-    return clause
-
-
-def _windows(comparison: Comparison) -> str:
-    measured = comparison.rows[0].document_scores
-    if measured is not None:
-        return chunks_name(measured.tokens_read, CHUNKS)
-    return f"sliding windows of {comparison.max_len_before:,} tokens"
-
-
-def _against_base(comparison: Comparison, change: Estimate, numbers: NumberFormat) -> str:
-    unit = LOSS_UNIT if comparison.is_loss else metric_column(comparison)
-    return numbers.compared(change, "the base", unit)
 
 
 def _shown_change(change: Estimate, numbers: NumberFormat, *, signed: bool = True) -> str:

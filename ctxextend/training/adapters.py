@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA) on the linear layers of transformer blocks, by peft."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +46,10 @@ def add_adapters(model: EvalModel, names: Mapping[str, str], settings: Train) ->
     if rank > width:
         message = f"--lora must be at most the width of {model.name}, {width}, got {rank}."
         raise MethodError(message, "Use a lower rank, such as --lora 8.")
-    layers = linear_layers(model.model)
+    layers = dict[str, type[torch.nn.Module]]()
+    for name, module in model.model.named_modules():
+        if type(module) in LINEAR_LAYERS and IN_BLOCK.search(name):
+            layers[name] = type(module)
     weights = {f"{name}.weight" for name in layers}
     missing = weights - {*names.values()}
     if missing or not layers:
@@ -54,34 +57,20 @@ def add_adapters(model: EvalModel, names: Mapping[str, str], settings: Train) ->
         message = f"--lora cannot adapt {model.name}: its files have no {absent}."
         raise CheckpointError(message, "Remove --lora.")
     torch.manual_seed(settings.seed)
+    number = re.compile(r"\\\.\d+(?=\\\.)")  # of a block
+    patterns = {number.sub(r"\\.\\d+", re.escape(name)) for name in layers}
     config = LoraConfig(
-        target_modules=_pattern(layers),
+        target_modules="|".join(sorted(patterns)),
         fan_in_fan_out=Conv1D in layers.values(),  # weights of shape (in, out)
     )
     config.r = rank
     config.lora_alpha = SCALING * rank
     inject_adapter_in_model(config, model.model)
-    adapted = dict[str, str]()
+    adapted = {}
     for tensor, parameter in names.items():
         if parameter in weights:
             adapted[tensor] = parameter.removesuffix(".weight")
     return adapted
-
-
-def linear_layers(model: torch.nn.Module) -> dict[str, type[torch.nn.Module]]:
-    """Return the types of the linear layers in a model's blocks by name."""
-    layers = dict[str, type[torch.nn.Module]]()
-    for name, module in model.named_modules():
-        if type(module) in LINEAR_LAYERS and IN_BLOCK.search(name):
-            layers[name] = type(module)
-    return layers
-
-
-def _pattern(layers: Iterable[str]) -> str:
-    """Return a regular expression of layers with any number of a block."""
-    number = re.compile(r"\\\.\d+(?=\\\.)")
-    patterns = {number.sub(r"\\.\\d+", re.escape(name)) for name in layers}
-    return "|".join(sorted(patterns))
 
 
 def adapter_files(

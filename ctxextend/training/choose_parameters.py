@@ -39,10 +39,23 @@ def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
     """
     task = loaded.task
     network = loaded.model.model
-    _check_reach(task, loaded.model)
+    # A causal model predicts nothing from its last position: if the first new row is at position
+    # 128, it needs a --seq-len of 130, other models one of 129.
+    unused = 1 if loaded.model.kind == CAUSAL else 0
+    unusable = loaded.model.unusable_rows
+    if task.rows is not None and not task.rows[unusable:][: task.span - unused].any():
+        first_new = int(task.rows.argmax()) - unusable  # its position
+        message = (
+            f"--seq-len {task.span} does not reach any new row: the first is at position "
+            f"{first_new}."
+        )
+        raise TrainingError(message, f"Use a --seq-len above {first_new + unused}, or remove it.")
     adapters = dict[str, str]()
-    if task.settings.lora is None:
-        trained = _weights_to_train(loaded)
+    table_name = task.files.table_name
+    if task.settings.lora is None and task.settings.trains_weights:
+        trained = _all_weights(loaded.model, loaded.names, task.settings)
+    elif task.settings.lora is None:
+        trained = {table_name: loaded.names[table_name]}
     else:
         from ctxextend.training.adapters import add_adapters
 
@@ -50,39 +63,12 @@ def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
         trained = _adapters_to_train(loaded)
     if task.settings.trainable in FROZEN:
         trained = _without_tables(loaded, trained)
-    table = loaded.names.get(task.files.table_name, "")
+    table = loaded.names.get(table_name, "")
     trainable = TrainableParameters(network, trained, table, task.rows, adapters)
     disable_dropout(network)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(network)
     return trainable
-
-
-def _check_reach(task: TrainingTask, model: EvalModel) -> None:
-    """Raise TrainingError if no sequence reaches a new row."""
-    if task.rows is None:
-        return
-    # A causal model predicts nothing from its last position: if the first new row is at position
-    # 128, it needs a --seq-len of 130, other models one of 129.
-    unused = 1 if model.kind == CAUSAL else 0
-    is_new = task.rows[model.unusable_rows :]  # by position
-    used = task.span - unused
-    if is_new[:used].any():
-        return
-    first_new = int(task.rows.argmax()) - model.unusable_rows  # its position
-    message = (
-        f"--seq-len {task.span} does not reach any new row: the first is at position {first_new}."
-    )
-    raise TrainingError(message, f"Use a --seq-len above {first_new + unused}, or remove it.")
-
-
-def _weights_to_train(loaded: LoadedTask) -> Names:
-    """Return the parameters to train by tensor, without adapters."""
-    settings = loaded.task.settings
-    if settings.trains_weights:
-        return _all_weights(loaded.model, loaded.names, settings)
-    table = loaded.task.files.table_name
-    return {table: loaded.names[table]}
 
 
 def _all_weights(model: EvalModel, names: Names, settings: Train) -> Names:
@@ -93,7 +79,7 @@ def _all_weights(model: EvalModel, names: Names, settings: Train) -> Names:
     """
     names = {tensor: parameter for tensor, parameter in names.items() if POOLER not in parameter}
     known = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
-    missing = list[str]()
+    missing = []
     for name, value in model.model.named_parameters():
         if POOLER not in name and id(value) not in known:
             missing.append(name)
@@ -119,7 +105,7 @@ def _adapters_to_train(loaded: LoadedTask) -> Names:
     """
     settings = loaded.task.settings
     table = loaded.task.files.table_name
-    trained = dict[str, str]()
+    trained = {}
     for name, value in loaded.model.model.named_parameters():
         if value.requires_grad:  # `add_adapters` has frozen all others
             trained[name] = name
@@ -138,11 +124,11 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
     Parameters are compared, not their names, since a table may have several.
     """
     network = loaded.model.model
-    tables = list[torch.nn.Parameter]()
+    tables = []
     for table in loaded.task.files.tables:
         if table.name in loaded.names:
             tables.append(network.get_parameter(loaded.names[table.name]))
-    others = dict[str, str]()
+    others = {}
     for tensor, name in trained.items():
         parameter = network.get_parameter(name)
         if not any(parameter is other for other in tables):
@@ -171,7 +157,10 @@ def default_learning_rate(
     if settings.trainable in FROZEN or not trainable.table:
         return _rate_of_weights(settings, model, model.model.get_input_embeddings().weight)
     table = model.model.get_parameter(trainable.table)
-    rate = _rate_of_table(table)
+    rate = float(TABLE_RATE * table.detach().float().square().mean().sqrt())
+    if not math.isfinite(rate):
+        message = "The position table contains NaN or infinity."
+        raise TrainingError(message, "Find the rows with ctxextend inspect.")
     if rate == 0:  # all of its values are
         return _rate_of_weights(settings, model, table)
     if not settings.trains_weights:
@@ -180,19 +169,6 @@ def default_learning_rate(
     if settings.lora is None:
         return of_weights
     return min(of_weights, rate)
-
-
-def _rate_of_table(table: torch.Tensor) -> float:
-    """Return the rate of a position table.
-
-    Raises:
-        TrainingError: It contains NaN or infinity.
-    """
-    rate = float(TABLE_RATE * table.detach().float().square().mean().sqrt())
-    if not math.isfinite(rate):
-        message = "The position table contains NaN or infinity."
-        raise TrainingError(message, "Find the rows with ctxextend inspect.")
-    return rate
 
 
 def _rate_of_weights(settings: Train, model: EvalModel, weight: torch.Tensor) -> float:

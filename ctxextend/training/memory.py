@@ -1,5 +1,6 @@
 """Training in less memory: chunked loss, recomputed activations; and no dropout."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,17 +35,17 @@ def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tens
     states = states[is_label]
     labels = labels[is_label]
     chunk = max(CHUNK_LOGITS // len(head.weight), 1)
-    if len(labels) and _is_float32(head, states) and hasattr(torch.nn, "LinearCrossEntropyOptions"):
+    # Whether logits are computed in float32, from float32 values.
+    device = states.device.type
+    is_float32 = states.dtype == head.weight.dtype == torch.float32
+    if torch.is_autocast_enabled(device):
+        is_float32 = is_float32 and torch.get_autocast_dtype(device) == torch.float32
+    if len(labels) and is_float32 and hasattr(torch.nn, "LinearCrossEntropyOptions"):
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
         return functional.linear_cross_entropy(
             states, head.weight, labels, linear_bias=head.bias, options=options
         )
-    total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
-    chunks = zip(torch.split(states, chunk), torch.split(labels, chunk), strict=True)
-    for chunk_states, chunk_labels in chunks:
-        loss = checkpoint(_summed_loss, head, chunk_states, chunk_labels, use_reentrant=False)
-        total = total + loss
-    return total / max(len(labels), 1)
+    return _mean_of_chunks(partial(_summed_loss, head), states, labels, chunk)
 
 
 def chunked_divergence(
@@ -63,11 +64,18 @@ def chunked_divergence(
     if isinstance(heads[0], torch.nn.Linear):
         vocabulary = heads[0].out_features
     chunk = max(CHUNK_LOGITS // vocabulary, 1)
+    return _mean_of_chunks(partial(_summed_divergence, *heads), states, targets, chunk)
+
+
+def _mean_of_chunks(
+    summed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    states: torch.Tensor,
+    targets: torch.Tensor,
+    size: int,
+) -> torch.Tensor:
     total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
-    chunks = zip(torch.split(states, chunk), torch.split(targets, chunk), strict=True)
-    for part, target in chunks:
-        divergence = checkpoint(_summed_divergence, *heads, part, target, use_reentrant=False)
-        total = total + divergence
+    for parts in zip(torch.split(states, size), torch.split(targets, size), strict=True):
+        total = total + checkpoint(summed, *parts, use_reentrant=False)
     return total / max(len(states), 1)
 
 
@@ -81,14 +89,6 @@ def _summed_divergence(
         expected = teacher_head(targets).float().log_softmax(-1)
     predicted = head(states).float().log_softmax(-1)
     return functional.kl_div(predicted, expected, reduction="sum", log_target=True)
-
-
-def _is_float32(head: torch.nn.Linear, states: torch.Tensor) -> bool:
-    """Whether logits are computed in float32, from float32 values."""
-    device = states.device.type
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float32:
-        return False
-    return states.dtype == head.weight.dtype == torch.float32
 
 
 def _summed_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

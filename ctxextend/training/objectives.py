@@ -61,7 +61,7 @@ class LanguageModeling(torch.nn.Module):
             self.teacher = Teacher(teacher, model, overlapping=False)
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
-        self.position_base = _position_base(model, position_ids=position_ids)
+        self.position_base = position_base(model) if position_ids else 0
 
     def forward(
         self,
@@ -77,7 +77,7 @@ class LanguageModeling(torch.nn.Module):
         and at long positions. A token counts at its own position, not at that of the token before
         it, from which a causal model predicts it.
         """
-        head = self._head()
+        head = _lm_head(self.model, self.has_separate_head)
         outputs, states = self._read(head, input_ids, position_ids)
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=labels.device)
@@ -87,7 +87,11 @@ class LanguageModeling(torch.nn.Module):
             position_ids = position_ids[..., 1:]
         if not self.training and self.short_positions is not None:
             is_long = position_ids >= self.short_positions
-            return self._losses_by_position(head, outputs, labels, is_long)
+            parts = [labels.masked_fill(hidden, IGNORE_INDEX) for hidden in (is_long, ~is_long)]
+            losses = torch.stack([self._loss(head, outputs, part) for part in parts])
+            counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
+            nats = losses.masked_fill(counts == 0, 0) * counts
+            return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
         loss = self._loss(head, outputs, labels)
         if self.training and self.teacher is not None:
             windows = self.teacher.plan(input_ids)
@@ -95,12 +99,6 @@ class LanguageModeling(torch.nn.Module):
             errors = self.teacher.errors(states.float(), targets, windows)
             loss = loss + self.weight * errors.mean()
         return {"loss": loss}
-
-    def _head(self) -> Any:
-        """Return the LM head, or the identity if the model computes logits itself."""
-        if self.has_separate_head:
-            return self.model.get_output_embeddings()
-        return torch.nn.Identity()
 
     def _read(
         self, head: Any, input_ids: torch.Tensor, position_ids: torch.Tensor | None
@@ -124,19 +122,6 @@ class LanguageModeling(torch.nn.Module):
             return chunked_loss(head, outputs, labels)
         logits = outputs.float().flatten(0, 1)
         return cross_entropy(logits, labels.flatten(), ignore_index=IGNORE_INDEX)
-
-    def _losses_by_position(
-        self, head: Any, outputs: torch.Tensor, labels: torch.Tensor, is_long: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
-        """Return ``loss`` and ``sums``; see `forward`."""
-        parts = [
-            labels.masked_fill(is_long, IGNORE_INDEX),
-            labels.masked_fill(~is_long, IGNORE_INDEX),
-        ]
-        losses = torch.stack([self._loss(head, outputs, part) for part in parts])
-        counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
-        nats = losses.masked_fill(counts == 0, 0) * counts
-        return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
 
 
 class PositionDistillation(LanguageModeling):
@@ -183,44 +168,32 @@ class PositionDistillation(LanguageModeling):
         """Return the mean loss in nats as ``loss``; see `LanguageModeling.forward`."""
         if not self.training:
             return super().forward(input_ids, labels, position_ids)
-        head = self._head()
+        head = _lm_head(self.model, self.has_separate_head)
         outputs, _ = self._read(head, input_ids, position_ids)
-        divergence = self._divergence(head, outputs, self._targets(input_ids))
-        return {"loss": self._mixed(divergence, head, outputs, labels)}
+        return self._distilled(head, outputs, self._targets(input_ids), labels)
 
-    def _mixed(
-        self, divergence: torch.Tensor, head: Any, outputs: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the loss: the share of the divergence, and else the cross entropy of the text."""
-        if self.share == 1:
-            return divergence
-        if self.kind == CAUSAL:
-            outputs = outputs[:, :-1]
-            labels = labels[:, 1:]
-        return self.share * divergence + (1 - self.share) * self._loss(head, outputs, labels)
+    def _distilled(
+        self, head: Any, outputs: torch.Tensor, targets: torch.Tensor, labels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the share of the divergence from the base, and else the cross entropy of the text.
 
-    def _divergence(self, head: Any, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean divergence from the base's predictions at all tokens, in nats.
-
-        Args:
-            head: The student's head.
-            outputs: The inputs of that head, shape (b, w, d).
-            targets: The inputs of the base's head, from `_targets`.
+        Outputs are the inputs of the student's head, (b, w, d), targets those of the base's.
         """
-        heads = (head, self._base_head())
-        return chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
-
-    def _base_head(self) -> Any:
-        """Return the LM head of the base, or the identity if it computes logits itself."""
-        if self.base_has_separate_head:
-            return self.base.model.get_output_embeddings()
-        return torch.nn.Identity()
+        heads = (head, _lm_head(self.base.model, self.base_has_separate_head))
+        loss = chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
+        if self.share < 1:
+            if self.kind == CAUSAL:
+                outputs = outputs[:, :-1]
+                labels = labels[:, 1:]
+            loss = self.share * loss + (1 - self.share) * self._loss(head, outputs, labels)
+        return {"loss": loss}
 
     def _targets(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the base's head for windows, (b, w), without gradients."""
         base: Any = self.base.model.to(input_ids.device).eval()
         inputs = prepare_inputs(base, input_ids)
-        with torch.no_grad(), identity_lm_head(self._base_head()):
+        head = _lm_head(base, self.base_has_separate_head)
+        with torch.no_grad(), identity_lm_head(head):
             targets: torch.Tensor = base(**inputs).logits
         return targets
 
@@ -250,7 +223,11 @@ class TextDistillation(PositionDistillation):
 
         `tokens` are those of a text, without special tokens.
         """
-        self.moves_windows = _accepts_position_ids(model)
+        self.moves_windows = True
+        try:
+            position_base(model)
+        except UnsupportedModelError:
+            self.moves_windows = False
         super().__init__(
             model,
             base,
@@ -279,35 +256,34 @@ class TextDistillation(PositionDistillation):
         """
         if not self.training:
             return super().forward(input_ids, labels, position_ids)
-        head = self._head()
+        head = _lm_head(self.model, self.has_separate_head)
         if offsets is None:
-            targets = self._whole_targets(input_ids)
+            starts = self.pieces.starts
+            targets = self._targets(self._windows(input_ids, starts))
+            targets = self._merged(targets.view(len(starts), len(input_ids), *targets.shape[1:]))
             outputs, _ = self._read(head, input_ids, None)
         else:
             starts = self.pieces.starts[::2]
             input_ids = self._windows(input_ids, starts)
             labels = self._windows(labels, starts)
             targets = self._targets(input_ids)
-            outputs, _ = self._read(head, input_ids, self._positions(offsets))
-        divergence = self._divergence(head, outputs, targets)
-        return {"loss": self._mixed(divergence, head, outputs, labels)}
-
-    def _whole_targets(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of the base's head for whole texts, (b, w, d), without gradients."""
-        starts = self.pieces.starts
-        targets = self._targets(self._windows(input_ids, starts))
-        return self._merged(targets.view(len(starts), len(input_ids), *targets.shape[1:]))
+            # Special tokens lead from 0 on.
+            positions = torch.arange(input_ids.shape[1], device=offsets.device)
+            is_moved = positions >= self.special[0]
+            positions = positions + is_moved * offsets.T.flatten()[:, None]
+            outputs, _ = self._read(head, input_ids, positions)
+        return self._distilled(head, outputs, targets, labels)
 
     def _windows(self, values: torch.Tensor, starts: Sequence[int]) -> torch.Tensor:
-        """Return windows of texts, (b, w), as (windows * b, s)."""
-        return torch.cat([self._window(values, start) for start in starts])
-
-    def _window(self, values: torch.Tensor, start: int) -> torch.Tensor:
-        """Return a window of texts, (b, w), and the special tokens around them."""
+        """Return windows of texts, (b, w), and special tokens around them, as (windows * b, s)."""
         before, after = self.special
-        first = before + start
-        inside = values[:, first : first + self.pieces.size]
-        return torch.cat([values[:, :before], inside, values[:, values.shape[1] - after :]], dim=1)
+        windows = []
+        for start in starts:
+            first = before + start
+            inside = values[:, first : first + self.pieces.size]
+            parts = [values[:, :before], inside, values[:, values.shape[1] - after :]]
+            windows.append(torch.cat(parts, dim=1))
+        return torch.cat(windows)
 
     def _merged(self, targets: torch.Tensor) -> torch.Tensor:
         """Return the targets of whole texts, (b, w, d), from those of windows, (windows, b, s, d).
@@ -315,30 +291,23 @@ class TextDistillation(PositionDistillation):
         Those of special tokens are of the first window that has them at the start or the end.
         """
         before, after = self.special
-        parts = [targets[0, :, :before]]
         size = self.pieces.size
-        for values, start, first, stop in zip(targets, *self._scored, strict=True):
+        starts = self.pieces.starts
+        # The first tokens whose targets count of each window but the first.
+        borders = [start + size for start in starts[:-1]]
+        if self.kind != CAUSAL:
+            borders = [(first + size + second) // 2 for first, second in pairwise(starts)]
+        ends = [*borders, self.pieces.tokens]
+        parts = [targets[0, :, :before]]
+        for values, start, first, stop in zip(targets, starts, [0, *borders], ends, strict=True):
             parts.append(values[:, before + first - start : before + stop - start])
         parts.append(targets[-1, :, before + size : before + size + after])
         return torch.cat(parts, dim=1)
 
-    @property
-    def _scored(self) -> tuple[list[int], list[int], list[int]]:
-        """The starts of windows, and the first and the end of the tokens whose targets count."""
-        starts = self.pieces.starts
-        size = self.pieces.size
-        borders = [start + size for start in starts[:-1]]
-        if self.kind != CAUSAL:
-            borders = [(first + size + second) // 2 for first, second in pairwise(starts)]
-        return starts, [0, *borders], [*borders, self.pieces.tokens]
 
-    def _positions(self, offsets: torch.Tensor) -> torch.Tensor:
-        """Return the position ids of windows, (windows * b, s); special tokens lead from 0 on."""
-        before, after = self.special
-        length = before + self.pieces.size + after
-        positions = torch.arange(length, device=offsets.device)
-        is_moved = positions >= before
-        return positions + is_moved * offsets.T.flatten()[:, None]
+def _lm_head(model: Any, is_separate: bool) -> Any:
+    """Return the LM head, or the identity if the model computes logits itself."""
+    return model.get_output_embeddings() if is_separate else torch.nn.Identity()
 
 
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
@@ -357,7 +326,7 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     # A token as far from the middle of one window as from that of the next belongs to the first.
     borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
     edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
-    windows = list[Span]()
+    windows = []
     for start, first, stop in edges:
         windows.append(Span(start=start, stop=start + size, first_scored=first, scored_stop=stop))
     return windows
@@ -468,7 +437,7 @@ class Distillation(torch.nn.Module):
         self.student = student
         self.teacher = Teacher(teacher, student, overlapping=True)
         self.poolings = poolings
-        self.position_base = _position_base(student, position_ids=position_ids)
+        self.position_base = position_base(student) if position_ids else 0
 
     def forward(
         self,
@@ -495,7 +464,6 @@ class Distillation(torch.nn.Module):
         return {"loss": loss.mean()}
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of texts from their states, shape (b, s, d)."""
         return torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
 
 
@@ -531,7 +499,7 @@ class Contrastive(torch.nn.Module):
         self.teacher = teacher
         self.weight = weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0
-        self.position_base = _position_base(student, position_ids=position_ids)
+        self.position_base = position_base(student) if position_ids else 0
         hidden_size = student.model.config.get_text_config().hidden_size
         self.pooling = modules.Pooling(hidden_size, read_pooling(student.root))
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
@@ -542,8 +510,16 @@ class Contrastive(torch.nn.Module):
         """Return the mean loss in nats as ``loss`` of pairs of `PairDataset`, (b, texts, w)."""
         if position_ids is not None:
             position_ids = position_ids + self.position_base
-        embeddings = self._embed_all(input_ids, position_ids)
-        anchors, *others = embeddings.split(len(input_ids))
+        size = self.micro_batch_size
+        embed: Any = self.embed
+        if size < len(input_ids):
+            embed = partial(checkpoint, self.embed, use_reentrant=False)
+        inputs = [input_ids] if position_ids is None else [input_ids, position_ids]
+        # All anchors, then all positives, …
+        ordered = [values.transpose(0, 1).flatten(0, 1) for values in inputs]
+        micro_batches = [torch.split(values, size) for values in ordered]
+        embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
+        anchors, *others = torch.split(torch.cat(embedded), len(input_ids))
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
         with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
             loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
@@ -553,18 +529,6 @@ class Contrastive(torch.nn.Module):
                 targets = self.embed(teacher, input_ids[:, 0, : self.teacher.max_len])
             loss = loss + self.weight * (1 - cosine_similarity(anchors, targets)).mean()
         return {"loss": loss}
-
-    def _embed_all(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None) -> Any:
-        """Return the embeddings of all anchors, then of all positives, …, shape (texts * b, d)."""
-        size = self.micro_batch_size
-        embed: Any = self.embed
-        if size < len(input_ids):
-            embed = partial(checkpoint, self.embed, use_reentrant=False)
-        inputs = [input_ids] if position_ids is None else [input_ids, position_ids]
-        ordered = [values.transpose(0, 1).flatten(0, 1) for values in inputs]
-        micro_batches = [torch.split(values, size) for values in ordered]
-        embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
-        return torch.cat(embedded)
 
     def embed(self, model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> Any:
         """Return a model's embeddings of texts, (b, d), as float32.
@@ -582,14 +546,6 @@ class Contrastive(torch.nn.Module):
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
-def _accepts_position_ids(model: EvalModel) -> bool:
-    try:
-        position_base(model)
-    except UnsupportedModelError:
-        return False
-    return True
-
-
 def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:
     """Check, on a sample of token ids, that a teacher has the tokens of its student.
 
@@ -601,17 +557,7 @@ def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:
     eval_model.check_same_tokens(student, teacher, sampled)
 
 
-def _position_base(model: EvalModel, *, position_ids: bool) -> int:
-    """Return the position id of a model's first usable position if it is called with position ids.
-
-    Raises:
-        UnsupportedModelError: The model does not accept position ids.
-    """
-    return position_base(model) if position_ids else 0
-
-
 def _hidden_size(model: EvalModel) -> int:
-    """Return the width of a model's last hidden states."""
     tokenizer = model.tokenizer
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a")))
     with torch.no_grad(), eval_model.errors_as_unsupported(model, "states"):

@@ -44,7 +44,7 @@ def read_pairs(paths: Sequence[str]) -> PairRows:
             one has none, or the reverse.
     """
     number_of = dict[str, int]()  # by text
-    pairs = list[list[int]]()
+    pairs = []
     for texts in _rows(paths):
         pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
     # Held-out pairs are not windows of tokens, so a file's first token is never used.
@@ -64,28 +64,18 @@ def check_pairs(paths: Sequence[str]) -> None:
 
 
 def _rows(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the texts of each row of files.
-
-    Raises:
-        DataError: As `read_pairs`.
-    """
     texts_per_row: int | None = None
     for path in paths:
         for where, row in read_rows(Path(path), *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
             if texts_per_row is None:
                 texts_per_row = len(texts)
-            _check_filled(texts, where, texts_per_row)
+            hint = "Fill all fields, and give every line a negative, or none."
+            filled = [text for text in texts if isinstance(text, str) and text.strip()]
+            if len(filled) != texts_per_row:
+                message = f"{where} has {counted(len(filled), 'text')} instead of {texts_per_row}."
+                raise DataError(message, hint)
+            if len(filled) != len(texts):
+                message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
+                raise DataError(message, hint)
             yield texts
-
-
-def _check_filled(texts: Sequence[Any], where: str, expected: int) -> None:
-    """Raise DataError unless a row has as many texts as expected, none of them empty."""
-    hint = "Fill all fields, and give every line a negative, or none."
-    filled = [text for text in texts if isinstance(text, str) and text.strip()]
-    if len(filled) != expected:
-        message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
-        raise DataError(message, hint)
-    if len(filled) != len(texts):
-        message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
-        raise DataError(message, hint)

@@ -1,7 +1,7 @@
 """Tokenized pairs for contrastive training: those of a file, or passages and their documents."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import read_prompts
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
-from ctxextend.text_data import without_surrogates
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     ORDER,
@@ -31,16 +29,6 @@ MIN_PASSAGE = 16
 MAX_PASSAGE = 128
 REMOVED_SHARE = 0.9  # of passages that are removed from their document
 MAX_DOCUMENT = 8  # context lengths; longer documents are cut into pieces
-
-
-def tokenize(texts: Sequence[str], tokenizer: TextTokenizer) -> Iterator[Ids]:
-    """Yield the ids of each text, shape (tokens,).
-
-    Raises:
-        DataError: The tokenizer has no token for a character.
-    """
-    for text in texts:
-        yield tokenizer.encode(without_surrogates(text))
 
 
 class PairedText(NamedTuple):
@@ -62,25 +50,6 @@ class PairedText(NamedTuple):
 
 
 # ---- drawing pairs
-
-
-class PairSource(Protocol):
-    """What pairs are drawn from, by the number of their positive."""
-
-    @property
-    def tokens(self) -> Tokens:
-        """The tokens of all texts, shape (tokens,)."""
-
-    @property
-    def num_positives(self) -> int:
-        """How many different positives there are."""
-
-    @property
-    def has_documents(self) -> bool:
-        """Whether positives are documents; a random part is read of those that are too long."""
-
-    def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
-        """Return an anchor, the positive and maybe a negative."""
 
 
 class Pairs:
@@ -161,27 +130,12 @@ def find_documents(text: Text, separator: int | None, *, shortest: int, longest:
     borders = np.unique(np.concatenate([text.spans.ravel(), separators, separators + 1, cuts]))
     starts = borders[:-1]
     ends = borders[1:]
-    is_document = are_inside(starts, text.spans) & (ends - starts >= shortest)
+    # Inside a part, there is an odd number of borders before or at a token: two of each earlier
+    # part, and one of the part that it is in.
+    is_inside = np.searchsorted(text.spans.ravel(), starts, side="right") % 2 == 1
+    is_document = is_inside & (ends - starts >= shortest)
     documents: Ids = np.stack([starts, ends], axis=1)[is_document]
     return documents
-
-
-def are_inside(tokens: Ids, spans: Ids) -> NDArray[np.bool_]:
-    """Whether each token is inside a part, given sorted parts that do not overlap, (parts, 2).
-
-    A token inside a part has an odd number of borders before or at it: two of each earlier part,
-    and one of the part that it is in.
-    """
-    borders_before = np.searchsorted(spans.ravel(), tokens, side="right")
-    is_inside: NDArray[np.bool_] = borders_before % 2 == 1
-    return is_inside
-
-
-class PaddedText(NamedTuple):
-    """A text of a pair as it is read, with special tokens and a prompt."""
-
-    ids: Ids  # shape (length,), padded with `IGNORE_INDEX`, which objectives replace
-    positions: Ids  # shape (length,)
 
 
 class PairDataset(torch.utils.data.Dataset[TrainItem]):
@@ -198,7 +152,7 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
 
     def __init__(
         self,
-        source: PairSource,
+        source: Pairs | Documents,
         settings: SequenceSettings,
         count: int,
         *,
@@ -228,14 +182,25 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
         encode = model.tokenizer.encode
         self.before_anchor = [*settings.special_before, *encode(query_prompt)]
         self.before_others = [*settings.special_before, *encode(document_prompt)]
-        _check_positives(source.num_positives, settings, is_held_out=is_held_out)
-        self._check_text_fits()
+        positives = source.num_positives
+        if positives < 2:  # which nothing can be compared with
+            part = "held out" if is_held_out else "to train on"
+            message = f"The text {part} has fewer than two documents or positives."
+            hint = f"Pass more text; documents require {2 * shortest_passage(settings)} tokens."
+            raise DataError(message, hint)
+        most = min(self._max_tokens(self.before_anchor), self._max_tokens(self.before_others))
+        if most < 1:
+            message = (
+                f"The prompt of the model and special tokens have {settings.length - most} tokens, "
+                f"so no text fits into a sequence of {settings.length}."
+            )
+            raise DataError(message, "Use a longer --seq-len or --window.")
+        self.epoch_size = positives
+        self.count = count
         if is_held_out:
-            self.epoch_size = source.num_positives
-            self.count = min(count, source.num_positives)
-        else:
-            self.epoch_size = pairs_per_epoch(source.num_positives, batch)
-            self.count = count
+            self.count = min(count, positives)
+        elif positives >= batch:
+            self.epoch_size -= positives % batch  # whole batches
 
     def __len__(self) -> int:
         return self.count
@@ -249,54 +214,35 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
             IndexError: The number is not below `count`.
         """
         check_number(number, self)
-        generator = self.settings.generator(POSITION, number)
-        anchor, *others = self.source.draw(self._positive(number), generator)
+        settings = self.settings
+        generator = settings.generator(POSITION, number)
+        epoch, index = divmod(number, self.epoch_size)
+        order = settings.generator(ORDER, epoch).permutation(self.source.num_positives)
+        anchor, *others = self.source.draw(int(order[index]), generator)
         texts = [self._read(self.before_anchor, anchor, first=0, offset=0)]
         for text in others:
-            texts.append(self._other(text, generator))
-        item = {"input_ids": np.stack([text.ids for text in texts])}
-        if self.settings.has_random_positions:
-            item["position_ids"] = np.stack([text.positions for text in texts])
+            first = 0
+            offset = 0
+            # A random part is read of a document and at random positions.
+            if self.source.has_documents or settings.has_random_positions:
+                left_out = max(len(text) - self._max_tokens(self.before_others), 0)
+                first = int(generator.integers(left_out + 1))
+                offset = draw_offset(generator, settings.length, settings.largest_offset)
+            texts.append(self._read(self.before_others, text, first=first, offset=offset))
+        item = {"input_ids": np.stack([ids for ids, _ in texts])}
+        if settings.has_random_positions:
+            item["position_ids"] = np.stack([positions for _, positions in texts])
         return {name: torch.from_numpy(values) for name, values in item.items()}
 
-    def _positive(self, number: int) -> int:
-        """Return the number of the positive of a pair."""
-        epoch, index = divmod(number, self.epoch_size)
-        order = self.settings.generator(ORDER, epoch).permutation(self.source.num_positives)
-        return int(order[index])
-
-    def _other(self, text: Tokens, generator: np.random.Generator) -> PaddedText:
-        """Return a positive or negative as it is read: its start, or a random part of it.
-
-        A random part is read of a document and at random positions.
-        """
-        settings = self.settings
-        if not (self.source.has_documents or settings.has_random_positions):
-            return self._read(self.before_others, text, first=0, offset=0)
-        left_out = max(len(text) - self._max_tokens(self.before_others), 0)
-        first = int(generator.integers(left_out + 1))
-        offset = draw_offset(generator, settings.length, settings.largest_offset)
-        return self._read(self.before_others, text, first=first, offset=offset)
-
-    def _check_text_fits(self) -> None:
-        """Raise DataError unless a token of each text fits between its special tokens."""
-        most = min(self._max_tokens(self.before_anchor), self._max_tokens(self.before_others))
-        if most < 1:
-            length = self.settings.length
-            message = (
-                f"The prompt of the model and special tokens have {length - most} tokens, so no "
-                f"text fits into a sequence of {length}."
-            )
-            raise DataError(message, "Use a longer --seq-len or --window.")
-
     def _max_tokens(self, before: Sequence[int]) -> int:
-        """Return how many tokens of a text fit after some special tokens and a prompt."""
         return self.settings.length - len(before) - len(self.settings.special_after)
 
-    def _read(self, before: Sequence[int], text: Tokens, *, first: int, offset: int) -> PaddedText:
-        """Return a text from a token on, at positions with an offset.
+    def _read(
+        self, before: Sequence[int], text: Tokens, *, first: int, offset: int
+    ) -> tuple[Ids, Ids]:
+        """Return a text from a token on, padded, and its positions, which have an offset.
 
-        Leading special tokens keep their usual positions, from 0.
+        Both have shape (length,). Leading special tokens keep their usual positions, from 0.
         """
         settings = self.settings
         read = text[first : first + self._max_tokens(before)]
@@ -305,20 +251,4 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
         ids[: len(content)] = content
         positions = np.arange(settings.length)
         positions[len(settings.special_before) :] += offset
-        return PaddedText(ids=ids, positions=positions)
-
-
-def pairs_per_epoch(num_positives: int, batch: int) -> int:
-    """Return how many positives an epoch has: those of whole batches, or all if they fill none."""
-    if num_positives < batch:
-        return num_positives
-    return num_positives - num_positives % batch
-
-
-def _check_positives(num_positives: int, settings: SequenceSettings, *, is_held_out: bool) -> None:
-    """Raise DataError if there are fewer than two positives, which nothing can be compared with."""
-    if num_positives < 2:
-        part = "held out" if is_held_out else "to train on"
-        message = f"The text {part} has fewer than two documents or positives."
-        hint = f"Pass more text; documents require {2 * shortest_passage(settings)} tokens."
-        raise DataError(message, hint)
+        return ids, positions

@@ -96,12 +96,8 @@ def shard(objective: Any, tables: Iterable[str], devices: PartialState) -> None:
     mesh = init_device_mesh(devices.device.type, (devices.num_processes,))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     whole = {objective.model.get_parameter(name) for name in tables}
-    blocks = [module for module in objective.modules() if is_block(module)]
+    modules = objective.modules()
+    blocks = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
     for module in (*blocks, objective):
         fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=whole)
     objective.to(devices.device)  # the tables; all others are there
-
-
-def is_block(module: torch.nn.Module) -> bool:
-    """Whether a module is a transformer block, as transformers marks them."""
-    return isinstance(module, GradientCheckpointingLayer)

@@ -1,7 +1,6 @@
 """Which rows of a position table are new, according to recipes or the base checkpoint."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +57,12 @@ def _learned_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRow
     eval_model.check_source(opened.checkpoint, base.ref, base.fingerprint)
     before = opened.read_table()
     after = files.opened.read_table()
-    if before is None or after is None or not _is_comparable(before, after):
-        raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
+    problem = f"The table of {base.ref.source} has another width or dtype."
+    if before is None or after is None:
+        raise CheckpointError(problem)
+    if before.shape[1:] != after.shape[1:] or before.dtype != after.dtype:
+        raise CheckpointError(problem)
     return learned_rows(before[unusable:], after[unusable:])
-
-
-def _is_comparable(before: NDArray[Any], after: NDArray[Any]) -> bool:
-    return before.shape[1:] == after.shape[1:] and before.dtype == after.dtype
 
 
 def untrained_row_warnings(

@@ -61,15 +61,9 @@ def read_sequences(objective: Any, items: NumberedItems, numbers: Sequence[int])
             nats[row] = sums
             tokens[row] = counts
         else:
-            count = _predicted_tokens(batch)
+            count = 1  # a text of an encoder
+            if "labels" in batch:
+                count = int((batch["labels"] != IGNORE_INDEX).sum())
             nats[row, LONG_COLUMN] = float(result["loss"]) * count
             tokens[row, LONG_COLUMN] = count
     return SequenceLosses(nats=nats, tokens=tokens)
-
-
-def _predicted_tokens(batch: dict[str, torch.Tensor]) -> int:
-    """Return the predicted tokens of a sequence; a text of an encoder counts once."""
-    labels = batch.get("labels")
-    if labels is None:
-        return 1
-    return int((labels != IGNORE_INDEX).sum())

@@ -78,7 +78,7 @@ class TrainingSetup:
         """
         task = self.task
         text = task.text.held_out
-        if self.pairs_sequences and isinstance(text, Text):
+        if task.distils_table and isinstance(text, Text):  # read one by one, to pair their losses
             settings = self.sequence_settings
             longest = int(np.diff(text.spans).max())
             if self.model.kind != ENCODER and longest >= task.lengths.whole:
@@ -90,27 +90,20 @@ class TrainingSetup:
         count = min(affordable, enough)
         return self._items(text, count, is_held_out=True)
 
-    @property
-    def pairs_sequences(self) -> bool:
-        """Whether held-out sequences are read one by one, to pair their losses."""
-        return self.task.distils_table
-
     def _items(self, text: Text | PairedText, count: int, *, is_held_out: bool) -> NumberedItems:
         """Return sequences, or for contrastive training pairs; at most `count` if held out."""
+        settings = self.sequence_settings
+        if isinstance(text, Text) and not self.task.settings.contrastive:
+            if is_held_out:
+                return HeldOutSequences(text, settings, count)
+            return TrainingSequences(text, settings, count)
         if isinstance(text, PairedText):
-            return self._pairs(Pairs(text), count, is_held_out=is_held_out)
-        if self.task.settings.contrastive:
-            separator = self.model.tokenizer.separator
-            documents = Documents(text, self.sequence_settings, separator)
-            return self._pairs(documents, count, is_held_out=is_held_out)
-        if is_held_out:
-            return HeldOutSequences(text, self.sequence_settings, count)
-        return TrainingSequences(text, self.sequence_settings, count)
-
-    def _pairs(self, source: Pairs | Documents, count: int, *, is_held_out: bool) -> PairDataset:
+            source: Pairs | Documents = Pairs(text)
+        else:
+            source = Documents(text, settings, self.model.tokenizer.separator)
         return PairDataset(
             source,
-            self.sequence_settings,
+            settings,
             count,
             is_held_out=is_held_out,
             model=self.model,
@@ -133,12 +126,22 @@ def set_up(loaded: LoadedTask) -> TrainingSetup:
     eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in texts], np.int64))
     objective = choose_objective(loaded)
     trainable = choose_parameters(loaded)
+    sequences = SequenceSettings(
+        special_before=model.tokenizer.before,
+        special_after=model.tokenizer.after,
+        length=task.length,
+        usable_positions=task.span,
+        kind=model.kind,
+        masking=Masking.for_model(model) if model.kind == MASKED else None,
+        skips_once=task.settings.window_skip,
+        seed=task.settings.seed,
+    )
     return TrainingSetup(
         task=task,
         model=model,
         objective=objective,
         trainable=trainable,
-        sequence_settings=_sequence_settings(task, model),
+        sequence_settings=sequences,
         lr=task.settings.lr or default_learning_rate(trainable, task, model),
     )
 
@@ -192,7 +195,6 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
 
 
 def _check_objective(loaded: LoadedTask) -> None:
-    """Raise TrainingError if a setting does not apply to the model, or the teacher is unknown."""
     settings = loaded.task.settings
     model = loaded.model
     is_encoder = model.kind == ENCODER
@@ -211,17 +213,3 @@ def _check_objective(loaded: LoadedTask) -> None:
             reason = f"{model.name} is to be distilled"
         message = f"{reason}, and its base checkpoint is unknown."
         raise TrainingError(message, "Pass --base to distil from it.")
-
-
-def _sequence_settings(task: TrainingTask, model: EvalModel) -> SequenceSettings:
-    """Return the settings of all sequences of a run."""
-    return SequenceSettings(
-        special_before=model.tokenizer.before,
-        special_after=model.tokenizer.after,
-        length=task.length,
-        usable_positions=task.span,
-        kind=model.kind,
-        masking=Masking.for_model(model) if model.kind == MASKED else None,
-        skips_once=task.settings.window_skip,
-        seed=task.settings.seed,
-    )

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,14 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
     task = setup.task
-    reading = _seconds_per_reading(setup)
+    setup.objective.eval()
+    reading = 0.0  # a held-out sequence
+    for _ in range(2):  # the first one warms up, unless it is slow
+        if reading <= SLOW_BATCH:
+            started = time.perf_counter()
+            with _as_trained(setup):
+                read_sequences(setup.objective, setup.held_out, [0])
+            reading = time.perf_counter() - started
     evaluation = reading * len(setup.held_out)
     if setup.model.model.device.type == "cpu":  # elsewhere, it says little about training
         readings = FEWEST_STEPS * task.settings.batch_size * reading
@@ -74,6 +81,9 @@ def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
     If none fits, training will say so, or fit by recomputing activations.
     """
     task = setup.task
+    objective: Any = setup.objective
+    device = objective.model.device
+    objective.train()
     # Of two steps, since every other one may read its texts in another way.
     items = setup.training_items(2 * task.settings.batch_size)
     seconds = 0.0
@@ -84,30 +94,23 @@ def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
         try:
             spent = 0.0
             for first in (0, task.settings.batch_size):
-                batch = [items[first + number] for number in range(size)]
-                spent += _seconds_per_batch(setup, batch)
+                examples = default_collate([items[first + number] for number in range(size)])
+                batch = {name: value.to(device) for name, value in examples.items()}
+                taken = _time_gradients(setup, batch)
+                if taken < SLOW_BATCH or device.type != "cpu":  # the first one warms up
+                    taken = sum(_time_gradients(setup, batch) for _ in range(TIMED_BATCHES))
+                    taken /= TIMED_BATCHES
+                spent += taken
+                objective.zero_grad()
             seconds = batches * spent / 2 + TRAINER_SECONDS
         except Exception as error:
             if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
                 raise
-            setup.objective.zero_grad()
+            objective.zero_grad()
             release_memory()
             sizes.pop(0)
     fitting = sizes or task.micro_batches
     return replace(setup, task=replace(task, micro_batches=fitting)), seconds or TRAINER_SECONDS
-
-
-def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Tensor]]) -> float:
-    """Return how long it takes to compute the gradients of a micro-batch; none are kept."""
-    objective: Any = setup.objective
-    device = objective.model.device
-    batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
-    objective.train()
-    seconds = _time_gradients(setup, batch)
-    if seconds < SLOW_BATCH or device.type != "cpu":
-        seconds = sum(_time_gradients(setup, batch) for _ in range(TIMED_BATCHES)) / TIMED_BATCHES
-    objective.zero_grad()
-    return seconds
 
 
 def _time_gradients(setup: TrainingSetup, batch: dict[str, torch.Tensor]) -> float:
@@ -119,24 +122,8 @@ def _time_gradients(setup: TrainingSetup, batch: dict[str, torch.Tensor]) -> flo
     return time.perf_counter() - started
 
 
-def _seconds_per_reading(setup: TrainingSetup) -> float:
-    """Return how long it takes to read a held-out sequence."""
-    objective = setup.objective
-    objective.eval()
-    seconds = 0.0
-    for _ in range(2):  # the first one warms up, unless it is slow
-        started = time.perf_counter()
-        with _as_trained(setup):
-            read_sequences(objective, setup.held_out, [0])
-        seconds = time.perf_counter() - started
-        if seconds > SLOW_BATCH:
-            break
-    return seconds
-
-
 @contextmanager
 def _as_trained(setup: TrainingSetup) -> Iterator[None]:
-    """Compute in the precision of the training."""
     precision = setup.task.settings.precision
     is_lower = precision in ("bf16", "fp16") and setup.model.model.dtype == torch.float32
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16

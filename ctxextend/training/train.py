@@ -1,13 +1,13 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctxextend.checkpoints.atomic_output import (
     check_disk_space,
@@ -34,9 +34,6 @@ from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
 from ctxextend.training.training_source import TrainingSource, training_settings
 from ctxextend.training.training_task import TrainingTask, load_task, open_task
-
-if TYPE_CHECKING:
-    from accelerate import PartialState
 
 Notify = Callable[[str], None]
 
@@ -69,47 +66,72 @@ def train_recipe(
         TrainingInterrupted: As `train`.
     """
     settings = training_settings(recipe)
-    _check_steps(recipe, planned)
+    if settings.save_adapter and (planned is not None or recipe.evaluate is not None):
+        message = (
+            "--save-adapter cannot be combined with other steps: an adapter belongs to an "
+            "existing checkpoint."
+        )
+        hint = "Run the other steps first, then ctxextend train MODEL --lora R --save-adapter."
+        raise ResizeError(message, hint)
     devices = open_devices(settings.device, fsdp=settings.fsdp)
-    opened = _opened_run(
-        recipe,
-        planned,
-        source,
-        output,
-        devices,
-        notify=notify,
-        resume=resume,
-        force=force,
-        keeps_saves=limit is None,
-    )
-    with opened as run:
-        setup = set_up(load_task(run.task))
+    with ExitStack() as stack:
+        # The main process comes first: the others find what it downloads and writes.
+        with devices.main_process_first():
+            if source is None:
+                source = TrainingSource.open(recipe, planned)
+            path = source.output_path(output)
+            folder = RunFolder.for_output(path)
+            if devices.is_main_process:
+                source.check_output(path, force=force)
+                identity = run_settings(source.recipe, source.model)
+                # It stays locked when the other processes go on, until the output is written.
+                opened = open_run_folder(path, identity, resume=resume, force=force)
+                folder = stack.enter_context(opened)
+                # The folder of a run to resume has the text as token ids already.
+                if folder.save is None:
+                    _check_texts(settings)
+            folder = replace(folder, keeps_saves=limit is None)
+            task = open_task(
+                open_files(source.prepare_model(folder)),
+                settings,
+                devices,
+                folder,
+                notify,
+                source=None if planned is None else planned.base,
+            )
+        texts = (*settings.data, *settings.eval_data)
+        notes = [*source.notes, *task.notes, *empty_files(texts)]
+        if resume and folder.save is None:
+            notes.append("Nothing to resume: training starts at step 0.")
+        setup = set_up(load_task(task))
         if limit is not None:
             with torch_threads(setup.model.model, settings.threads):
                 setup = plan_steps(setup, limit.deadline)
-        weights = TrainedWeights(run.task.files.checkpoint, setup.trainable, settings.dtype)
-        _announce(setup, run.notes, notify)
+        weights = TrainedWeights(task.files.checkpoint, setup.trainable, settings.dtype)
+        _announce(setup, notes, notify)
         if devices.is_main_process:
-            _check_disk_space(run.output, weights, save_adapter=settings.save_adapter)
+            _check_disk_space(path, weights, save_adapter=settings.save_adapter)
         with torch_threads(setup.model.model, settings.threads):
-            result = run_training(setup, run.folder, progress, notify)
-        warnings = (*run.source.warnings, *run.task.warnings, *_warnings(setup.task, result))
-        result = replace(result, output=run.output, notes=run.notes, warnings=warnings)
-        is_kept = limit is None or limit.keeps(result)
-        if devices.is_main_process and is_kept:
-            finished = FinishedRun(
-                recipe=recipe,
-                source=run.source.model,
-                task=setup.task,
-                weights=weights,
-                folder=run.folder,
-                result=result,
-            )
-            check = no_check if limit is None else limit.check
-            write_output(trained_output(finished), run.output, force=force, check=check)
+            result = run_training(setup, folder, progress, notify)
+        warnings = (*source.warnings, *task.warnings, *_warnings(setup.task, result))
+        result = replace(result, output=path, notes=tuple(notes), warnings=warnings)
+        check: Callable[[Path], None] = no_check
+        if limit is not None:
+            check = limit.check
+            result = replace(result, is_kept=limit.keeps(result))
         if devices.is_main_process:
-            run.folder.remove()
-    return replace(result, is_kept=is_kept)
+            if result.is_kept:
+                finished = FinishedRun(
+                    recipe=recipe,
+                    source=source.model,
+                    task=setup.task,
+                    weights=weights,
+                    folder=folder,
+                    result=result,
+                )
+                write_output(trained_output(finished), path, force=force, check=check)
+            folder.remove()
+    return result
 
 
 @dataclass(frozen=True)
@@ -157,106 +179,8 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
     )
 
 
-def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
-    """Raise ResizeError if an adapter is to be saved, but the recipe has other steps."""
-    settings = training_settings(recipe)
-    if settings.save_adapter and (planned is not None or recipe.evaluate is not None):
-        message = (
-            "--save-adapter cannot be combined with other steps: an adapter belongs to an "
-            "existing checkpoint."
-        )
-        hint = "Run the other steps first, then ctxextend train MODEL --lora R --save-adapter."
-        raise ResizeError(message, hint)
-
-
-@contextmanager
-def _prepared_folder(
-    source: TrainingSource,
-    output: Path,
-    devices: "PartialState",
-    *,
-    resume: bool,
-    force: bool,
-    keeps_saves: bool,
-) -> Iterator[RunFolder]:
-    """Check the output, and create or reopen the run folder; only the main process does.
-
-    Raises:
-        OutputError: The output or the run folder cannot be written.
-        TrainingError: As `open_run_folder`.
-        DataError: A text cannot be read.
-    """
-    if not devices.is_main_process:
-        yield replace(RunFolder.for_output(output), keeps_saves=keeps_saves)
-        return
-    source.check_output(output, force=force)
-    identity = run_settings(source.recipe, source.model)
-    with open_run_folder(output, identity, resume=resume, force=force) as folder:
-        # The folder of a run to resume has the text as token ids already.
-        if folder.save is None:
-            _check_texts(training_settings(source.recipe))
-        yield replace(folder, keeps_saves=keeps_saves)
-
-
-@dataclass(frozen=True)
-class OpenedRun:
-    """A run that is about to load its model; its folder is locked."""
-
-    source: TrainingSource
-    output: Path
-    folder: RunFolder
-    task: TrainingTask
-    notes: tuple[str, ...]
-
-
-@contextmanager
-def _opened_run(
-    recipe: Recipe,
-    planned: Planned | None,
-    source: TrainingSource | None,
-    output: str | os.PathLike[str] | None,
-    devices: "PartialState",
-    *,
-    notify: Notify,
-    resume: bool,
-    force: bool,
-    keeps_saves: bool,
-) -> Iterator[OpenedRun]:
-    """Open the source and the run folder, resize or convert if planned, and read the text.
-
-    The main process comes first: the others find what it downloads and writes.
-
-    Raises:
-        CtxextendError: As `train`, if the run cannot start.
-    """
-    with ExitStack() as stack:
-        with devices.main_process_first():
-            if source is None:
-                source = TrainingSource.open(recipe, planned)
-            path = source.output_path(output)
-            # It stays locked when the other processes go on, until the output is written.
-            folder = stack.enter_context(
-                _prepared_folder(
-                    source, path, devices, resume=resume, force=force, keeps_saves=keeps_saves
-                )
-            )
-            model = source.prepare_model(folder)
-            settings = training_settings(recipe)
-            task = open_task(
-                open_files(model),
-                settings,
-                devices,
-                folder,
-                notify,
-                source=None if planned is None else planned.base,
-            )
-        notes = _notes(source, task, folder, resume=resume)
-        yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)
-
-
 def _check_texts(settings: Train) -> None:
-    """Raise DataError if a text cannot be read; pairs are checked when they are read."""
-    if settings.contrastive != "pairs":
+    if settings.contrastive != "pairs":  # which are checked when they are read
         check_texts((*settings.data, *settings.eval_data), settings.text_field)
 
 
@@ -271,29 +195,11 @@ def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool
     check_disk_space(nearest_existing_parent(path), sizes)
 
 
-def _notes(
-    source: TrainingSource, task: TrainingTask, folder: RunFolder, *, resume: bool
-) -> tuple[str, ...]:
-    """Return notes about the source, what is trained, and files without text."""
-    settings = task.settings
-    notes = [*source.notes, *task.notes]
-    notes += empty_files((*settings.data, *settings.eval_data))
-    if resume and folder.save is None:
-        notes.append("Nothing to resume: training starts at step 0.")
-    return tuple(notes)
-
-
-def _announce(setup: TrainingSetup, notes: tuple[str, ...], notify: Notify) -> None:
-    """Report notes, warnings and what is trained, before the first step."""
+def _announce(setup: TrainingSetup, notes: Sequence[str], notify: Notify) -> None:
     for note in notes:
         notify(note)
     for warning in setup.task.warnings:
         notify(f"Warning: {warning}")
-    notify(_summary(setup))
-
-
-def _summary(setup: TrainingSetup) -> str:
-    """Return what is trained, and how, as one line."""
     task = setup.task
     settings = task.settings
     # The value of --trainable says it, unless adapters are trained too.
@@ -313,11 +219,10 @@ def _summary(setup: TrainingSetup) -> str:
         parts.append("distilled from its base")
     elif settings.distill:
         parts.append(f"distilled from its base with weight {settings.distill:g}")
-    return ", ".join(parts)
+    notify(", ".join(parts))
 
 
 def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
-    """Yield warnings about a finished run."""
     if not result.has_fallen or result.loss_last > result.loss_before:
         yield _loss_warning(task.settings, result)
     settings = task.settings
@@ -338,7 +243,6 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
 
 
 def _loss_warning(settings: Train, result: TrainResult) -> str:
-    """Return the warning that the held-out loss did not fall, or rose again."""
     measured = [f"{result.loss_before:.4f} at the start"]
     advice = f"Try a lower --lr than {result.lr:.3g}."
     if result.has_fallen:

@@ -59,7 +59,7 @@ def write_tokens(
         OutputError: The file cannot be written.
         DataError: The text that the chunks are read from cannot be read.
     """
-    sizes = list[int]()
+    sizes = []
     with (
         os_errors_as_output_error(path),
         atomic_file(path) as temporary,
@@ -199,11 +199,13 @@ class SequencePlace(NamedTuple):
     offset: int  # of its positions, except those of leading special tokens
 
 
-class SequenceCutter:
+class SequenceCutter(torch.utils.data.Dataset[TrainItem]):
     """Cuts sequences from the parts of a text; none crosses the end of a part.
 
     `TrainingSequences` and `HeldOutSequences` choose their places.
     """
+
+    count: int
 
     def __init__(self, text: Text, settings: SequenceSettings) -> None:
         self.tokens = text.tokens
@@ -213,15 +215,29 @@ class SequenceCutter:
         self.spans = text.spans[is_long_enough]
         self.sizes = sizes[is_long_enough]
 
-    def cut(self, number: int, place: SequencePlace) -> TrainItem:
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> TrainItem:
         """Return the sequence of a number as int64 tensors of shape (length,).
 
         ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` for tokens not
         predicted; and for sequences at random positions ``position_ids``, counted from 0, the first
         usable position.
+
+        Raises:
+            IndexError: The number is not below `count`.
         """
+        check_number(number, self)
         settings = self.settings
-        inputs, labels = self._inputs_and_labels(number, self._text(place))
+        place = self.place(number)
+        before_skip = place.start + place.size_before_skip
+        after_skip = before_skip + place.skip
+        end = place.start + place.skip + settings.text_length
+        chunks = (self.tokens[place.start : before_skip], self.tokens[after_skip:end])
+        inputs = labels = np.concatenate(chunks).astype(np.int64)
+        if settings.masking is not None:
+            inputs, labels = settings.masking.apply(inputs, settings.generator(MASK, number))
         item = {
             "input_ids": np.concatenate([settings.special_before, inputs, settings.special_after])
         }
@@ -229,37 +245,20 @@ class SequenceCutter:
             special = (len(settings.special_before), len(settings.special_after))
             item["labels"] = np.pad(labels, special, constant_values=IGNORE_INDEX)
         if settings.has_random_positions:
-            item["position_ids"] = self._positions(place)
+            # Leading special tokens keep their usual positions, from 0.
+            first = len(settings.special_before)
+            positions = np.arange(settings.length)
+            positions[first:] += place.offset
+            positions[first + place.size_before_skip :] += place.skip
+            item["position_ids"] = positions
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in item.items()}
 
-    def _text(self, place: SequencePlace) -> Ids:
-        """Return the tokens of a sequence without special tokens, shape (text_length,)."""
-        skip_start = place.start + place.size_before_skip
-        skip_end = skip_start + place.skip
-        end = place.start + place.skip + self.settings.text_length
-        chunks = (self.tokens[place.start : skip_start], self.tokens[skip_end:end])
-        return np.concatenate(chunks).astype(np.int64)
-
-    def _inputs_and_labels(self, number: int, text: Ids) -> tuple[Ids, Ids]:
-        """Return the inputs and the labels of a text: the text twice, unless tokens are masked."""
-        masking = self.settings.masking
-        if masking is None:
-            return text, text
-        return masking.apply(text, self.settings.generator(MASK, number))
-
-    def _positions(self, place: SequencePlace) -> Ids:
-        """Return the positions of a sequence, shape (length,).
-
-        Leading special tokens keep their usual positions, from 0.
-        """
-        special = len(self.settings.special_before)
-        positions = np.arange(self.settings.length)
-        positions[special:] += place.offset
-        positions[special + place.size_before_skip :] += place.skip
-        return positions
+    def place(self, number: int) -> SequencePlace:
+        """Return the place of a sequence."""
+        raise NotImplementedError
 
 
-class TrainingSequences(torch.utils.data.Dataset[TrainItem]):
+class TrainingSequences(SequenceCutter):
     """The sequences to train on, as many as are requested, in epochs.
 
     An epoch cuts each part of the text from a random token on, and shuffles the sequences of all
@@ -272,87 +271,48 @@ class TrainingSequences(torch.utils.data.Dataset[TrainItem]):
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int) -> None:
-        self.cutter = SequenceCutter(text, settings)
-        self.tokens = text.tokens
-        self.settings = settings
+        super().__init__(text, settings)
         self.count = count
         length = settings.text_length
-        self.sequences_per_part = sequences_per_part(self.cutter.sizes, length)
+        # In each part, a first sequence can start at `length` tokens.
+        self.sequences_per_part: Ids = np.maximum((self.sizes - length + 1) // length, 1)
         # The last token of each part that its first sequence can start at, counted from 0.
-        self.largest_starts = self.cutter.sizes - self.sequences_per_part * length
+        self.largest_starts = self.sizes - self.sequences_per_part * length
         self.epoch_size = int(self.sequences_per_part.sum())
         self._cached_number = -1
         self._cached_starts: Ids = np.empty((0, 2), np.int64)
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, number: int) -> TrainItem:
-        """Return a sequence; see `SequenceCutter.cut`.
-
-        Raises:
-            IndexError: The number is not below `count`.
-        """
-        check_number(number, self)
-        return self.cutter.cut(number, self.place(number))
-
     def place(self, number: int) -> SequencePlace:
-        """Return the place of a sequence: random positions, with a random skip if there is one."""
-        settings = self.settings
-        epoch, index = divmod(number, self.epoch_size)
-        start, part_end = self._starts_of_epoch(epoch)[index].tolist()
-        generator = settings.generator(POSITION, number)
-        if settings.skips_once and settings.text_length > 1:
-            return self._place_with_skip(start, part_end, generator)
-        return SequencePlace(
-            start=start,
-            size_before_skip=settings.text_length,
-            skip=0,
-            offset=draw_offset(generator, settings.text_length, settings.largest_offset),
-        )
-
-    def _place_with_skip(
-        self, start: int, part_end: int, generator: np.random.Generator
-    ) -> SequencePlace:
-        """Return the place of a sequence that skips once, as many positions as tokens of the text.
-
-        The skip is smaller near the end of a part of the text, where fewer tokens are left.
+        """Return the place of a sequence: random positions, with a random skip if there is one.
 
         Source: PoSE, Zhu et al. 2024, section 3, with v = u of appendix A and two chunks, the first
             of which has an offset too; arXiv:2309.10400.
         """
-        length = self.settings.text_length
-        largest = self.settings.largest_offset
-        offsets = [draw_offset(generator, length, largest) for _ in range(2)]
-        offset_before, offset_after = sorted(offsets)
-        size_before_skip = int(generator.integers(1, length))
-        wanted_skip = offset_after - offset_before
-        left_in_part = part_end - start - length
+        settings = self.settings
+        epoch, index = divmod(number, self.epoch_size)
+        if self._cached_number != epoch:  # the last epoch is cached
+            order = settings.generator(ORDER, epoch)
+            first_starts = self.spans[:, 0] + order.integers(self.largest_starts + 1)
+            counts = self.sequences_per_part
+            starts = consecutive_starts(first_starts, counts, settings.text_length)
+            part_ends = np.repeat(self.spans[:, 1], counts)
+            self._cached_number = epoch
+            self._cached_starts = order.permutation(np.stack([starts, part_ends], axis=1))
+        start, part_end = self._cached_starts[index].tolist()
+        generator = settings.generator(POSITION, number)
+        length = settings.text_length
+        offset = draw_offset(generator, length, settings.largest_offset)
+        if not settings.skips_once or length <= 1:
+            return SequencePlace(start=start, size_before_skip=length, skip=0, offset=offset)
+        # As many positions as tokens of the text are skipped once: fewer near the end of a part of
+        # the text, where fewer tokens are left.
+        other = draw_offset(generator, length, settings.largest_offset)
         return SequencePlace(
             start=start,
-            size_before_skip=size_before_skip,
-            skip=min(wanted_skip, left_in_part),
-            offset=offset_before,
+            size_before_skip=int(generator.integers(1, length)),
+            skip=min(abs(offset - other), part_end - start - length),
+            offset=min(offset, other),
         )
-
-    def _starts_of_epoch(self, number: int) -> Ids:
-        """Return the first token of each sequence of an epoch, and the end of its part.
-
-        The shape is (epoch_size, 2). The last epoch is cached.
-        """
-        if self._cached_number != number:
-            self._cached_number = number
-            self._cached_starts = self._draw_starts(self.settings.generator(ORDER, number))
-        return self._cached_starts
-
-    def _draw_starts(self, generator: np.random.Generator) -> Ids:
-        """Return the first token of each sequence and the end of its part, in random order."""
-        first_starts = self.cutter.spans[:, 0] + generator.integers(self.largest_starts + 1)
-        starts = consecutive_starts(
-            first_starts, self.sequences_per_part, self.settings.text_length
-        )
-        part_ends = np.repeat(self.cutter.spans[:, 1], self.sequences_per_part)
-        return generator.permutation(np.stack([starts, part_ends], axis=1))
 
 
 @dataclass(frozen=True)
@@ -385,7 +345,7 @@ class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
         return len(self.sequences)
 
     def __getitem__(self, number: int) -> TrainItem:
-        """Return a sequence; see `SequenceCutter.cut`.
+        """Return a sequence; see `SequenceCutter`.
 
         Raises:
             IndexError: There is none of this number.
@@ -395,13 +355,13 @@ class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
             return item
         generator = self.sequences.settings.generator(POSITION, number)
         largest = self.pieces.tokens - self.pieces.size
-        offsets = list[int]()
+        offsets = []
         for _ in self.pieces.starts[::2]:
             offsets.append(draw_offset(generator, self.pieces.size, largest))
         return {**item, "offsets": torch.tensor(offsets)}
 
 
-class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
+class HeldOutSequences(SequenceCutter):
     """The sequences of the held-out loss: the same at each evaluation, and for all batch sizes.
 
     They follow each other from the start of each part of the text. If there are more than are
@@ -409,26 +369,12 @@ class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, most: int) -> None:
-        self.cutter = SequenceCutter(text, settings)
-        self.tokens = text.tokens
-        self.settings = settings
+        super().__init__(text, settings)
         length = settings.text_length
-        starts = consecutive_starts(self.cutter.spans[:, 0], self.cutter.sizes // length, length)
+        starts = consecutive_starts(self.spans[:, 0], self.sizes // length, length)
         self.count = min(most, len(starts))
         chosen = np.linspace(0, len(starts) - 1, self.count).round().astype(np.int64)
         self.starts = starts[chosen]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, number: int) -> TrainItem:
-        """Return a sequence; see `SequenceCutter.cut`.
-
-        Raises:
-            IndexError: The number is not below `count`.
-        """
-        check_number(number, self)
-        return self.cutter.cut(number, self.place(number))
 
     def place(self, number: int) -> SequencePlace:
         """Return the place of a sequence."""
@@ -439,18 +385,6 @@ class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
             skip=0,
             offset=round(self.settings.largest_offset * number / last),
         )
-
-
-def sequences_per_part(sizes: Ids, length: int) -> Ids:
-    """Return how many sequences an epoch cuts from each part of a text, shape (parts,).
-
-    Args:
-        sizes: The tokens of each part, ≥ `length`.
-        length: Tokens of a sequence.
-    """
-    left_out = length - 1  # so that a first sequence can start at `length` tokens
-    counts: Ids = np.maximum((sizes - left_out) // length, 1)
-    return counts
 
 
 def consecutive_starts(

@@ -68,6 +68,7 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
     # Whether the trained weights were written.
     is_kept: bool = field(default=True, metadata=not_in_json)
+
     # Whether this process wrote the output.
     is_first: bool = field(default=True, metadata=not_in_json)
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)

@@ -38,17 +38,14 @@ class TrainableParameters:
         model.requires_grad_(False)
         for name in names.values():
             model.get_parameter(name).requires_grad_(True)
-        if rows is not None:
-            self._freeze_rows(~rows)
-
-    def _freeze_rows(self, rows: BoolRows) -> None:
-        """Set the gradients of some rows of the table to 0."""
-        frozen = torch.from_numpy(rows)[:, None]
+        if rows is None:
+            return
+        frozen = torch.from_numpy(~rows)[:, None]
 
         def freeze(gradient: torch.Tensor) -> torch.Tensor:
             return gradient.masked_fill(frozen.to(gradient.device), 0)
 
-        self.model.get_parameter(self.table).register_hook(freeze)  # type: ignore[no-untyped-call]
+        model.get_parameter(table).register_hook(freeze)  # type: ignore[no-untyped-call]
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -106,7 +103,7 @@ class TrainableParameters:
         masters = {id(value): self.masters[name] for name, value in parameters.items()}
         for group in optimizer.param_groups:
             group["params"] = [masters[id(value)] for value in group["params"]]
-        copied = list[tuple[torch.Tensor, torch.nn.Parameter]]()
+        copied = []
         for name, value in parameters.items():
             if self.masters[name] is not value:
                 copied.append((self.masters[name], value))

@@ -25,14 +25,20 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
         return _without_rows(files, settings)
     if requested == "all-but-positions":
         return settings, ()
-    if not _is_trained(files):
+    table = files.tables[0]
+    facts = table.positions.table
+    is_frozen = files.tables[0].stored_rows == "frozen"
+    if is_frozen or table.name not in files.checkpoint.weights.entries:
         reason = f"{files.table_name} has constant rows"
         if requested in ("new", "positions"):
             message = f"--trainable {requested}: {reason}."
             raise TrainingError(message, "Use --trainable all-but-positions.")
         return _frozen_table(settings, reason)
-    if requested or not _has_formula(files):
-        return replace(settings, trainable=requested or "positions"), ()
+    if requested:
+        return settings, ()
+    learned = files.checkpoint.weights.read_floats(table.name)[table.positions.reserved_rows :]
+    if find_formula(learned, table.positions.layout) is None:
+        return replace(settings, trainable="positions"), ()
     reason = f"{files.table_name} equals its formula (train it with --trainable positions)"
     return _frozen_table(settings, reason)
 
@@ -55,17 +61,3 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
     trained = "adapters" if settings.lora else "all other weights"
     note = f"{reason}, so it stays frozen: {trained} are trained."
     return replace(settings, trainable="all-but-positions"), (note,)
-
-
-def _is_trained(files: ResizableFiles) -> bool:
-    """Whether the first table is stored, and a parameter of the model."""
-    is_frozen = files.tables[0].stored_rows == "frozen"
-    return files.table_name in files.checkpoint.weights.entries and not is_frozen
-
-
-def _has_formula(files: ResizableFiles) -> bool:
-    """Whether the learned rows of the first table are those of a formula."""
-    table = files.tables[0]
-    rows = files.checkpoint.weights.read_floats(table.name)
-    formula = find_formula(rows[table.reserved_rows :], table.initial_layout)
-    return formula is not None

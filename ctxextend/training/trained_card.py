@@ -3,7 +3,6 @@
 from ctxextend import card as cards
 from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import counted, printable
-from ctxextend.settings import Train
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__
@@ -33,38 +32,39 @@ SIDE_OBJECTIVES = {
 def trained_card(run: FinishedRun) -> str:
     """Return the source's card with a section about the training."""
     files = run.task.files
+    result = run.result
     card = cards.read_card(files.checkpoint)
     if card is not None:
         card = cards.without_untrained_statements(card, files.max_len)
-    return cards.model_card(
-        card,
-        cards.known_base_model(files.checkpoint),
-        is_adapter=run.settings.save_adapter,
-        title=printable(run.result.output.name),
-        section=_section(run.settings, run.result),
-    )
-
-
-def _section(settings: Train, result: TrainResult) -> str:
-    """Return the section of the card about the training, as Markdown."""
     sequences = (
         f"{counted(result.steps, 'step')} of {counted(result.batch_size, 'sequence')} of "
         f"{result.window:,} tokens"
     )
     if result.window < result.seq_len:
         sequences += f" at random positions below {result.seq_len:,}"
-    data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
-    return (
+    data = ", ".join(f"`{printable(public_name(path))}`" for path in run.settings.data)
+    losses = f"Held-out loss: {result.loss_before:.4f} before training"
+    if result.saves_trained:
+        losses += f", {result.loss_after:.4f} after step {result.saved_step} (these weights)."
+    else:
+        losses += "; no later evaluation was lower, so these are the untrained weights."
+    section = (
         f"## Trained at {result.seq_len}\n\n"
-        f"Trained with ctxextend {__version__} {_objective_text(result)}: {settings.trained_text} "
-        f"({counted(result.parameters, 'parameter')}), {sequences}, on {data}; "
-        f"peak learning rate {result.lr:.3g}. {_losses_text(result)}"
+        f"Trained with ctxextend {__version__} {_objective_text(result)}: "
+        f"{run.settings.trained_text} ({counted(result.parameters, 'parameter')}), {sequences}, "
+        f"on {data}; peak learning rate {result.lr:.3g}. {losses}"
         f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
+    )
+    return cards.model_card(
+        card,
+        cards.known_base_model(files.checkpoint),
+        is_adapter=run.settings.save_adapter,
+        title=printable(result.output.name),
+        section=section,
     )
 
 
 def _objective_text(result: TrainResult) -> str:
-    """Return what the model was trained to do, as a phrase."""
     text = OBJECTIVES[result.objective]
     distill_weight = result.distill
     if result.distils_table and distill_weight:
@@ -74,11 +74,3 @@ def _objective_text(result: TrainResult) -> str:
     if distill_weight:
         text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[result.objective]}"
     return text
-
-
-def _losses_text(result: TrainResult) -> str:
-    """Return the held-out losses before and after training, as a sentence."""
-    text = f"Held-out loss: {result.loss_before:.4f} before training"
-    if result.saves_trained:
-        return f"{text}, {result.loss_after:.4f} after step {result.saved_step} (these weights)."
-    return f"{text}; no later evaluation was lower, so these are the untrained weights."

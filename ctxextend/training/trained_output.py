@@ -9,7 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
-from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.limits.config_edits import in_existing_objects, missing_engine_keys
@@ -20,7 +19,6 @@ from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.trained_card import trained_card
 from ctxextend.training.trained_recipe import trained_recipe
-from ctxextend.training.training_run import RunFolder
 
 CURVE_FILE = "train_loss.png"
 
@@ -38,9 +36,15 @@ def trained_output(run: FinishedRun) -> Output:
     source = weights.checkpoint
     layouts = weights.layouts
     if run.settings.save_adapter:
-        source = _without_files(source)
+        from ctxextend.training.adapters import adapter_files
+
+        source = replace(source, weights=Weights(files={}), copied=())  # nothing is copied
         layouts = {}
-        files = _adapter_files(run)
+        table = run.task.files.table_name
+        tables = dict[str, NDArray[Any]]()
+        if table in weights.trainable.names:
+            tables[weights.trainable.table] = weights.tensor(table)
+        files = adapter_files(weights.trainable, tables, run.source.ref)
     else:
         files = weights.texts
         files |= _config_for_other_readers(run, files)
@@ -80,26 +84,7 @@ def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> d
     return {name: edit(text, in_existing_objects(checkpoint.config, changes)).encode()}
 
 
-def _without_files(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint of which nothing is copied."""
-    return replace(checkpoint, weights=Weights(files={}), copied=())
-
-
-def _adapter_files(run: FinishedRun) -> dict[str, bytes]:
-    """Return the files of a PEFT adapter for the source, with the table if that is trained."""
-    from ctxextend.training.adapters import adapter_files
-
-    trainable = run.weights.trainable
-    tensor_name = run.task.files.table_name
-    tables = dict[str, NDArray[Any]]()
-    if tensor_name in trainable.names:
-        parameter_name = trainable.table
-        tables[parameter_name] = run.weights.tensor(tensor_name)
-    return adapter_files(trainable, tables, run.source.ref)
-
-
 def _record_files(run: FinishedRun) -> dict[str, bytes]:
-    """Return the recipe, card, log, loss curve and logs of trackers, by path."""
     log = "".join(f"{json.dumps(line)}\n" for line in run.result.log)
     texts = {
         RECIPE_FILE: trained_recipe(run),
@@ -107,28 +92,15 @@ def _record_files(run: FinishedRun) -> dict[str, bytes]:
         LOG_FILE: log,
     }
     files = {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
-    return files | _tracker_files(run.folder) | _write_curve(run)
-
-
-def _tracker_files(folder: RunFolder) -> dict[str, bytes]:
-    """Return the files that experiment trackers wrote, by path."""
-    files = dict[str, bytes]()
-    for path in (folder.path / "runs").rglob("*"):
+    folder = run.folder.path
+    for path in (folder / "runs").rglob("*"):
         if path.is_file():
-            files[path.relative_to(folder.path).as_posix()] = path.read_bytes()
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    if find_spec("matplotlib") is not None:
+        result = run.result
+        path = folder / CURVE_FILE
+        title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
+        short = result.short_positions
+        write_figure(path, lambda: training_figure(result.log, title, short))
+        files[CURVE_FILE] = path.read_bytes()
     return files
-
-
-def _write_curve(run: FinishedRun) -> dict[str, bytes]:
-    """Write the figure of the losses into the run folder, and return it, by path.
-
-    Without matplotlib, there is none.
-    """
-    if find_spec("matplotlib") is None:
-        return {}
-    result = run.result
-    path = run.folder.path / CURVE_FILE
-    title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
-    short = result.short_positions
-    write_figure(path, lambda: training_figure(result.log, title, short))
-    return {CURVE_FILE: path.read_bytes()}

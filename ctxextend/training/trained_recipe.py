@@ -1,6 +1,5 @@
 """The recipe of a trained output, which reproduces the run and records what was trained."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -9,7 +8,6 @@ from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import recipe_values, yaml_text
 from ctxextend.record import table_hash
-from ctxextend.settings import CheckpointRef
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 
@@ -18,9 +16,14 @@ MAX_LISTED_TEXTS = 200  # maximum number of text files that a recipe lists, to k
 
 def trained_recipe(run: FinishedRun) -> str:
     """Return the recipe that reproduces a run, with the provenance of its output."""
-    recipe = replace(run.recipe, checkpoint=_pinned_reference(run), train=run.settings)
+    files = run.task.files
+    ref = run.recipe.checkpoint
+    origin = run.source.checkpoint.source
+    if origin.kind == "hub":  # with its commit, since branches move
+        ref = replace(ref, revision=origin.revision)
+    recipe = replace(run.recipe, checkpoint=ref, train=run.settings)
     values = recipe_values(recipe)
-    before = run.task.origin.provenance
+    before = run.task.provenance
     if recipe.resize is not None or recipe.convert is not None:
         # The recipe of the resize or conversion, to which training is added.
         assert before is not None
@@ -28,50 +31,30 @@ def trained_recipe(run: FinishedRun) -> str:
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         values = dict(before.values) | steps
     else:
-        provenance = _provenance(run)
+        rows = files.rows
+        provenance = {
+            "model_type": files.tables[0].family.model_type,
+            "revision": files.checkpoint.source.revision,
+            "source_fingerprint": files.checkpoint.weights.fingerprint(),
+            "tables": [{"name": files.table_name, "rows_before": rows, "rows_after": rows}],
+            "versions": {"ctxextend": __version__},
+        }
         if before is not None:
             provenance["steps"] = earlier_steps(before)
         earlier_runs = trainings(before)
         if earlier_runs:
             provenance["source_trainings"] = earlier_runs
     if "tables" in provenance:
-        provenance["tables"] = _tables(run, provenance["tables"])
+        tables = [dict(table) for table in provenance["tables"]]
+        for table in tables:
+            if table["name"] in files.checkpoint.weights.entries:
+                table["sha256"] = table_hash(run.weights.tensor(table["name"]))
+        provenance["tables"] = tables
     provenance["trained"] = _facts(run)
     return yaml_text(values | {"provenance": provenance}, run.result.output)
 
 
-def _pinned_reference(run: FinishedRun) -> CheckpointRef:
-    """Return the reference of the source; of a Hub model, with its commit, since branches move."""
-    origin = run.source.checkpoint.source
-    if origin.kind != "hub":
-        return run.recipe.checkpoint
-    return replace(run.recipe.checkpoint, revision=origin.revision)
-
-
-def _tables(run: FinishedRun, recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a recipe records about tables, with their hashes after training if stored."""
-    tables = list[dict[str, Any]]()
-    for table in recorded:
-        tables.append(dict(table))
-        if table["name"] in run.task.files.checkpoint.weights.entries:
-            tables[-1]["sha256"] = table_hash(run.weights.tensor(table["name"]))
-    return tables
-
-
-def _provenance(run: FinishedRun) -> dict[str, Any]:
-    """Return what the recipe of a run that only trains states about its source."""
-    files = run.task.files
-    return {
-        "model_type": files.tables[0].family.model_type,
-        "revision": files.checkpoint.source.revision,
-        "source_fingerprint": files.checkpoint.weights.fingerprint(),
-        "tables": [{"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}],
-        "versions": {"ctxextend": __version__},
-    }
-
-
 def _facts(run: FinishedRun) -> dict[str, Any]:
-    """Return what the recipe states about the training."""
     result = run.result
     facts: dict[str, Any] = {
         "objective": result.objective,
@@ -90,7 +73,10 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
     adapters = run.weights.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
-    facts |= _shortened(facts)
+    for name, items in [*facts.items()]:
+        if isinstance(items, list) and len(items) > MAX_LISTED_TEXTS:
+            facts[name] = items[:MAX_LISTED_TEXTS]
+            facts[f"{name}_not_listed"] = len(items) - MAX_LISTED_TEXTS
     if run.task.planned_steps != result.steps:
         facts["planned_steps"] = run.task.planned_steps
     libraries = ["torch", "transformers", "accelerate"]
@@ -98,13 +84,3 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         libraries.append("peft")
     facts["versions"] = {name: version(name) for name in libraries}
     return facts
-
-
-def _shortened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lists of a recipe that are too long, with the number of items not listed."""
-    shortened = dict[str, Any]()
-    for name, items in facts.items():
-        if isinstance(items, list) and len(items) > MAX_LISTED_TEXTS:
-            shortened[name] = items[:MAX_LISTED_TEXTS]
-            shortened[f"{name}_not_listed"] = len(items) - MAX_LISTED_TEXTS
-    return shortened

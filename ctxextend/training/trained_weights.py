@@ -44,7 +44,6 @@ class TrainedWeights:
         return values
 
     def _merged(self, name: str) -> NDArray[np.float64]:
-        """Return the sum of a weight and the product of its adapter."""
         path = self.trainable.adapters[name]
         layer: Any = self.trainable.model.get_submodule(path)
         a = self.trainable.value(f"{path}.lora_A.default.weight").double()
@@ -56,7 +55,6 @@ class TrainedWeights:
         return np.asarray(self._read(name).astype(np.float64) + delta.numpy())
 
     def _read(self, name: str) -> NDArray[Any]:
-        """Return a tensor of the checkpoint before training."""
         return self.checkpoint.weights.read_floats(name)
 
     def _dtype(self, name: str) -> str:
@@ -84,12 +82,13 @@ class TrainedWeights:
         texts = dict(checkpoint.generated)
         if self.dtype is not None and checkpoint.has_config:
             config = checkpoint.text(checkpoint.config_file)
-            texts[checkpoint.config_file] = edit(config, self._config_changes(self.dtype))
+            stated = [key for key in DTYPE_KEYS if key in checkpoint.config]
+            value = eval_model.DTYPE_OF_PRECISION[self.dtype]
+            # All keys of the dtype, or the newer one if there is none.
+            changes: dict[tuple[str, ...], str] = {
+                (key,): value for key in stated or DTYPE_KEYS[:1]
+            }
+            texts[checkpoint.config_file] = edit(config, changes)
         if self.dtype is not None and checkpoint.weights.index is not None:
             texts[checkpoint.weights.index_file] = index_text(checkpoint, self.layouts)
         return {name: text.encode() for name, text in texts.items()}
-
-    def _config_changes(self, dtype: str) -> dict[tuple[str, ...], Any]:
-        """Return the values of all dtype keys of the config, or of the newer key if it has none."""
-        stated = [key for key in DTYPE_KEYS if key in self.checkpoint.config]
-        return {(key,): eval_model.DTYPE_OF_PRECISION[dtype] for key in stated or DTYPE_KEYS[:1]}

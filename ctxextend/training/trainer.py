@@ -6,11 +6,11 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +37,7 @@ from ctxextend.training.parallel import shard
 from ctxextend.training.sequence_losses import SequenceLosses, read_sequences
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
-from ctxextend.training.train_result import (
-    TrainResult,
-)
+from ctxextend.training.train_result import TrainResult
 from ctxextend.training.training_run import SAVE, RunFolder
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
@@ -78,7 +76,9 @@ def run_training(
     model = setup.objective.model
     if task.settings.fsdp:
         checkpoint_layers(model)
-        shard(setup.objective, _trained_tables(setup), task.devices)
+        names = setup.trainable.names
+        tables = [names[table.name] for table in task.files.tables if table.name in names]
+        shard(setup.objective, tables, task.devices)
     attempts = [(size, False) for size in task.micro_batches]
     attempts.append((task.micro_batches[-1], True))
     with quiet_transformers(), StopRequest() as stop, warnings.catch_warnings():
@@ -114,20 +114,10 @@ def run_training(
     raise TrainingError(message, hint) from failure
 
 
-def _trained_tables(setup: TrainingSetup) -> list[str]:
-    """Return the names of the parameters of position tables that are trained."""
-    names = setup.trainable.names
-    return [names[table.name] for table in setup.task.files.tables if table.name in names]
-
-
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
-    """Train, and evaluate after the last step.
-
-    Raises:
-        TrainingError: A loss is not finite.
-    """
     folder = trainer.folder
-    steps = callback.setup.task.settings.steps
+    setup = trainer.setup
+    steps = setup.task.settings.steps
     try:
         resumed = None if folder.save is None else str(folder.save)
         trainer.train(resume_from_checkpoint=resumed)
@@ -136,26 +126,20 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
             trainer.evaluate()
     except NotFiniteError:
         folder.remove_saves([step for step in folder.steps if step > callback.last_finite_step])
-        _refuse_loss(callback, trainer.state.global_step)
-
-
-def _refuse_loss(callback: "RunCallback", step: int) -> NoReturn:
-    """Raise TrainingError for a loss that is not finite at a step."""
-    setup = callback.setup
-    folder = callback.folder
-    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
-    restart = f"Restart with an --lr below {setup.lr:.2g}"
-    if step == 0:
-        message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
-        hint = "Check its table with ctxextend inspect, or train with --precision fp32."
-    elif folder.save is None:
-        message += " No state was saved."
-        hint = f"{restart}."
-    else:
-        message += f" The state of step {folder.step} is saved in {folder.save}."
-        finish = f"the same command and --resume --steps {folder.step}"
-        hint = f"{restart} and --force, or finish at step {folder.step} with {finish}."
-    raise TrainingError(message, hint) from None
+        step = trainer.state.global_step
+        message = f"The loss became NaN or infinite at step {step} of {steps}."
+        restart = f"Restart with an --lr below {setup.lr:.2g}"
+        if step == 0:
+            message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
+            hint = "Check its table with ctxextend inspect, or train with --precision fp32."
+        elif folder.save is None:
+            message += " No state was saved."
+            hint = f"{restart}."
+        else:
+            message += f" The state of step {folder.step} is saved in {folder.save}."
+            finish = f"the same command and --resume --steps {folder.step}"
+            hint = f"{restart} and --force, or finish at step {folder.step} with {finish}."
+        raise TrainingError(message, hint) from None
 
 
 def held_out_losses(log: Iterable[Mapping[str, Any]], name: str = "eval_loss") -> dict[int, float]:
@@ -239,7 +223,6 @@ def _finish(
 def _before_and_after(
     log: Iterable[Mapping[str, Any]], part: str, saved: int
 ) -> tuple[float, float] | None:
-    """Return a part of the held-out loss before training and at the saved step; None if unknown."""
     losses = held_out_losses(log, f"eval_loss_{part}")
     if 0 in losses and saved in losses:
         return losses[0], losses[saved]
@@ -247,11 +230,6 @@ def _before_and_after(
 
 
 def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
-    """Return the Trainer of a run.
-
-    Raises:
-        TrainingError: The experiment tracker is not available.
-    """
     setup = callback.setup
     settings = setup.task.settings
     if isinstance(setup.objective, Contrastive):
@@ -272,7 +250,6 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
 
 
 def _training_arguments(callback: "RunCallback", per_device_batch_size: int) -> TrainingArguments:
-    """Return the arguments of transformers' Trainer for the settings of a run."""
     setup = callback.setup
     folder = callback.folder
     settings = setup.task.settings
@@ -368,7 +345,7 @@ class RunTrainer(Trainer):
         ``eval_runtime`` and, of language models, ``eval_loss_short`` and ``eval_loss_long``.
         """
         start_time = time.perf_counter()
-        if self.setup.pairs_sequences:
+        if self.setup.task.distils_table:
             totals = self._sums_of_sequences()
         else:
             local = self._held_out_sums()
@@ -377,7 +354,11 @@ class RunTrainer(Trainer):
         loss = total / tokens
         lowest = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if self.setup.task.settings.save == "best" and loss < lowest:
-            self._keep_best()
+            for name, value in self.setup.trainable.masters.items():
+                if isinstance(value, DTensor):
+                    self.best[name] = value.detach().clone()
+                else:
+                    self.best[name] = value.detach().to("cpu", copy=True)
         metrics = {
             "eval_loss": loss,
             "eval_tokens": tokens,
@@ -403,12 +384,22 @@ class RunTrainer(Trainer):
         tokens = 0
         by_part = torch.zeros(2, 2)
         model.eval()
-        for indices in self._held_out_batches(len(data)):
+        size = self.args.per_device_train_batch_size
+        processes = self.accelerator.num_processes
+        if self.setup.task.settings.contrastive:  # each process compares all pairs
+            size = len(data)
+            processes = 1
+        numbers = range(self.accelerator.process_index % processes, len(data), processes)
+        for start in range(0, math.ceil(len(data) / processes), size):
+            indices = numbers[start : start + size]
             # Every process runs a sharded model equally often: the last batch of some counts for
             # nothing.
             examples = [data[index] for index in indices or [0]]
             batch = self._prepare_inputs(default_collate(examples))
-            count = self._predicted(batch) if indices else 0
+            labels = batch.get("labels", batch["input_ids"])
+            if self.setup.model.kind == CAUSAL:
+                labels = labels[:, 1:]
+            count = int((labels != IGNORE_INDEX).sum()) if indices else 0
             with torch.no_grad():
                 result = model(**batch)
             total += float(result["loss"]) * count
@@ -437,32 +428,6 @@ class RunTrainer(Trainer):
             by_part = np.stack([nats, tokens])
         return float(nats.sum()), float(tokens.sum()), *by_part.flatten().tolist()
 
-    def _held_out_batches(self, count: int) -> Iterator[Sequence[int]]:
-        """Yield the indices of each batch of this process; some may be empty."""
-        size = self.args.per_device_train_batch_size
-        processes = self.accelerator.num_processes
-        if self.setup.task.settings.contrastive:  # each process compares all pairs
-            size = count
-            processes = 1
-        indices = range(self.accelerator.process_index % processes, count, processes)
-        for start in range(0, math.ceil(count / processes), size):
-            yield indices[start : start + size]
-
-    def _predicted(self, batch: Mapping[str, torch.Tensor]) -> int:
-        """Return the number of tokens that are predicted in a batch."""
-        labels = batch.get("labels", batch["input_ids"])
-        if self.setup.model.kind == CAUSAL:
-            labels = labels[:, 1:]
-        return int((labels != IGNORE_INDEX).sum())
-
-    def _keep_best(self) -> None:
-        """Keep a copy of the current values, on the CPU unless they are sharded."""
-        for name, value in self.setup.trainable.masters.items():
-            if isinstance(value, DTensor):
-                self.best[name] = value.detach().clone()
-            else:
-                self.best[name] = value.detach().to("cpu", copy=True)
-
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.folder.saves / UNFINISHED)
 
@@ -480,11 +445,21 @@ class RunTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
-                self._publish_save()
+                saves = self.folder.saves
+                name = f"{SAVE}{self.state.global_step}"
+                for path in (*(unfinished / name).iterdir(), unfinished / name):
+                    sync(path)
+                if not (saves / name).exists():  # else this step is saved already
+                    (unfinished / name).rename(saves / name)
+                    sync(saves)
+                shutil.rmtree(unfinished, ignore_errors=True)
         except (OSError, RuntimeError, CheckpointException) as failure:
             shutil.rmtree(unfinished, ignore_errors=True)
-            error = _writing_error(failure)
-            if error is None:
+            error: BaseException = failure
+            if isinstance(failure, CheckpointException):  # one for each process that failed
+                error, _ = next(iter(failure.failures.values()))
+            is_of_torch = any(name in str(error) for name in TORCH_WRITER)
+            if not isinstance(error, OSError) and not (type(error) is RuntimeError and is_of_torch):
                 raise
             saves = self.folder.saves
             previous = "no earlier state exists"
@@ -497,18 +472,6 @@ class RunTrainer(Trainer):
             hint = "Free disk space, then resume with --resume."
             raise OutputError(message, hint) from failure
         self.accelerator.wait_for_everyone()
-
-    def _publish_save(self) -> None:
-        """Move the unfinished saved state into place, unless this step is saved already."""
-        saves = self.folder.saves
-        name = f"{SAVE}{self.state.global_step}"
-        unfinished = saves / UNFINISHED
-        for path in (*(unfinished / name).iterdir(), unfinished / name):
-            sync(path)
-        if not (saves / name).exists():
-            (unfinished / name).rename(saves / name)
-            sync(saves)
-        shutil.rmtree(unfinished, ignore_errors=True)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
@@ -546,38 +509,21 @@ class RunTrainer(Trainer):
             state |= {_adam_name(key, name): value for key, value in zeros.items()}
         load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
         self.setup.trainable.load(masters)
-        self._set_schedule(self.folder.step)
-
-    def _set_schedule(self, step: int) -> None:
-        """Set the schedule to a step: it does not depend on the steps of the interrupted run."""
+        # The schedule does not depend on the steps of the interrupted run.
         scheduler: Any = self.lr_scheduler
-        state = scheduler.state_dict()
-        state["last_epoch"] = step - 1
-        state["_step_count"] = step
-        scheduler.load_state_dict(state)
+        schedule = scheduler.state_dict()
+        schedule["last_epoch"] = self.folder.step - 1
+        schedule["_step_count"] = self.folder.step
+        scheduler.load_state_dict(schedule)
         scheduler.step()
 
     def _values(self) -> dict[str, torch.Tensor]:
-        """Return the values of parameters by their names in a saved state."""
         best = {f"{BEST}{name}": value for name, value in self.best.items()}
         return self.setup.trainable.masters | best
 
 
 def _adam_name(key: str, parameter: str) -> str:
-    """Return the name in a saved state of a value that AdamW keeps of a parameter."""
     return f"{key} of {parameter}"
-
-
-def _writing_error(failure: BaseException) -> BaseException | None:
-    """Return the error of a failed save if a file could not be written; else None."""
-    error = failure
-    if isinstance(failure, CheckpointException):  # one exception for each process that failed
-        error, _ = next(iter(failure.failures.values()))
-    if isinstance(error, OSError):
-        return error
-    if type(error) is RuntimeError and any(name in str(error) for name in TORCH_WRITER):
-        return error
-    return None
 
 
 class RunCallback(TrainerCallback):
@@ -627,22 +573,18 @@ class RunCallback(TrainerCallback):
         step = state.global_step
         self._held_out = logs.get("eval_loss", self._held_out)
         if "loss" in logs:
-            self._report(step, logs["loss"])
+            task = self.setup.task
+            tokens = task.settings.batch_size * task.length
+            steps = task.settings.steps
+            label = f"step {step}/{steps}, loss {logs['loss']:.3f}, held-out {self._held_out:.3f}"
+            self.progress((step - self._reported) * tokens, steps * tokens, label)
+            self._reported = step
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
         if "loss" in logs:  # computed with the weights of the previous step
             self.last_finite_step = max(self.last_finite_step, step - 1)
             if state.is_world_process_zero:
                 self.folder.remove_saves(self.folder.steps[1:])
-
-    def _report(self, step: int, loss: float) -> None:
-        """Report the progress since the last report."""
-        task = self.setup.task
-        tokens = task.settings.batch_size * task.length
-        steps = task.settings.steps
-        label = f"step {step}/{steps}, loss {loss:.3f}, held-out {self._held_out:.3f}"
-        self.progress((step - self._reported) * tokens, steps * tokens, label)
-        self._reported = step
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal arrived during a save: another step may take long."""

@@ -83,14 +83,11 @@ class RunFolder:
         steps: int | None = json.loads(run_file.read_text("utf-8"))[PLANNED_STEPS]
         return steps
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the settings of the run are in the folder; a dry run has none."""
-        return (self.path / RUN_FILE).exists()
-
     def record_steps(self, steps: int) -> None:
-        """Record the steps of the first start, which are known once the text was read."""
+        """Record the steps of the first start, once the text was read; a dry run has no record."""
         run_file = self.path / RUN_FILE
+        if not run_file.exists():
+            return
         settings = json.loads(run_file.read_text("utf-8"))
         with (
             atomic_output.os_errors_as_output_error(run_file),
@@ -129,7 +126,7 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
 
 
 def check_run_folder(
-    output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool
+    output: Path, recipe: Recipe, source: OpenedModel, *, resume: bool, force: bool
 ) -> None:
     """Raise the errors of `open_run_folder` about an earlier run; neither lock nor write.
 
@@ -140,7 +137,8 @@ def check_run_folder(
     folder = RunFolder.for_output(output)
     if folder.step and (resume or not force):
         before = _read_settings(folder.path / RUN_FILE)
-        _check_settings(folder, before, _as_read(settings), resume=resume)
+        settings = _as_read(run_settings(recipe, source))
+        _check_settings(folder, before, settings, resume=resume)
 
 
 @contextmanager
@@ -182,7 +180,11 @@ def open_run_folder(
             before = {}
             folder = replace(folder, discarded_step=folder.step)
             opened.append(folder)
-            _clear(folder)
+            # Saved states first, the settings last: so no run resumes from half of the states, and
+            # a killed one can be removed again.
+            others = [other for other in path.iterdir() if other not in (folder.saves, run_file)]
+            for part in (folder.saves, *others, run_file):
+                atomic_output.remove_atomically(part)
         planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         text = json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n"
         with atomic_output.atomic_file(run_file) as staged:
@@ -204,32 +206,15 @@ def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_settings(run_file: Path) -> dict[str, Any]:
-    """Return the settings of an earlier run; an unreadable file counts as empty."""
     with suppress(OSError, ValueError):
         settings: dict[str, Any] = json.loads(run_file.read_text("utf-8"))
         return settings
     return {}
 
 
-def _clear(folder: RunFolder) -> None:
-    """Remove the content of a run folder: the saved states first, the settings last.
-
-    So no run resumes from half of the states, and a killed one can be removed again.
-    """
-    run_file = folder.path / RUN_FILE
-    others = [path for path in folder.path.iterdir() if path not in (folder.saves, run_file)]
-    for path in (folder.saves, *others, run_file):
-        atomic_output.remove_atomically(path)
-
-
 def _check_settings(
     folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool
 ) -> None:
-    """Check that a run with saved states is resumed, and is the same one.
-
-    Raises:
-        TrainingError: The run would discard the saved states, or resume another run.
-    """
     saved = folder.step
     steps = settings["train.steps"]
     changes = _changes(before, settings)
@@ -247,9 +232,8 @@ def _check_settings(
 
 
 def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ and may not, as text."""
     ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
-    changes = list[str]()
+    changes = []
     for name in sorted({*before, *settings} - ignored):
         was = before.get(name)
         now = settings.get(name)

@@ -1,7 +1,6 @@
 """The checkpoint that a training run starts from, and checks before any library is imported."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,7 @@ from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.pair_rows import check_pairs
-from ctxextend.training.training_run import RunFolder, check_run_folder, run_settings
+from ctxextend.training.training_run import RunFolder, check_run_folder
 
 # The variables by which launchers tell a process how many there are.
 # Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
@@ -111,13 +110,6 @@ class TrainingSource:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
 
-    @property
-    def max_len(self) -> int:
-        """The context length that is trained, in tokens."""
-        if self.planned is not None:
-            return self.planned.plan.max_len_after
-        return self.model.tables[0].length()
-
     def check_start(
         self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
     ) -> None:
@@ -139,27 +131,25 @@ class TrainingSource:
         check_libraries(settings)
         path = self.output_path(output)
         self.check_output(path, force=force)
-        if resume is not None and RunFolder.for_output(path).step:
-            identity = run_settings(self.recipe, self.model)
-            check_run_folder(path, identity, resume=resume, force=force)
-        if resume is not None and settings.fsdp:
-            check_processes()
-        self._check_trainable(settings)
+        if resume is not None:
+            check_run_folder(path, self.recipe, self.model, resume=resume, force=force)
+        is_launched = any(name in os.environ for name in PROCESS_COUNTS)
+        if resume is not None and settings.fsdp and not is_launched:
+            refuse_one_process()
+        table = self.model.tables[0]
+        has_rows = self.planned is not None or bool(table.rows)
+        if not has_rows and settings.trainable in ("new", "positions"):
+            refuse_rows(table.scheme, settings)
         if settings.base is not None:
             resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
             check_train_texts(settings)
-        check_sequences(self.model.ref.source, self.max_len, settings)
+        max_len = table.length()
+        if self.planned is not None:
+            max_len = self.planned.plan.max_len_after
+        check_sequences(self.model.ref.source, max_len, settings)
         check_device(settings.device)
-
-    def _check_trainable(self, settings: Train) -> None:
-        """Raise TrainingError if rows are to be trained, and the model has none."""
-        table = self.model.tables[0]
-        if self.planned is not None or table.rows:
-            return
-        if settings.trainable in ("new", "positions"):
-            refuse_rows(table.scheme, settings)
 
 
 def without_rows(scheme: str) -> str:
@@ -180,16 +170,6 @@ def refuse_rows(scheme: str, settings: Train) -> NoReturn:
         hint = "Remove --trainable."
     message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
     raise TrainingError(message, hint)
-
-
-def check_processes() -> None:
-    """Check that a model can be sharded: that a launcher has started several processes.
-
-    Raises:
-        TrainingError: There is one process.
-    """
-    if not any(name in os.environ for name in PROCESS_COUNTS):
-        refuse_one_process()
 
 
 def refuse_one_process() -> NoReturn:
@@ -252,19 +232,13 @@ def check_libraries(settings: Train | None = None) -> None:
     Raises:
         TrainingError: One is not.
     """
-    for needed_by, module in _needs(settings):
+    needs = {"Training": "accelerate"}
+    if settings is not None and settings.lora is not None:
+        needs["--lora"] = "peft"
+    if settings is not None and settings.contrastive:
+        needs["--contrastive"] = "sentence_transformers"
+    for needed_by, module in needs.items():
         if find_spec(module) is None:
             name = module.replace("_", "-")
             message = f"{needed_by} requires {name}, which is not installed."
             raise TrainingError(message, install_command(module))
-
-
-def _needs(settings: Train | None) -> Iterator[tuple[str, str]]:
-    """Yield what needs a module besides torch and transformers, and the module."""
-    yield "Training", "accelerate"
-    if settings is None:
-        return
-    if settings.lora is not None:
-        yield "--lora", "peft"
-    if settings.contrastive:
-        yield "--contrastive", "sentence_transformers"

@@ -40,28 +40,6 @@ CONVERTED_ENCODER_RATE = 1e-4
 
 
 @dataclass(frozen=True)
-class CheckpointOrigin:
-    """How a checkpoint was created, and from which base, as far as its recipe or the user says."""
-
-    provenance: Provenance | None = None
-    base: BaseCheckpoint | None = None
-
-    @classmethod
-    def of_checkpoint(cls, files: ResizableFiles, named_base: str | None) -> "CheckpointOrigin":
-        """Return the origin of a checkpoint; `named_base` is the base that the user named."""
-        provenance = read_provenance(files.checkpoint)
-        return cls(provenance, find_base(provenance, named_base, files.ref.tokenizer))
-
-    @property
-    def was_converted(self) -> bool:
-        """Whether it was converted to another position scheme; attention windows keep it."""
-        if self.provenance is None:
-            return False
-        conversions = [step.convert for step in self.provenance.steps if step.convert]
-        return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
-
-
-@dataclass(frozen=True)
 class TrainingTask:
     """The checkpoint, settings, devices and text of a run; the weights are not loaded yet."""
 
@@ -70,7 +48,8 @@ class TrainingTask:
     devices: "PartialState"
     micro_batches: list[int]  # sizes to try, in sequences, largest first
     text: TrainingText
-    origin: CheckpointOrigin
+    provenance: Provenance | None  # of the checkpoint
+    base: BaseCheckpoint | None  # that a recipe or the user names
     planned_steps: int  # the steps of the first start; a resumed run may have others
     notes: tuple[str, ...]  # about what is trained
     # If the held-out text was trained on before, or new rows stay untrained.
@@ -78,7 +57,7 @@ class TrainingTask:
     rows: BoolRows | None  # mask of the table's trainable rows, shape (rows,); None is all
     # Positions that the base has; None if unknown, or if sequences use no others.
     short_positions: int | None
-    has_base: bool  # whether the base is known, from which the model can be distilled
+
     source: OpenedModel | None = None  # what the run resizes or converts; it may be the base
 
     @property
@@ -102,11 +81,19 @@ class TrainingTask:
 
         The windows are those of `Train.window`, or all of a text that is as long as the model.
         """
-        is_known = self.has_base and self.short_positions is not None
-        if not is_known or not self.settings.compares_tables or self.origin.was_converted:
+        if self.base is None or self.short_positions is None:
             return False
-        assert self.short_positions is not None
+        if not self.settings.compares_tables or self.was_converted:
+            return False
         return self.settings.window is None or self.length <= self.short_positions
+
+    @property
+    def was_converted(self) -> bool:
+        """Whether it was converted to another position scheme; attention windows keep it."""
+        if self.provenance is None:
+            return False
+        conversions = [step.convert for step in self.provenance.steps if step.convert]
+        return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
     @property
     def dtype(self) -> str:
@@ -146,60 +133,21 @@ def open_task(
         CtxextendError: The base checkpoint cannot be opened.
     """
     check_libraries(settings)
-    _check_adapter(files, settings)
-    origin = CheckpointOrigin.of_checkpoint(files, settings.base)
-    settings, notes = choose_trainable(files, settings)
-    rows = None
-    if settings.trainable == "new":
-        rows = new_rows(files, origin.base)
-    shortest = max(MIN_WINDOW, files.tokenizer.num_special + 2)
-    check_sequences(files.ref.source, files.max_len, settings, shortest)
-    settings = _fill_in(files, settings, devices)
-    lengths = SequenceLengths.of_run(files, settings)
-    micro_batches = micro_batch_sizes(devices, settings, lengths.length)
-    text = read_training_text(files, settings, devices, folder, notify)
-    planned_steps = folder.planned_steps
-    if planned_steps is None:
-        planned_steps = settings.steps
-        if devices.is_main_process and folder.is_recorded:
-            folder.record_steps(planned_steps)
-    warnings = [
-        *trained_on_warnings(files.ref.source, text.seen, f"{NO_HELD_OUT} text with --eval-data."),
-        *untrained_row_warnings(files, settings, origin.provenance),
-    ]
-    return TrainingTask(
-        files=files,
-        settings=settings,
-        devices=devices,
-        micro_batches=micro_batches,
-        text=text,
-        origin=origin,
-        planned_steps=planned_steps,
-        notes=notes,
-        warnings=tuple(warnings),
-        rows=rows,
-        short_positions=short_positions(files, origin.base, lengths.span),
-        has_base=origin.base is not None,
-        source=source,
-    )
-
-
-def _check_adapter(files: ResizableFiles, settings: Train) -> None:
-    """Raise TrainingError if an adapter is to be saved whose base transformers cannot load."""
     if settings.save_adapter and not loads_from_folder(files.checkpoint):
         message = (
             f"transformers does not load the weights of {files.ref.source} by themselves, so an "
             "adapter for them has no base."
         )
         raise TrainingError(message, "Save merged weights: remove --save-adapter.")
+    provenance = read_provenance(files.checkpoint)
+    base = find_base(provenance, settings.base, files.ref.tokenizer)
 
-
-def _fill_in(files: ResizableFiles, settings: Train, devices: "PartialState") -> Train:
-    """Return the settings with the sequence length and the precision.
-
-    Raises:
-        TrainingError: The device does not support the precision.
-    """
+    settings, notes = choose_trainable(files, settings)
+    rows = None
+    if settings.trainable == "new":
+        rows = new_rows(files, base)
+    shortest = max(MIN_WINDOW, files.tokenizer.num_special + 2)
+    check_sequences(files.ref.source, files.max_len, settings, shortest)
     device = devices.device.type
     precision = settings.precision
     if device == "cpu" and precision == "fp16":
@@ -207,7 +155,35 @@ def _fill_in(files: ResizableFiles, settings: Train, devices: "PartialState") ->
         raise TrainingError(message, "Use --precision bf16 or fp32.")
     if precision == "auto":
         precision = eval_model.auto_precision(device)
-    return replace(settings, seq_len=settings.seq_len or files.max_len, precision=precision)
+    seq_len = settings.seq_len or files.max_len
+    settings = replace(settings, seq_len=seq_len, precision=precision)
+    lengths = SequenceLengths.of_run(files, settings)
+    micro_batches = micro_batch_sizes(devices, settings, lengths.length)
+    text = read_training_text(files, settings, devices, folder, notify)
+    planned_steps = folder.planned_steps
+    if planned_steps is None:
+        planned_steps = settings.steps
+        if devices.is_main_process:
+            folder.record_steps(planned_steps)
+    warnings = [
+        *trained_on_warnings(files.ref.source, text.seen, f"{NO_HELD_OUT} text with --eval-data."),
+        *untrained_row_warnings(files, settings, provenance),
+    ]
+    return TrainingTask(
+        files=files,
+        settings=settings,
+        devices=devices,
+        micro_batches=micro_batches,
+        text=text,
+        provenance=provenance,
+        base=base,
+        planned_steps=planned_steps,
+        notes=notes,
+        warnings=tuple(warnings),
+        rows=rows,
+        short_positions=short_positions(files, base, lengths.span),
+        source=source,
+    )
 
 
 def load_task(task: TrainingTask) -> LoadedTask:
@@ -221,7 +197,7 @@ def load_task(task: TrainingTask) -> LoadedTask:
     # A sharded model is loaded on the CPU: none of the devices may hold all of it.
     device = "cpu" if task.settings.fsdp else task.settings.device
     model = eval_model.load_eval_model(files, task.dtype, device)
-    tables = list[str]()
+    tables = []
     if files.has_rows and task.settings.trainable not in FROZEN:
         tables.append(files.table_name)
     names = match_parameters(model.model, files.checkpoint, tables)
@@ -231,15 +207,10 @@ def load_task(task: TrainingTask) -> LoadedTask:
 
 
 def _with_defaults(task: TrainingTask, kind: str) -> Train:
-    """Return the settings with defaults that depend on the kind of the model.
-
-    Raises:
-        TrainingError: The weight of distillation is too large.
-    """
     settings = task.settings
-    was_converted = task.origin.was_converted
+    was_converted = task.was_converted
     if settings.contrastive:
-        if settings.distill is None and task.origin.base is not None:
+        if settings.distill is None and task.base is not None:
             return replace(settings, distill=CONTRASTIVE_DISTILL)
     elif was_converted and kind != ENCODER:
         if settings.distill is None:
@@ -265,8 +236,7 @@ def needs_teacher(settings: Train, kind: str) -> bool:
 
 
 def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
-    """Load the base checkpoint if the model is distilled from it and it is known."""
-    base = task.origin.base
+    base = task.base
     if base is None or not needs_teacher(task.settings, kind):
         return None
     device = task.settings.device

@@ -14,9 +14,10 @@ from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.settings import Train
+from ctxextend.text_data import without_surrogates
 from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
-from ctxextend.training.pairs import PairedText, tokenize
+from ctxextend.training.pairs import PairedText
 from ctxextend.training.train_data import Text, Tokens
 from ctxextend.training.training_run import RunFolder
 
@@ -104,7 +105,11 @@ def read_training_text(
     lengths = SequenceLengths.of_run(files, settings)
     if devices.is_main_process and not (folder.path / TEXTS_FILE).exists():
         _tokenize(files.tokenizer, settings, lengths, folder, notify)
-    texts = _open_texts(folder)
+    read, pairs_read = json.loads((folder.path / TEXTS_FILE).read_text("utf-8"))
+    texts = dict[str, _ReadText]()  # `data`, and `eval_data` if there is one
+    for name in read:
+        tokens = train_data.open_tokens(folder.path / f"{name}.bin")
+        texts[name] = _ReadText(tokens=tokens, files=read[name], pairs=pairs_read[name])
     facts: Facts = {name: text.files for name, text in texts.items()}
     trained_before = trained_texts(files.trainings)
     source_of_held_out = texts.get("eval_data", texts["data"])
@@ -120,9 +125,10 @@ def read_training_text(
         held_out = Text.whole(texts["eval_data"].tokens)
         return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
     windows = _choose_windows(len(tokens), lengths, settings)
-    earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
     needed = lengths.whole if settings.compares_tables else lengths.text
-    if earlier is not None and _is_usable(earlier, needed):
+    earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
+    # They must be long enough, with text before the first one.
+    if earlier is not None and earlier.window >= needed and earlier.spans[:1, 0].any():
         windows = earlier
         names = ()
     facts["held_out"] = asdict(windows)
@@ -138,14 +144,22 @@ def _tokenize(
     folder: RunFolder,
     notify: Callable[[str], None],
 ) -> None:
-    """Write the tokens of each text into the run folder, then the names of the files read."""
     read = dict[str, list[Facts]]()
     pairs = dict[str, list[PairRow]]()
-    for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
+    most = settings.tokens
+    if most is None:
+        trained = settings.steps * settings.batch_size * lengths.text
+        # Short runs read more text than they train on, so that enough is held out.
+        most = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
+    texts = {"data": (settings.data, most)}
+    if settings.eval_data:
+        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + lengths.text)
+    for name, (paths, maximum) in texts.items():
         tokens_file = folder.path / f"{name}.bin"
         if settings.contrastive == "pairs":
             rows = read_pairs(paths)
-            sizes = train_data.write_tokens(tokenize(rows.texts, tokenizer), tokens_file, notify)
+            encoded = (tokenizer.encode(without_surrogates(text)) for text in rows.texts)
+            sizes = train_data.write_tokens(encoded, tokens_file, notify)
             read[name] = rows.files
             pairs[name] = rows.spans(sizes).reshape(len(rows.pairs), -1).tolist()
         else:
@@ -165,33 +179,7 @@ def _tokenize(
         staged.write_text(json.dumps([read, pairs]), "utf-8")
 
 
-def _texts_to_read(
-    settings: Train, lengths: SequenceLengths
-) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Return the paths and the maximum tokens of each text to read."""
-    maximum = settings.tokens
-    if maximum is None:
-        trained = settings.steps * settings.batch_size * lengths.text
-        # Short runs read more text than they train on, so that enough is held out.
-        maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
-    texts = {"data": (settings.data, maximum)}
-    if settings.eval_data:
-        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + lengths.text)
-    return texts
-
-
-def _open_texts(folder: RunFolder) -> dict[str, _ReadText]:
-    """Return the texts in a run folder by name: ``data``, and ``eval_data`` if there is one."""
-    files, pairs = json.loads((folder.path / TEXTS_FILE).read_text("utf-8"))
-    texts = dict[str, _ReadText]()
-    for name in files:
-        tokens = train_data.open_tokens(folder.path / f"{name}.bin")
-        texts[name] = _ReadText(tokens=tokens, files=files[name], pairs=pairs[name])
-    return texts
-
-
 def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> None:
-    """Raise DataError if a text is too short for the sequences that it is needed for."""
     use = "one sequence to train on and one to hold out require"
     required = 2 * lengths.text
     if "eval_data" in texts:
@@ -253,8 +241,3 @@ def _earlier_windows(
     if len(found) != 1:
         return None
     return found.pop()
-
-
-def _is_usable(windows: HeldOut, tokens: int) -> bool:
-    """Whether so many tokens fit into the windows, and there is text before the first one."""
-    return windows.window >= tokens and bool(windows.spans[:1, 0].any())

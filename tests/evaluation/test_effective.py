@@ -286,13 +286,14 @@ def slow_task(
     model: EvalModel, seconds: dict[int, float], monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> EffectiveTask:
     """Return a task without pointers whose texts take so many seconds by length."""
-    task = plan(model, max(seconds), **settings)
+    task: Any = plan(model, max(seconds), **settings)
     trials = SlowTrials(task.groups[0], seconds)
     task.groups = (trials,)
     task.predicted = seconds
     task.planning_seconds = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: trials.now)
-    return task
+    slow: EffectiveTask = task
+    return slow
 
 
 def texts_of(found: Effective) -> dict[int, int]:
