@@ -26,7 +26,6 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
     if requested == "all-but-positions":
         return settings, ()
     table = files.tables[0]
-    facts = table.positions.table
     is_frozen = files.tables[0].stored_rows == "frozen"
     if is_frozen or table.name not in files.checkpoint.weights.entries:
         reason = f"{files.table_name} has constant rows"
@@ -36,8 +35,8 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
         return _frozen_table(settings, reason)
     if requested:
         return settings, ()
-    learned = files.checkpoint.weights.read_floats(table.name)[table.positions.reserved_rows :]
-    if find_formula(learned, table.positions.layout) is None:
+    learned = files.checkpoint.weights.read_floats(table.name)[table.reserved_rows :]
+    if find_formula(learned, table.layout) is None:
         return replace(settings, trainable="positions"), ()
     reason = f"{files.table_name} equals its formula (train it with --trainable positions)"
     return _frozen_table(settings, reason)
