@@ -36,7 +36,7 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
     if requested:
         return settings, ()
     learned = files.checkpoint.weights.read_floats(table.name)[table.reserved_rows :]
-    if find_formula(learned, table.layout) is None:
+    if find_formula(learned, table.initial_layout) is None:
         return replace(settings, trainable="positions"), ()
     reason = f"{files.table_name} equals its formula (train it with --trainable positions)"
     return _frozen_table(settings, reason)
