@@ -8,6 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
+from ctxextend.families.registry import fact
 from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
 
 # The programs that read each key.
@@ -17,11 +18,7 @@ PARAMS_KEYS = tuple(row.key[-1] for row in STATEMENTS if row.file == PARAMS_FILE
 OUTER_READERS = (LLAVA,)
 
 # Keys of the whole model's config that say nothing about the length of its tables, by its type.
-UNRELATED = {
-    "codegen": ("n_ctx",),  # `CodeGenConfig` writes its default, which has no effect
-    "clvp": ("max_position_embeddings",),  # of speech, next to the length of texts
-    "musicflamingo": ("max_position_embeddings",),  # of seconds of audio, next to the text config
-}
+UNRELATED = fact("unrelated_keys")
 
 
 def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:

@@ -1,26 +1,17 @@
 """Check that a config states the rows and the width of a position table."""
 
 import reprlib
-from collections.abc import Mapping
 
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation, whole_number
+from ctxextend.families.registry import fact
 from ctxextend.plan.found_table import FoundTable
 
-# Config keys of the width of a position table. Each model type states one of them, or, if it is
-# listed below, the first of the listed keys that its config states; a table with none is not as
-# wide as any key says.
+# Config keys of the width of a position table. Each model type states one of them, or, if it has
+# its own, the first of these that its config states; a table with none is not as wide as any key
+# says.
 WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
-OWN_WIDTH_KEYS: Mapping[str, tuple[str, ...]] = {
-    "albert": ("embedding_size",),
-    "convbert": ("embedding_size",),
-    "electra": ("embedding_size",),
-    "squeezebert": ("embedding_size",),
-    "deberta": ("embedding_size", "hidden_size"),
-    "deberta-v2": ("embedding_size", "hidden_size"),
-    "rembert": ("input_embedding_size",),
-    "roformer": (),
-}
+OWN_WIDTH_KEYS = fact("width_keys")
 OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
 
 
