@@ -43,7 +43,7 @@ from ctxextend.families.schema import (
     UnlimitedPositions,
 )
 
-FILE = "model_types.json"
+DATA_FILE = "model_types.json"
 # The kinds of positions, and what objects under other keys are.
 KINDS = {
     "rows": LearnedTable,
@@ -67,7 +67,7 @@ CLASSES = {
 # Facts that `Family` does not have.
 OTHER_FACTS = ("why", "signature", "width_keys", "unrelated_keys", "has_causal_mask")
 
-_DATA = json.loads(Path(__file__).with_name(FILE).read_text(encoding="utf-8"))
+_DATA = json.loads(Path(__file__).with_name(DATA_FILE).read_text(encoding="utf-8"))
 
 # The facts of each type, as the file states them.
 ENTRIES: Mapping[str, Mapping[str, Any]] = {
@@ -93,7 +93,13 @@ def read_family(model_type: str) -> Family:
     try:
         return _read_family(model_type)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{FILE}: {model_type}: {error}") from error
+        raise ValueError(f"{DATA_FILE}: {model_type}: {error}") from error
+
+
+def language_model(model_type: str) -> Part:
+    """Return the part for a language model of any type; by default, of this one."""
+    part: Part = _read("parts", {"like": "language", "model_type": model_type})
+    return part
 
 
 def position_schemes() -> dict[str, PositionScheme]:

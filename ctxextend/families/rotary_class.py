@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
-from ctxextend.families.registry import read_family
+from ctxextend.families.registry import language_model
 from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
 from ctxextend.tables.rope_types import FACTOR, NEW, OLD, PARTIAL, THETA, TRAINED, TYPE
@@ -57,8 +57,7 @@ def _class_family(model_type: str) -> Family:
     config = config_class()
     text = getattr(config, "text_config", None)
     if text is not None:
-        (language_model,) = read_family("llava").parts  # of any type
-        return Family(model_type, parts=(language_model._replace(model_type=text.model_type),))
+        return Family(model_type, parts=(language_model(text.model_type),))
     _check_keys(config)
     settings = config.rope_parameters
     dim_key = LATENT_DIM if hasattr(config, LATENT_DIM) else HEAD_DIM

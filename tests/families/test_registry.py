@@ -10,7 +10,7 @@ from ctxextend.families import registry
 from ctxextend.families.registry import ENTRIES, OTHER_FACTS, read_family
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
-DATA = Path(registry.__file__).with_name(registry.FILE)
+DATA = Path(registry.__file__).with_name(registry.DATA_FILE)
 
 
 def strict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
