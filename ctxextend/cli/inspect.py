@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
-    from ctxextend.tables.sinusoids import LayoutFit
+    from ctxextend.tables.layouts import LayoutFit
 
 ALL_ROWS = "all"  # value of --rows
 # The limit of a library, and what happens to longer inputs.
@@ -152,7 +152,7 @@ def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspect
 def _scheme_of(inspection: "Inspection") -> str:
     """Return the scheme of positions without rows that can be read."""
     report = inspection.schemes[0]
-    if report.location.table.has_rows:
+    if report.location.has_rows:
         return f"{report.scheme}, and quantised"
     return report.scheme
 
@@ -278,7 +278,7 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
     if not table.file:
-        how = f"transformers computes it (sinusoids, {table.location.layout})"
+        how = f"transformers computes it (sinusoids, {table.location.initial_layout})"
         page.text(f"{table.name}: {size}, not stored: {how}")
         return
     share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
@@ -389,7 +389,7 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            if report.location.table.has_rows:
+            if report.location.has_rows:
                 page.text(f"{report.positions} rows, which are not shown")
             elif not report.layers:
                 page.text(_unlimited_text(report))

@@ -8,12 +8,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import Plan
+from ctxextend.positions.positions import nested
 
 TableRows = NDArray[Any]  # shape (rows, d)
 ROPE_KEY = "rope_parameters"  # of rotary settings in configs of transformers

@@ -107,7 +107,7 @@ class Conversion:
         table = self.model.tables[0]
         name = table.name
         values = self.model.checkpoint.weights.read_floats(name)
-        rows = values[table.location.reserved_rows :]
+        rows = values[table.reserved_rows :]
         bad = nonfinite_rows(rows)
         if bad:
             message = (
@@ -149,9 +149,9 @@ class Conversion:
 
     def _reserved_rows(self, tensor: str) -> tuple[int, int]:
         """Return the reserved rows of a position table of the source, and of the twin's."""
-        (source,) = [table.location for table in self.model.tables if table.name == tensor]
+        (source,) = [table for table in self.model.tables if table.name == tensor]
         for location in find_architecture(self.config).locations:
-            if location.table.part == source.table.part:
+            if location.part == source.part:
                 return source.reserved_rows, location.reserved_rows
         raise AssertionError(tensor)  # twins of windows have the tables of their sources
 

@@ -24,8 +24,8 @@ from ctxextend.output.record import (
     recorded_settings,
     resize_facts,
 )
-from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
+from ctxextend.plan.weight_layouts import weight_layouts
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.settings import Convert
 

@@ -141,7 +141,7 @@ def twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     location = twin_plan.tables[0].location
     positions = location.scheme
     dialects: tuple[str, ...] = ()
-    if location.table.rope is not None:
+    if location.rope is not None:
         positions = RAISED_THETA
     if has_settings(location):
         dialects = stated_dialects(location)

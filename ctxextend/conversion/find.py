@@ -26,11 +26,11 @@ from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
-from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.kinds import Factor
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_checks import check_width
+from ctxextend.positions.facts import ALIBI, ROTARY
 from ctxextend.settings import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -77,7 +77,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     twin = _find_twin(model, source_type, settings)
     _check_config(model, source_type, twin)
     table = model.tables[0]
-    check_width(table.location, table.hidden_size, table.name)
+    check_width(table, table.hidden_size, table.name)
     max_len = context_length(table)
     length = _new_length(settings, max_len)
     if settings.method is not None and length <= max_len:
@@ -366,10 +366,10 @@ def _twin_config(
 
 def _old_lengths(model: OpenedModel, config: Mapping[str, Any]) -> dict[str, int]:
     """Return the lengths of the source's tables, by the keys that state them in a twin's config."""
-    lengths = {table.location.table.part: context_length(table) for table in model.tables}
+    lengths = {table.part: context_length(table) for table in model.tables}
     stated = dict[str, int]()
     for location in find_architecture(config).locations:
-        stated[location.table.config_key] = location.key_value(lengths[location.table.part])
+        stated[location.config_key] = location.key_value(lengths[location.part])
     return stated
 
 
@@ -409,7 +409,7 @@ def _values_to_keep(model: OpenedModel, source_type: SourceType, twin: Twin) -> 
 
     Keys that only the source has, and keys that the twin states for itself, are left out.
     """
-    length_key = model.tables[0].location.table.config_key
+    length_key = model.tables[0].config_key
     unused = (*source_type.unused, *twin.unused)
     left_out = [*NOT_COPIED, *source_type.required, *unused, length_key]
     values = dict[str, Any]()
@@ -439,10 +439,10 @@ def _find_origins(
         CheckpointError: The source lacks the embeddings that the mean position row is added to.
         UnsupportedModelError: A tensor of the head has no place in the twin.
     """
-    location = model.tables[0].location
-    prefix = model.tables[0].name.removesuffix(location.table.name)
+    location = model.tables[0]
+    prefix = model.tables[0].name.removesuffix(location.tensor)
     rules = _origin_rules(twin, head, prefix)
-    ignored = [prefix + name for name in (location.table.name, *source_type.ignored)]
+    ignored = [prefix + name for name in (location.tensor, *source_type.ignored)]
     origins = dict[str, Origin]()
     dropped = list[str]()
     for tensor in model.checkpoint.weights.entries:

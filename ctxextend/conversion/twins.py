@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.settings import ATTENTION_WINDOWS
-from ctxextend.tables.sinusoids import sinusoidal_rows
+from ctxextend.tables.layouts import sinusoidal_rows
 
 Array = NDArray[Any]
 COPIED = "copied"

@@ -3,8 +3,10 @@
 from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
 from ctxextend.errors import UnsupportedModelError, joined
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.settings import ATTENTION_WINDOWS
 
 READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
@@ -61,9 +63,9 @@ def check_has_windows(model_type: str) -> None:
 def _scheme_of(table: Positions) -> str:
     """Return the position scheme of an entry, whose table may also be one of rows."""
     match table:
-        case LearnedTable():
+        case Rows():
             return TABLE_OF_ROWS
-        case SinusoidalTable():
+        case Sinusoids():
             return "sinusoidal"
         case _:
             return table.scheme

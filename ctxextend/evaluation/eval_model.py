@@ -13,16 +13,17 @@ import numpy as np
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.text_tokenizer import NamedTokenizer, TextTokenizer
-from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
-from ctxextend.plan.found_table import FoundTable, context_length
+from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.provenance import Provenance, read_provenance, trainings
 from ctxextend.settings import CheckpointRef
-from ctxextend.tables.sinusoids import fit_layout
+from ctxextend.tables.layouts import fit_layout
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,7 @@ class ResizableFiles(ModelFiles):
     opened: OpenedModel
 
     @property
-    def tables(self) -> tuple[FoundTable, ...]:
+    def tables(self) -> tuple[Positions, ...]:
         """Its position tables, in registry order."""
         return self.opened.tables
 
@@ -135,8 +136,8 @@ class ResizableFiles(ModelFiles):
         They follow from the context length; `open_files` has checked that stored tables have them.
         Positions without rows count as a table of this context length.
         """
-        location = self.tables[0].location
-        return location.rows(location.key_value(self.max_len))
+        location = self.tables[0]
+        return location.rows_for(location.key_value(self.max_len))
 
     @property
     def unusable_rows(self) -> int:
@@ -158,13 +159,13 @@ class ResizableFiles(ModelFiles):
         Raises:
             CheckpointError: The table cannot be read.
         """
-        location = self.tables[0].location
-        if isinstance(location.table, SinusoidalTable) and location.table.rotates:
+        location = self.tables[0]
+        if isinstance(location, Sinusoids) and location.rotates:
             return "rotary"
         stored_table = self.opened.read_table()
         if stored_table is None:
             return location.scheme
-        fit = fit_layout(stored_table[location.reserved_rows :], location.layout)
+        fit = fit_layout(stored_table[location.reserved_rows :], location.initial_layout)
         if fit is None:
             return "none"
         return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"

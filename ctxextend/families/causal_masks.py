@@ -7,9 +7,10 @@ tests/families/test_removed_positions.py changes the last token of an input.
 from collections.abc import Sequence
 from typing import Any
 
-from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.families.lookup import Architecture
 from ctxextend.families.registry import fact
-from ctxextend.families.schema import ConfigCondition
+from ctxextend.positions.facts import ConfigCondition
+from ctxextend.positions.positions import Positions
 
 # With rotary positions.
 WITHOUT_CAUSAL_MASK = tuple(
@@ -25,7 +26,7 @@ REMOVING_KEYS: Sequence[ConfigCondition] = (
 )
 
 
-def mask_remover(architecture: Architecture, location: TableLocation) -> str | None:
+def mask_remover(architecture: Architecture, location: Positions) -> str | None:
     """Return the model type or the setting without a causal mask; None if the model has one.
 
     Args:

@@ -13,7 +13,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/src/models
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
+from ctxextend.positions.facts import ALIBI, RELATIVE, ROTARY
 
 YARN_METHOD = "yarn"
 LINEAR_METHOD = "linear"

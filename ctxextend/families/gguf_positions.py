@@ -6,6 +6,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/src/llama-model.cpp.
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,20 +19,20 @@ from ctxextend.families.gguf_architectures import (
     YARN_METHOD,
     GgufArchitecture,
 )
-from ctxextend.families.lookup import Architecture, TableLocation
-from ctxextend.families.schema import (
+from ctxextend.families.lookup import Architecture
+from ctxextend.positions.facts import (
     ALIBI,
     FULL_LAYERS,
     RELATIVE,
     ROTARY,
     SLIDING_LAYERS,
     Family,
-    LearnedTable,
-    Positions,
     RotaryFacts,
-    RotaryPositions,
-    UnlimitedPositions,
 )
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rotary import Rotary
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.unlimited import Unlimited
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, NEW, PARTIAL, THETA, TRAINED, TYPE
 
 ARCHITECTURE = "general.architecture"
@@ -277,27 +278,19 @@ def gguf_architecture(
     own: Mapping[str, Any] = config[row.name]
     positions = _positions(row, own)
     family = Family(row.name, tables=(positions,))
-    location = TableLocation(
-        family=family,
-        config=config,
-        path=(row.name,),
-        table=positions,
-        file=file,
-    )
+    location = replace(positions, family=family, config=config, path=(row.name,), file=file)
     return Architecture(family, (location,))
 
 
 def _positions(row: GgufArchitecture, config: Mapping[str, Any]) -> Positions:
     """Return the kind of positions of an architecture."""
     if row.positions == ROTARY:
-        return RotaryPositions(
-            rope=_facts(row, config[NEW]), config_key=CONTEXT_LENGTH, name="rope"
-        )
+        return Rotary(rope=_facts(row, config[NEW]), config_key=CONTEXT_LENGTH, settings_key="rope")
     if row.positions == LEARNED_ROWS or "embedding_length" in config:
-        return LearnedTable(name=POSITION_TABLE, config_key=CONTEXT_LENGTH)
+        return Rows(tensor=POSITION_TABLE, config_key=CONTEXT_LENGTH)
     if row.positions == ALIBI:
-        return UnlimitedPositions(scheme=ALIBI, config_key=CONTEXT_LENGTH)
-    return UnlimitedPositions(scheme=RELATIVE, config_key=CONTEXT_LENGTH)
+        return Unlimited(scheme=ALIBI, config_key=CONTEXT_LENGTH)
+    return Unlimited(scheme=RELATIVE, config_key=CONTEXT_LENGTH)
 
 
 def _facts(row: GgufArchitecture, settings: Mapping[str, Any]) -> RotaryFacts:

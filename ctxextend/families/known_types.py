@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES, read_family
-from ctxextend.families.schema import Family
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.positions.facts import Family
 
 
 class KnownFamilies(Mapping[str, Family]):

@@ -6,9 +6,9 @@ There are three lengths: the first trained, the stated and the served one.
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ctxextend.families.lookup import TableLocation, whole_number
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
 from ctxextend.json_output import not_in_json
+from ctxextend.positions.positions import Positions, whole_number
 from ctxextend.tables.rope_types import FACTOR, NONE, TRAINED, KeyStates, RopeType, rope_type
 
 
@@ -45,7 +45,7 @@ class PositionLengths:
         return min(self.stated, self.served)
 
 
-def position_lengths(location: TableLocation) -> PositionLengths:
+def position_lengths(location: Positions) -> PositionLengths:
     """Return the lengths of a model's positions: every count of those without rows comes from here.
 
     Several types of layers can have different lengths. Layers with a sliding window do not count,
@@ -54,7 +54,7 @@ def position_lengths(location: TableLocation) -> PositionLengths:
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
     """
-    facts = location.table.rope
+    facts = location.rope
     # Without methods, the classes ignore the settings.
     settings = read_rope(location) if facts is not None and facts.methods else ()
     lengths = [layer_lengths(location, item) for item in settings if not item.is_local]
@@ -67,7 +67,7 @@ def position_lengths(location: TableLocation) -> PositionLengths:
     return min(lengths, key=lambda item: item.served)
 
 
-def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLengths:
+def layer_lengths(location: Positions, layers: RopeLayers) -> PositionLengths:
     """Return the lengths of the layers that share rotary settings; see `position_lengths`.
 
     Scaled settings of some types, such as ``linear``, do not tell which length the config key
@@ -102,7 +102,7 @@ def _served_length(kind: RopeType, stated: int, first_trained: int, factor: floa
             return max(stated, by_factor)
 
 
-def _first_trained_length(location: TableLocation, layers: RopeLayers, stated: int) -> int:
+def _first_trained_length(location: Positions, layers: RopeLayers, stated: int) -> int:
     """Return the first trained length by the user, else by the settings, else by the config key."""
     if location.trained_length is not None:
         return location.trained_length
@@ -112,9 +112,9 @@ def _first_trained_length(location: TableLocation, layers: RopeLayers, stated: i
     return stated
 
 
-def _stated_length(location: TableLocation) -> int:
+def _stated_length(location: Positions) -> int:
     """Return the length that the config states, in usable positions."""
-    return location.positions(location.rows(location.value(location.effective_key)))
+    return location.positions_in(location.rows_for(location.value(location.effective_key)))
 
 
 # ---- settings whose config key states the length before or after scaling
@@ -128,9 +128,7 @@ class _KeyLengths(NamedTuple):
     trained_if_after: int  # if it states the length after scaling, that of the first training
 
 
-def _lengths_by_convention(
-    location: TableLocation, layers: RopeLayers, stated: int
-) -> PositionLengths:
+def _lengths_by_convention(location: Positions, layers: RopeLayers, stated: int) -> PositionLengths:
     """Return the lengths of settings whose config key states the length before or after scaling.
 
     The first of these that tells the lengths counts:
@@ -155,7 +153,7 @@ def _lengths_by_convention(
         return PositionLengths(first_trained=first_trained, stated=stated, served=served)
     kind = rope_type(layers.parameters)
     # llama.cpp reads the key of a GGUF file as it is, whatever the settings are.
-    is_gguf = location.table.rope is not None and not location.table.rope.has_dialects
+    is_gguf = location.rope is not None and not location.rope.has_dialects
     key_states = _what_key_states(location, kind, key, first_trained)
     if key_states is not None:
         lengths = _lengths_if(key_states, key)
@@ -194,7 +192,7 @@ def _lengths_if(key_states: KeyStates, key: _KeyLengths) -> PositionLengths:
 
 
 def _what_key_states(
-    location: TableLocation, kind: RopeType, key: _KeyLengths, first_trained: int | None
+    location: Positions, kind: RopeType, key: _KeyLengths, first_trained: int | None
 ) -> KeyStates | None:
     """Return which length the key states, by the first of these that tells; None if none does:
 
@@ -220,17 +218,17 @@ def _by_trained_length(key: _KeyLengths, first_trained: int | None) -> KeyStates
     return None
 
 
-def _by_releases(location: TableLocation, key: _KeyLengths) -> KeyStates | None:
+def _by_releases(location: Positions, key: _KeyLengths) -> KeyStates | None:
     """Return what the key states if the config is like released ones of its model type."""
-    facts = location.table.rope
+    facts = location.rope
     if facts is None or not facts.releases_are_scaled:
         return None
-    if key.stated == location.family.defaults.get(location.table.config_key):
+    if key.stated == location.family.defaults.get(location.config_key):
         return "after"
     return None
 
 
-def _by_other_limits(location: TableLocation, kind: RopeType, key: _KeyLengths) -> KeyStates | None:
+def _by_other_limits(location: Positions, kind: RopeType, key: _KeyLengths) -> KeyStates | None:
     """Return what the key states by other limits of the checkpoint.
 
     The first of these that holds counts. The key states the length

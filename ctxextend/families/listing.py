@@ -5,16 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.families.known_types import FAMILIES, is_known, known_names
-from ctxextend.families.lookup import TableLocation, find_architecture
-from ctxextend.families.schema import (
-    Family,
-    LearnedTable,
-    Positions,
-    PositionScheme,
-    ReservedRows,
-    SinusoidalTable,
-)
+from ctxextend.families.lookup import find_architecture
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.positions.facts import Family, PositionScheme, ReservedRows
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.sinusoids import Sinusoids
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ def _known_names(text: str) -> list[str]:
     return [name for name in known_names() if text in name] or [text]
 
 
-def _possible_locations(model_type: str) -> Iterator[TableLocation]:
+def _possible_locations(model_type: str) -> Iterator[Positions]:
     """Yield the positions that a model type has with different values of its config.
 
     Raises:
@@ -105,15 +101,15 @@ def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
     )
 
 
-def _family_entry(model_type: str, location: TableLocation) -> FamilyTable:
+def _family_entry(model_type: str, location: Positions) -> FamilyTable:
     """Return the entry of positions of a model type."""
-    rope = location.table.rope
+    rope = location.rope
     return FamilyTable(
         model_type,
         part=location.part,
         table=location.usual_name,
-        config_key=location.config_key,
-        reserved_rows=_reserved_text(location.table.reserved),
+        config_key=location.length_key,
+        reserved_rows=_reserved_text(location.reserved),
         scheme=location.scheme,
         methods=() if rope is None else rope.methods,
         notes=tuple(_notes(location, whole=FAMILIES[model_type])),
@@ -132,10 +128,10 @@ def _reserved_text(rule: ReservedRows) -> str:
     return f"{count} (not counted in the config)"
 
 
-def _notes(location: TableLocation, *, whole: Family) -> Iterator[str]:
+def _notes(location: Positions, *, whole: Family) -> Iterator[str]:
     """Yield the peculiarities of positions, of their model, and of the whole model it is in."""
     family = location.family  # for the text model of LLaVA: that of llama, and `whole` of llava
-    table = location.table
+    table = location
     yield from _layout_notes(table)
     yield from _part_notes(location, whole)
     kept = [buffer.name for buffer in table.buffers if buffer.is_kept]
@@ -167,15 +163,15 @@ def _in_json(value: Any) -> str:
 
 def _layout_notes(table: Positions) -> Iterator[str]:
     """Yield how the sinusoids of a table are laid out, and whether files contain them."""
-    if isinstance(table, LearnedTable) and table.layout_key is not None:
+    if isinstance(table, Rows) and table.layout_key is not None:
         yield f"sinusoidal with {table.layout_key}=true"
-    if isinstance(table, SinusoidalTable):
+    if isinstance(table, Sinusoids):
         yield f"layout {table.layout}"
     if table.is_computed:
         yield "computed, unless the file has the table"
 
 
-def _part_notes(location: TableLocation, whole: Family) -> Iterator[str]:
+def _part_notes(location: Positions, whole: Family) -> Iterator[str]:
     """Yield which part of a model may be of any type."""
     for part in whole.parts:
         if part.may_state_type and location.path[:1] == (part.config_key,):
@@ -185,7 +181,7 @@ def _part_notes(location: TableLocation, whole: Family) -> Iterator[str]:
 
 def _row_notes(table: Positions) -> Iterator[str]:
     """Yield what is special about the number of rows."""
-    if isinstance(table, LearnedTable) and table.multiple_of is not None:
+    if isinstance(table, Rows) and table.multiple_of is not None:
         yield f"length must be a multiple of {table.multiple_of}"
     if table.extra_rows == 1:
         yield "1 extra row after the last position"

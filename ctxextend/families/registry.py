@@ -1,7 +1,7 @@
 """Facts about model types: `model_types.json`, with transformers' names.
 
 A type has the facts of its group, and its own, which take precedence. Keys are those of the
-classes in `schema`. Where a name is stated instead of an object or a list, it is that under
+classes in `positions`. Where a name is stated instead of an object or a list, it is that under
 ``shared``; an object with ``like`` is that one with other values. ``why`` and ``about`` are for
 readers. A type may also state:
 
@@ -24,13 +24,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ctxextend.families.schema import (
+from ctxextend.positions.facts import (
     LENGTH,
     Buffer,
     ConfigCondition,
     EngineKey,
     Family,
-    LearnedTable,
     OldRotaryKeys,
     Part,
     Pin,
@@ -38,18 +37,19 @@ from ctxextend.families.schema import (
     Requirement,
     ReservedRows,
     RotaryFacts,
-    RotaryPositions,
-    SinusoidalTable,
-    UnlimitedPositions,
 )
+from ctxextend.positions.rotary import Rotary
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.sinusoids import Sinusoids
+from ctxextend.positions.unlimited import Unlimited
 
 DATA_FILE = "model_types.json"
 # The kinds of positions, and what objects under other keys are.
 KINDS = {
-    "rows": LearnedTable,
-    "sinusoids": SinusoidalTable,
-    "rotary": RotaryPositions,
-    "unlimited": UnlimitedPositions,
+    "rows": Rows,
+    "sinusoids": Sinusoids,
+    "rotary": Rotary,
+    "unlimited": Unlimited,
 }
 CLASSES = {
     "buffers": Buffer,
@@ -132,7 +132,7 @@ def _read_family(model_type: str) -> Family:
 
 
 def _read(key: str, value: Any) -> Any:
-    """Return a value of the file as `schema` has it."""
+    """Return a value of the file as `positions` has it."""
     value = _like(key, value)
     if isinstance(value, list):
         return tuple(_read(key, item) for item in value)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import CheckpointError, did_you_mean
-from ctxextend.families.lookup import Keys, TableLocation, around, nested
-from ctxextend.families.schema import RotaryFacts
+from ctxextend.positions.facts import RotaryFacts
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
@@ -54,16 +54,16 @@ class RopeLayers(NamedTuple):
     is_local: bool = False  # whether the layers have a sliding window, so that they are not scaled
 
 
-def rotary_facts(location: TableLocation) -> RotaryFacts:
+def rotary_facts(location: Positions) -> RotaryFacts:
     """Return how the classes of rotary positions read their settings."""
-    assert location.table.rope is not None
-    return location.table.rope
+    assert location.rope is not None
+    return location.rope
 
 
 # Settings as transformers uses them
 
 
-def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
+def read_rope(location: Positions) -> tuple[RopeLayers, ...]:
     """Return the rotary settings in a model's config, those of local layers last.
 
     Raises:
@@ -82,7 +82,7 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     return tuple(found)
 
 
-def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]:
+def _read_parameters(location: Positions, layer_type: str) -> dict[str, Any]:
     """Return the settings that layers of one type have in transformers.
 
     The first of these that the file has counts:
@@ -130,7 +130,7 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
     )
 
 
-def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
+def _read_settings(location: Positions, dialect: str, layer_type: str) -> dict[str, Any]:
     """Return what a dialect states for layers of one type, with what the classes add to it.
 
     Raises:
@@ -143,7 +143,7 @@ def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> di
     return {**facts.old.added.get(_type_of(facts, stated), {}), **stated}
 
 
-def _unstated_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
+def _unstated_settings(location: Positions, layer_type: str) -> dict[str, Any]:
     """Return the settings of layers of a config that states none.
 
     Keys next to them count only for what these settings leave out.
@@ -162,7 +162,7 @@ def _unequal_key(used: Parameters, other: Parameters) -> str:
 
 
 def _refuse_dialects(
-    location: TableLocation, layer_type: str, key: str, used: Parameters, other: Parameters
+    location: Positions, layer_type: str, key: str, used: Parameters, other: Parameters
 ) -> NoReturn:
     """Raise CheckpointError for dialects that contradict each other.
 
@@ -191,7 +191,7 @@ def _refuse_dialects(
     raise CheckpointError(f"config.json: {message}", REMOVE_ONE)
 
 
-def _stated_next_to(location: TableLocation, layer_type: str, key: str) -> str:
+def _stated_next_to(location: Positions, layer_type: str, key: str) -> str:
     """Return the path of the base or the rotated share next to ``rope_scaling``, with dots."""
     facts = rotary_facts(location)
     name = facts.old.partial_key
@@ -200,7 +200,7 @@ def _stated_next_to(location: TableLocation, layer_type: str, key: str) -> str:
     return _stated_at(location, name)
 
 
-def _stated_at(location: TableLocation, key: str) -> str:
+def _stated_at(location: Positions, key: str) -> str:
     """Return the path of a key in the config, with dots."""
     return ".".join((*location.path, key))
 
@@ -210,7 +210,7 @@ def _with_layers(key: str, layer_type: str) -> str:
     return f"{key} of {layer_type}" if layer_type else key
 
 
-def _complete(location: TableLocation, layer_type: str, stated: Parameters) -> dict[str, Any]:
+def _complete(location: Positions, layer_type: str, stated: Parameters) -> dict[str, Any]:
     """Return stated settings with the values that transformers uses for missing ones.
 
     A later one of these replaces the values of earlier ones:
@@ -287,7 +287,7 @@ def _official_name(facts: RotaryFacts, kind: Any) -> Any:
     return facts.type_names.get(str(kind), kind)
 
 
-def _check_values(location: TableLocation, rope: Parameters) -> None:
+def _check_values(location: Positions, rope: Parameters) -> None:
     """Check the settings that formulas use: see `_checked_keys`.
 
     Raises:
@@ -337,7 +337,7 @@ def settings_key(dialect: str, layer_type: str) -> str:
     return f"{dialect}.{layer_type}" if layer_type and dialect == NEW else dialect
 
 
-def stated_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
+def stated_settings(location: Positions, dialect: str, layer_type: str) -> dict[str, Any]:
     """Return the settings that a dialect states for layers of one type; empty if none.
 
     Raises:
@@ -350,7 +350,7 @@ def stated_settings(location: TableLocation, dialect: str, layer_type: str) -> d
     return _new_settings(location, layer_type)
 
 
-def _old_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
+def _old_settings(location: Positions, layer_type: str) -> dict[str, Any]:
     """Return what ``rope_scaling`` states for layers of one type: it is one object for all types.
 
     Raises:
@@ -367,7 +367,7 @@ def _old_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     return _without_nulls(settings)
 
 
-def _new_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
+def _new_settings(location: Positions, layer_type: str) -> dict[str, Any]:
     """Return what ``rope_parameters`` states for layers of one type.
 
     It is one object of settings, or, in classes that tell layers apart, one for each type.
@@ -404,14 +404,14 @@ def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def _refuse_settings(location: TableLocation, dialect: str, expected: str) -> NoReturn:
+def _refuse_settings(location: Positions, dialect: str, expected: str) -> NoReturn:
     """Raise CheckpointError for a dialect that is not what the classes read."""
     path = _stated_at(location, dialect)
     message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
     raise CheckpointError(message, "Correct config.json.")
 
 
-def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]:
+def settings_next_to(location: Positions, layer_type: str) -> dict[str, Any]:
     """Return the base and the rotated share that the keys next to ``rope_scaling`` state.
 
     Settings of one type of layers have such keys only in classes that read ``rope_scaling``, such
@@ -439,7 +439,7 @@ def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]
 #   the settings come first.
 
 
-def _used_trained_length(location: TableLocation, layer_type: str, rope: Parameters) -> Any:
+def _used_trained_length(location: Positions, layer_type: str, rope: Parameters) -> Any:
     """Return the first trained length that transformers uses for settings of a type that needs it.
 
     The first of these that states it counts, as in ``standardize_rope_params``; None if none does:
@@ -463,7 +463,7 @@ def _used_trained_length(location: TableLocation, layer_type: str, rope: Paramet
     return None
 
 
-def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
+def stated_trained_length(location: Positions, layers: RopeLayers) -> int | None:
     """Return the first trained length that the config states for these layers, in tokens.
 
     The first of these that states it counts; None if none does:
@@ -486,7 +486,7 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
     return int(next_to)
 
 
-def _trained_length_in_settings(location: TableLocation, layers: RopeLayers) -> int | None:
+def _trained_length_in_settings(location: Positions, layers: RopeLayers) -> int | None:
     """Return the first trained length that valid settings state, in tokens.
 
     The first of these that states it counts; None if none does:
@@ -509,7 +509,7 @@ def _trained_length_in_settings(location: TableLocation, layers: RopeLayers) -> 
     return None
 
 
-def trained_length_next_to(location: TableLocation, layer_type: str) -> Any:
+def trained_length_next_to(location: Positions, layer_type: str) -> Any:
     """Return the first trained length by the key next to the settings, as in the config.
 
     A missing key has the default of the model type; without one, the length is None. Settings of
@@ -526,7 +526,7 @@ def trained_length_next_to(location: TableLocation, layer_type: str) -> Any:
 # The size of a head
 
 
-def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
+def rotary_dim(location: Positions, parameters: Parameters) -> int:
     """Return the number of rotated values per head, from which frequencies are computed.
 
     Settings of type ``proportional`` count the whole head; those that it does not rotate have
@@ -551,7 +551,7 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
 # Copies of the settings
 
 
-def copied_locations(location: TableLocation) -> Iterator[TableLocation]:
+def copied_locations(location: Positions) -> Iterator[Positions]:
     """Yield locations that read copies of a text config as if these were the text config.
 
     A copy is a config around the text config that states its rotary settings, or its sizes, again;
@@ -569,14 +569,14 @@ def copied_locations(location: TableLocation) -> Iterator[TableLocation]:
     text_config = nested(location.config, location.path)
     if not isinstance(text_config, Mapping):
         return
-    for path in around(location):
+    for path in location.around():
         outer = nested(location.config, path)
         if isinstance(outer, Mapping) and _is_copy(location, outer):
             config = _with_object_at(location.config, path, _filled_copy(outer, text_config))
             yield replace(location, path=path, overrides=(), config=config)
 
 
-def _is_copy(location: TableLocation, outer: Mapping[str, Any]) -> bool:
+def _is_copy(location: Positions, outer: Mapping[str, Any]) -> bool:
     """Whether a config around a text config states its sizes, or any of its rotary settings."""
     facts = rotary_facts(location)
     stated = _without_nulls(outer).keys()
@@ -604,9 +604,7 @@ def _with_object_at(
     return {**config, path[0]: _with_object_at(config[path[0]], path[1:], values)}
 
 
-def _check_copy(
-    location: TableLocation, copied: TableLocation, layer_type: str, used: Parameters
-) -> None:
+def _check_copy(location: Positions, copied: Positions, layer_type: str, used: Parameters) -> None:
     """Check that a copy of the settings of one type of layers equals those that are used.
 
     Readers of the copy may use two kinds of settings, and each must be equal:
@@ -623,9 +621,7 @@ def _check_copy(
         _check_equal_in_copy(location, copied, layer_type, used, other)
 
 
-def _copied_settings(
-    copied: TableLocation, layer_type: str, used: Parameters
-) -> Iterator[Parameters]:
+def _copied_settings(copied: Positions, layer_type: str, used: Parameters) -> Iterator[Parameters]:
     """Yield the complete settings of each dialect that a copy states.
 
     A base, rotated share or first trained length that the copy states nowhere is that of the text
@@ -644,8 +640,8 @@ def _copied_settings(
 
 
 def _check_equal_in_copy(
-    location: TableLocation,
-    copied: TableLocation,
+    location: Positions,
+    copied: Positions,
     layer_type: str,
     used: Parameters,
     other: Parameters,

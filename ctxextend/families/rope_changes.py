@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import (
     OLD_TYPE,
     RopeLayers,
@@ -16,6 +15,7 @@ from ctxextend.families.rope import (
     stated_trained_length,
     trained_length_next_to,
 )
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.rope_types import (
     NEW,
     OLD,
@@ -31,7 +31,7 @@ from ctxextend.tables.rope_types import (
 Changes = dict[Keys, Any]  # new values by path of keys; None removes a key
 
 
-def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
+def rope_changes(location: Positions, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the config values that give these layers other settings, in the file's dialect.
 
     Files that use both dialects keep both, and copies of the settings around the model's config
@@ -47,7 +47,7 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     return changes
 
 
-def copied_length_paths(location: TableLocation) -> list[Keys]:
+def copied_length_paths(location: Positions) -> list[Keys]:
     """Return the paths of the length next to copies of the rotary settings.
 
     They must follow that of the model. A copy without a length gets one, since transformers asks
@@ -63,7 +63,7 @@ def copied_length_paths(location: TableLocation) -> list[Keys]:
 
 
 def _copy_changes(
-    location: TableLocation, copied: TableLocation, layers: RopeLayers, after: Parameters
+    location: Positions, copied: Positions, layers: RopeLayers, after: Parameters
 ) -> Changes:
     """Return the values that give a copy of the settings of these layers other settings.
 
@@ -84,7 +84,7 @@ def _copy_changes(
     return changes | {theta: None}
 
 
-def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
+def _own_changes(location: Positions, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the values in one config that give these layers other settings."""
     # Yarn settings without the trained length take max_position_embeddings for it, which is about
     # to change.
@@ -105,7 +105,7 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     return changes
 
 
-def _can_state_in_old(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
+def _can_state_in_old(location: Positions, layers: RopeLayers, after: Parameters) -> bool:
     """Whether the old dialect can state the new settings.
 
     It cannot if it would apply them to local layers too, if the classes add a setting to it, if an
@@ -127,7 +127,7 @@ def _is_rescaled(layers: RopeLayers, after: Parameters) -> bool:
     return {**layers.parameters, THETA: after[THETA]} != after
 
 
-def _changes_next_to(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
+def _changes_next_to(location: Positions, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the changes of keys next to the settings: size of a head, base and trained length."""
     facts = rotary_facts(location)
     before = layers.parameters
@@ -143,14 +143,14 @@ def _changes_next_to(location: TableLocation, layers: RopeLayers, after: Paramet
     return changes
 
 
-def _has_theta_next_to(location: TableLocation, layers: str) -> bool:
+def _has_theta_next_to(location: Positions, layers: str) -> bool:
     """Whether the base is next to the settings, or would be if it were stated."""
     if THETA in settings_next_to(location, layers):
         return True
     return OLD in _dialects(location) and THETA not in stated_settings(location, OLD, layers)
 
 
-def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
+def _old_changes(location: Positions, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the changes of ``rope_scaling``; base and rotated share may be next to it."""
     stated = stated_settings(location, OLD, layers.layer_type)
     outside = {THETA, PARTIAL} - stated.keys()
@@ -163,7 +163,7 @@ def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     return _settings_changes(effective_path(location, OLD), stated, settings)
 
 
-def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
+def _new_changes(location: Positions, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the changes of ``rope_parameters``, which must state other local layers too."""
     stated = stated_settings(location, NEW, layers.layer_type)
     settings = dict(after)
@@ -193,17 +193,17 @@ def _settings_changes(path: Keys, stated: Parameters, settings: dict[str, Any]) 
     return {(*path, key): value for key, value in settings.items() if stated.get(key) != value}
 
 
-def effective_path(location: TableLocation, key: str) -> Keys:
+def effective_path(location: Positions, key: str) -> Keys:
     """Return the path of a key in the config that transformers uses."""
     return location.paths_of(key)[-1]
 
 
-def theta_key(location: TableLocation, layers: RopeLayers) -> str:
+def theta_key(location: Positions, layers: RopeLayers) -> str:
     """Return the key of the base of these layers next to the settings."""
     return rotary_facts(location).old.theta_keys.get(layers.layer_type, THETA)
 
 
-def _dialects(location: TableLocation) -> tuple[str, ...]:
+def _dialects(location: Positions) -> tuple[str, ...]:
     """Return the dialects that a config uses.
 
     Without settings, it is that of the transformers version that wrote the config.
@@ -217,7 +217,7 @@ def _dialects(location: TableLocation) -> tuple[str, ...]:
     return (OLD,)
 
 
-def _is_of_version_5(location: TableLocation) -> bool:
+def _is_of_version_5(location: Positions) -> bool:
     """Whether transformers 5 or later wrote a config, and no key of older ones is in it."""
     version = str(location.config.get("transformers_version")).partition(".")[0]
     if not version.isdigit() or int(version) < 5:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import (
     MROPE_TYPE,
     OLD_TYPE,
@@ -19,6 +18,7 @@ from ctxextend.families.rope import (
     settings_key,
 )
 from ctxextend.families.rope_changes import Changes, effective_path, theta_key
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.rope_types import (
     NEW,
     NTK_ALPHA,
@@ -35,7 +35,7 @@ ADDED = "the same settings in the other dialect"  # why values are added, for us
 TYPE_OF_ALPHA = "dynamic"  # how files call `NTK_ALPHA`
 
 
-def both_dialects(locations: Iterable[TableLocation]) -> Changes:
+def both_dialects(locations: Iterable[Positions]) -> Changes:
     """Return the values that state all rotary settings of a config in both dialects.
 
     They are those of `with_other_dialect`, for each part of a model; none if the config states both
@@ -51,12 +51,12 @@ def both_dialects(locations: Iterable[TableLocation]) -> Changes:
     return changes
 
 
-def has_settings(location: TableLocation) -> bool:
+def has_settings(location: Positions) -> bool:
     """Whether positions are rotary, and the classes read their settings from the config."""
-    return location.table.rope is not None and bool(location.table.rope.methods)
+    return location.rope is not None and bool(location.rope.methods)
 
 
-def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
+def with_other_dialect(location: Positions, changes: Changes) -> Changes:
     """Return changes of a config, with those that state its settings in both dialects.
 
     What the changed config states stays. The first of these halves is added with which it means the
@@ -90,7 +90,7 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
     return _added(location, changes, new)
 
 
-def _added(location: TableLocation, changes: Changes, half: Changes) -> Changes:
+def _added(location: Positions, changes: Changes, half: Changes) -> Changes:
     """Return changes with the values of a half that the changed config does not state."""
     added = dict(changes)
     config: Any = with_values(location, changes).config
@@ -101,20 +101,20 @@ def _added(location: TableLocation, changes: Changes, half: Changes) -> Changes:
     return added
 
 
-def _different(location: TableLocation, changes: Changes) -> Changes:
+def _different(location: Positions, changes: Changes) -> Changes:
     """Return the changes of values that a config does not state already."""
     config = location.config
     return {path: value for path, value in changes.items() if nested(config, path) != value}
 
 
-def _without_scaling(location: TableLocation, changes: Changes) -> Changes:
+def _without_scaling(location: Positions, changes: Changes) -> Changes:
     """Return changes that remove ``rope_scaling``, instead of changing it."""
     removed = effective_path(location, OLD)
     others = {path: value for path, value in changes.items() if path[: len(removed)] != removed}
     return others | {removed: None}
 
 
-def _misses_a_base(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
+def _misses_a_base(location: Positions, settings: Sequence[RopeLayers]) -> bool:
     """Whether layers without a key for their base have another one than the main layers.
 
     Transformers 4 gives them the base of these.
@@ -128,7 +128,7 @@ def _misses_a_base(location: TableLocation, settings: Sequence[RopeLayers]) -> b
 
 
 def _in_new_dialect(
-    location: TableLocation, changes: Changes, settings: Sequence[RopeLayers]
+    location: Positions, changes: Changes, settings: Sequence[RopeLayers]
 ) -> Changes:
     """Return changes that state settings only as ``rope_parameters``."""
     old_paths = _old_paths(location)
@@ -137,7 +137,7 @@ def _in_new_dialect(
     return _added(location, others | dict.fromkeys(stated), new_half(location, settings))
 
 
-def stated_dialects(location: TableLocation) -> tuple[str, ...]:
+def stated_dialects(location: Positions) -> tuple[str, ...]:
     """Return the dialects that state the settings of a config: readers of only one get the same.
 
     A GGUF file states them in neither.
@@ -157,7 +157,7 @@ def stated_dialects(location: TableLocation) -> tuple[str, ...]:
     return tuple(stated)
 
 
-def with_values(location: TableLocation, changes: Mapping[Keys, Any]) -> TableLocation:
+def with_values(location: Positions, changes: Mapping[Keys, Any]) -> Positions:
     """Return a location whose config has other values, by path of keys; None removes a key."""
     config: Any = location.config
     for path, value in changes.items():
@@ -177,7 +177,7 @@ def with_value(config: Any, path: Keys, value: Any) -> Any:
 # What the two halves mean
 
 
-def _states_both(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
+def _states_both(location: Positions, settings: Sequence[RopeLayers]) -> bool:
     """Whether readers of both dialects, and of only one, get these settings."""
     readings = (
         location,
@@ -187,7 +187,7 @@ def _states_both(location: TableLocation, settings: Sequence[RopeLayers]) -> boo
     return all(_means(reading, settings) for reading in readings)
 
 
-def _means(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
+def _means(location: Positions, settings: Sequence[RopeLayers]) -> bool:
     """Whether a config states these settings."""
     try:
         return list(read_rope(location)) == list(settings)
@@ -195,23 +195,23 @@ def _means(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
         return False
 
 
-def _without(location: TableLocation, paths: Collection[Keys]) -> TableLocation:
+def _without(location: Positions, paths: Collection[Keys]) -> Positions:
     """Return a location whose config lacks the values at some paths."""
     stated = [path for path in paths if nested(location.config, path) is not None]
     return with_values(location, dict.fromkeys(stated))
 
 
-def _new_paths(location: TableLocation) -> list[Keys]:
+def _new_paths(location: Positions) -> list[Keys]:
     """Return the paths of ``rope_parameters``."""
     return list(location.paths_of(NEW))
 
 
-def _old_paths(location: TableLocation) -> list[Keys]:
+def _old_paths(location: Positions) -> list[Keys]:
     """Return the paths of ``rope_scaling``, and of the base and rotated share next to it."""
     return [path for key in old_keys(location) for path in location.paths_of(key)]
 
 
-def old_keys(location: TableLocation) -> list[str]:
+def old_keys(location: Positions) -> list[str]:
     """Return the keys of the old dialect: ``rope_scaling``, base and rotated share."""
     facts = rotary_facts(location)
     keys = {OLD, THETA, PARTIAL, facts.old.partial_key, *facts.old.theta_keys.values()}
@@ -221,7 +221,7 @@ def old_keys(location: TableLocation) -> list[str]:
 # The halves
 
 
-def new_half(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
+def new_half(location: Positions, settings: Sequence[RopeLayers]) -> Changes:
     """Return ``rope_parameters`` with the settings of all layers."""
     changes = Changes()
     for layers in settings:
@@ -230,7 +230,7 @@ def new_half(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes
     return changes
 
 
-def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iterator[Changes]:
+def _old_halves(location: Positions, settings: Sequence[RopeLayers]) -> Iterator[Changes]:
     """Yield ``rope_scaling`` and the keys next to it, as `with_other_dialect` tries them."""
     facts = rotary_facts(location)
     main = settings[0]
@@ -250,7 +250,7 @@ def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iter
     yield {path: {**scaling, THETA: base}, (*path, THETA): base, **next_to}
 
 
-def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
+def _keys_next_to(location: Positions, settings: Sequence[RopeLayers]) -> Changes:
     """Return the values next to ``rope_scaling``: bases, rotated share and first trained length.
 
     Transformers 4 reads the first trained length of ``longrope`` settings only here.
@@ -269,7 +269,7 @@ def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Ch
     return changes
 
 
-def _scaling(location: TableLocation, main: RopeLayers) -> dict[str, Any]:
+def _scaling(location: Positions, main: RopeLayers) -> dict[str, Any]:
     """Return ``rope_scaling``; empty if the settings need none."""
     facts = rotary_facts(location)
     settings = {key: value for key, value in main.parameters.items() if key not in (THETA, PARTIAL)}

@@ -15,10 +15,11 @@ import numpy as np
 
 from ctxextend.errors import one_line
 from ctxextend.families.registry import language_model
-from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
+from ctxextend.positions.facts import LENGTH, Family, RotaryFacts
+from ctxextend.positions.rotary import Rotary
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
 from ctxextend.tables.rope_types import FACTOR, NEW, OLD, PARTIAL, THETA, TRAINED, TYPE
-from ctxextend.tables.rotary import frequencies
 
 HEAD_DIM = "head_dim"
 LATENT_DIM = "qk_rope_head_dim"  # of latent attention, which rotates a part of each head
@@ -79,7 +80,7 @@ def _class_family(model_type: str) -> Family:
     _check_frequencies(facts, config, dim)
     return Family(
         model_type,
-        tables=(RotaryPositions(rope=facts),),
+        tables=(Rotary(rope=facts),),
         defaults=defaults,
         note="it has no entry: its rotary class in transformers was built, and computes the same "
         "frequencies",

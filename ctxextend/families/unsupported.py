@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ctxextend.families.registry import position_schemes
-from ctxextend.families.schema import PositionScheme
+from ctxextend.positions.facts import PositionScheme
 
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
 

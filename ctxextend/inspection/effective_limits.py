@@ -145,7 +145,7 @@ def _smaller_limit(
 def _config_value(limits: Sequence[Limit], table: PositionReport) -> Limit | None:
     """Return the config's value as a limit, if sentence-transformers reads it."""
     location = table.location
-    if location.path or location.table.config_key not in MAX_POSITION_KEYS:
+    if location.path or location.config_key not in MAX_POSITION_KEYS:
         return None
     key = location.effective_key
     for limit in limits:

@@ -6,21 +6,20 @@ from collections.abc import Iterator, Sequence
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.families.gguf_architectures import YARN_METHOD
 from ctxextend.families.gguf_positions import ATTENTION
-from ctxextend.families.lookup import nested
 from ctxextend.inspection.inspection_result import LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.stated_limits import NOT_LOADED_LIMIT, longer_inputs
 from ctxextend.limits.statements import LLAMA_CPP
-from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.positions.positions import Positions, nested
 
 
 def gguf_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterator[Limit]:
     """Yield the context length of a GGUF file, and the rows of its table if it has one."""
     for report in reports:
         value = report.location.value(report.location.effective_key)
-        has_rows = report.location.table.has_rows
+        has_rows = report.location.has_rows
         yield Limit(
             file=model.checkpoint.config_file,
             key=report.config_key,
@@ -46,7 +45,7 @@ def _why_it_disagrees(report: PositionReport, value: int) -> str:
     """Say what a context length does that is not the one of the positions; empty if it is."""
     if value == report.key_value:
         return ""
-    if report.location.table.has_rows:
+    if report.location.has_rows:
         return f"{report.name} has {report.positions} rows: {NOT_LOADED_LIMIT}"
     return f"the settings serve {report.positions} tokens, but llama.cpp reads this length"
 
@@ -75,7 +74,7 @@ def gguf_libraries(
     return found
 
 
-def quantised_notes(tables: Sequence[FoundTable]) -> Iterator[str]:
+def quantised_notes(tables: Sequence[Positions]) -> Iterator[str]:
     """Yield which tables are quantised, so that their rows are not shown."""
     for table in tables:
         if is_quantised(table):

@@ -8,7 +8,6 @@ from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import RemoteWeightsError
-from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.gguf_limits import (
@@ -30,6 +29,7 @@ from ctxextend.keywords import keyword_arguments
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.positions.positions import positive_numbers
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import CheckpointRef, Inspect
@@ -109,7 +109,7 @@ def _count_parameters(model: OpenedModel) -> int:
     """Return the number of parameters of a checkpoint, without position buffers."""
     count = 0
     for name, entry in model.checkpoint.weights.entries.items():
-        if not any(table.location.buffer(name) for table in model.tables):
+        if not any(table.buffer(name) for table in model.tables):
             count += math.prod(entry.shape)
     return count
 

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.families.lengths import layer_lengths, position_lengths
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.found_table import FoundTable
+from ctxextend.positions.positions import Positions
 from ctxextend.provenance import Step
+from ctxextend.tables.frequencies import frequencies, ntk_base
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
-from ctxextend.tables.rotary import frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
 
@@ -30,7 +29,7 @@ class PositionReport(Result, shows=("name", "positions")):
     positions: int  # usable positions
     key_value: int = field(metadata=not_in_json)  # value of the config key that fits the positions
     stated_in: str = field(metadata=not_in_json)  # file and key, or tensor, that set the length
-    location: TableLocation = field(metadata=not_in_json)  # its registry entry
+    location: Positions = field(metadata=not_in_json)  # its registry entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +119,7 @@ class ThetaResize:
     length_before: int  # in tokens
 
 
-def report_scheme(table: FoundTable, recipe: Step | None) -> SchemeReport:
+def report_scheme(table: Positions, recipe: Step | None) -> SchemeReport:
     """Report positions without a table of rows.
 
     Args:
@@ -130,7 +129,7 @@ def report_scheme(table: FoundTable, recipe: Step | None) -> SchemeReport:
     Raises:
         CheckpointError: The rotary settings are invalid.
     """
-    location = table.location
+    location = table
     lengths = position_lengths(location)
     length_to_state = lengths.context
     if lengths.key_is_first_trained:
@@ -148,10 +147,10 @@ def report_scheme(table: FoundTable, recipe: Step | None) -> SchemeReport:
     return SchemeReport(
         name=table.name,
         part=location.part,
-        config_key=location.config_key,
+        config_key=location.length_key,
         positions=lengths.context,
         key_value=location.key_value(length_to_state),
-        stated_in=f"{location.file} {location.config_key}",
+        stated_in=f"{location.file} {location.length_key}",
         location=location,
         scheme=location.scheme,
         first_trained=lengths.first_trained,
@@ -163,7 +162,7 @@ def report_scheme(table: FoundTable, recipe: Step | None) -> SchemeReport:
     )
 
 
-def _theta_resize(table: FoundTable, recipe: Step | None, length: int) -> ThetaResize | None:
+def _theta_resize(table: Positions, recipe: Step | None, length: int) -> ThetaResize | None:
     """Return the resize by ``theta`` that gave rotary positions a length; None if none did.
 
     Args:
@@ -187,7 +186,7 @@ def _theta_resize(table: FoundTable, recipe: Step | None, length: int) -> ThetaR
 
 
 def _report_layers(
-    location: TableLocation, layers: RopeLayers, theta: ThetaResize | None
+    location: Positions, layers: RopeLayers, theta: ThetaResize | None
 ) -> RopeReport:
     """Report the layers of one type: compare their settings with those before any scaling.
 
@@ -218,7 +217,7 @@ def _report_layers(
     )
 
 
-def _served_length(location: TableLocation, layers: RopeLayers) -> int:
+def _served_length(location: Positions, layers: RopeLayers) -> int:
     """Return the length of the inputs of layers, in tokens.
 
     Layers with a sliding window read the same inputs as the others.
@@ -228,7 +227,7 @@ def _served_length(location: TableLocation, layers: RopeLayers) -> int:
     return layer_lengths(location, layers).served
 
 
-def _trained_length(location: TableLocation, layers: RopeLayers, resize: ThetaResize | None) -> int:
+def _trained_length(location: Positions, layers: RopeLayers, resize: ThetaResize | None) -> int:
     """Return the length of layers before any scaling, in tokens.
 
     After a resize by ``theta`` the settings state only the new length, and the recipe the old one.
@@ -306,16 +305,16 @@ def _is_less(values: NDArray[np.float64], limits: NDArray[np.float64] | int) -> 
     return np.asarray(values * (1 + ROUNDING) < limits)
 
 
-def report_quantised(table: FoundTable) -> SchemeReport:
+def report_quantised(table: Positions) -> SchemeReport:
     """Report a table whose rows are quantised: their number, and nothing about their values."""
-    location = table.location
+    location = table
     return SchemeReport(
         name=table.name,
         part=location.part,
-        config_key=location.config_key,
+        config_key=location.length_key,
         positions=table.rows,
         key_value=location.key_value(table.rows),
-        stated_in=f"{table.file} {table.name}",
+        stated_in=f"{table.weights_file} {table.name}",
         location=location,
         scheme=location.scheme,
         first_trained=table.rows,

@@ -8,8 +8,6 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
-from ctxextend.families.lookup import Keys, nested
-from ctxextend.families.schema import ROTARY, Buffer
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
@@ -38,6 +36,8 @@ from ctxextend.limits.statements import (
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.plan.table_checks import stated_width
+from ctxextend.positions.facts import ROTARY, Buffer
+from ctxextend.positions.positions import Keys, nested
 
 UNUSED = "none"  # no library uses a limit
 NOT_USED = "not used by any library"
@@ -139,7 +139,7 @@ def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) ->
     limits = list[Limit]()
     for table in tables:
         limits += _limits_of_length_paths(model, table)
-        default = table.location.family.defaults.get(table.location.table.config_key)
+        default = table.location.family.defaults.get(table.location.config_key)
         if default is not None and not _states_length(table):
             limits.append(_default_limit(model, default, table))
         limits += _following_key_limits(model, table)
@@ -224,7 +224,7 @@ def _default_limit(model: OpenedModel, default: int, table: PositionReport) -> L
     A default that agrees is not shown: the value is None, as the key is not set. A default that
     disagrees is shown as the value, since it needs to be corrected.
     """
-    key = f"{table.location.config_key}{NOT_SET}"
+    key = f"{table.location.length_key}{NOT_SET}"
     limit = _own_key_limit(model, key, default, table, _reader_of_length(table))
     if limit.agrees:
         return replace(limit, value=None)
@@ -271,7 +271,7 @@ def _own_key_limit(
         used_by=library,
         table=table.name,
         reason=reason,
-        is_blocking=not agrees and is_used and table.location.table.has_rows,
+        is_blocking=not agrees and is_used and table.location.has_rows,
     )
 
 
@@ -285,7 +285,7 @@ def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
     if value == table.key_value:
         return table.positions
     location = table.location
-    return location.positions(location.rows(value))
+    return location.positions_in(location.rows_for(value))
 
 
 def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
@@ -293,9 +293,9 @@ def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
     location = table.location
     if not is_used:
         return NOT_USED
-    if not location.table.has_rows:
+    if not location.has_rows:
         return f"the settings serve {table.positions} tokens, but engines read this length"
-    return f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
+    return f"{table.name} has {location.rows_for(table.key_value)} rows: {NOT_LOADED_LIMIT}"
 
 
 def _json_value(value: Any) -> Any:
@@ -338,7 +338,7 @@ def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, valu
 
 def _why_other_key_disagrees(table: PositionReport, programs: Sequence[str], value: int) -> str:
     """Say what a table's own key states, and which programs may take another value instead."""
-    own_key = f"{table.location.config_key} is {table.key_value}"
+    own_key = f"{table.location.length_key} is {table.key_value}"
     if not programs:
         return own_key
     return f"{own_key}, and {may_take(programs, value)}"
@@ -354,7 +354,7 @@ def _raise_limits_remark(model: OpenedModel, length: int) -> str:
 
 def _may_be_trained_longer(table: PositionReport) -> bool:
     """Whether rotary positions may have been trained at a longer length that another key states."""
-    facts = table.location.table.rope
+    facts = table.location.rope
     if not isinstance(table, SchemeReport) or facts is None or not facts.methods:
         return False
     is_scaled = table.served != table.first_trained
@@ -438,7 +438,7 @@ def _buffer_limit(
         used_by = f"old {TRANSFORMERS}"
     reason = ""
     if length != table.key_value:
-        reason = f"{table.name} has {table.location.rows(table.key_value)} rows"
+        reason = f"{table.name} has {table.location.rows_for(table.key_value)} rows"
     return Limit(
         file=checkpoint.relative(file),
         key=key,
@@ -544,7 +544,7 @@ def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
 
 
 def _count_of_positions(table: PositionReport) -> str:
-    owner = "table" if table.location.table.has_rows else "model"
+    owner = "table" if table.location.has_rows else "model"
     return f"the {owner} has {table.positions} positions"
 
 
@@ -569,12 +569,11 @@ def served_length(table: PositionReport) -> int:
 def longer_inputs(table: PositionReport) -> LongerInputs:
     """Return what happens to inputs of more tokens than positions, if nothing cuts them."""
     location = table.location
-    match location.table.longer_inputs:
+    match location.longer_inputs:
         case "fail":
             return FAIL
         case "share the last position":
             return SHARE_LAST_POSITION
         case "get computed rows":
             return GET_COMPUTED_ROWS
-        case "run":
-            return REACH_UNTRAINED_ANGLES if location.scheme == ROTARY else RUN_AT_ANY_LENGTH
+    return REACH_UNTRAINED_ANGLES if location.scheme == ROTARY else RUN_AT_ANY_LENGTH

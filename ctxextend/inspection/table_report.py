@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import TableLocation
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
+from ctxextend.positions.positions import Positions
 from ctxextend.provenance import Step
-from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
+from ctxextend.tables.layouts import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
     RowRange,
@@ -325,7 +324,7 @@ def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
 
 
 def report_table(
-    checkpoint: Checkpoint, table: FoundTable, recipe: Step | None, parameters: int
+    checkpoint: Checkpoint, table: Positions, recipe: Step | None, parameters: int
 ) -> TableReport:
     """Read a table once, and measure its rows.
 
@@ -338,17 +337,17 @@ def report_table(
     Raises:
         CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
     """
-    location = table.location
+    location = table
     name = table.name
     check_rows(table, has_config=False)
-    if table.file:
+    if table.weights_file:
         values = checkpoint.weights.read_floats(name)
-        stated_in = f"{table.file} {name}"
+        stated_in = f"{table.weights_file} {name}"
         stored_bytes = values.nbytes
         share = values.size / parameters
     else:
         values = _computed_rows(location, table.rows, table.hidden_size)
-        stated_in = f"{location.file} {location.config_key}"
+        stated_in = f"{location.file} {location.length_key}"
         stored_bytes = 0
         share = 0.0
     first = location.reserved_rows
@@ -357,16 +356,16 @@ def report_table(
     new_rows, older_length = _resized_rows(location, name, table.rows, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = location.positions(table.rows)
+    positions = location.positions_in(table.rows)
     return TableReport(
         name=name,
         part=location.part,
-        config_key=location.config_key,
+        config_key=location.length_key,
         positions=positions,
         key_value=location.key_value(positions),
         stated_in=stated_in,
         location=location,
-        file=table.file,
+        file=table.weights_file,
         rows=table.rows,
         reserved_rows=first,
         hidden_size=table.hidden_size,
@@ -385,15 +384,15 @@ def report_table(
     )
 
 
-def _computed_rows(location: TableLocation, rows: int, hidden_size: int) -> NDArray[Any]:
+def _computed_rows(location: Positions, rows: int, hidden_size: int) -> NDArray[Any]:
     """Return the sinusoids that transformers computes, with zeros for padding, in float32."""
     if rows * hidden_size > MAX_VALUES:
         message = (
-            f"config.json: {location.config_key} requires {rows:,} computed rows, too many to "
+            f"config.json: {location.length_key} requires {rows:,} computed rows, too many to "
             "inspect."
         )
         raise CheckpointError(message, "Correct config.json.")
-    values = sinusoidal_rows(np.arange(rows), hidden_size, location.layout)
+    values = sinusoidal_rows(np.arange(rows), hidden_size, location.initial_layout)
     values = values.astype(np.float32)
     first = location.reserved_rows
     values[max(first - 1, 0) : first] = 0
@@ -407,20 +406,20 @@ def _norms(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _fit_sinusoids(
-    location: TableLocation, values: NDArray[Any], stats: TableStats
+    location: Positions, values: NDArray[Any], stats: TableStats
 ) -> LayoutFit | None:
     """Return how sinusoidal the rows are, with row indices that include reserved rows."""
     if stats.nonfinite:
         return None
     first = location.reserved_rows
-    fit = fit_layout(values[first:], location.layout)
+    fit = fit_layout(values[first:], location.initial_layout)
     if fit is None or fit.first_deviating_row is None:
         return fit
     return replace(fit, first_deviating_row=fit.first_deviating_row + first)
 
 
 def _resized_rows(
-    location: TableLocation, name: str, rows: int, recipe: Step | None
+    location: Positions, name: str, rows: int, recipe: Step | None
 ) -> tuple[tuple[RowRange, ...] | None, int | None]:
     """Return the rows that a recipe created, and the length before; None of both if unknown."""
     if recipe is None:
@@ -433,4 +432,4 @@ def _resized_rows(
         return (), None
     settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
     kept = settings.choice.kept_rows(before - first)
-    return ((first + kept, rows),), location.positions(before)
+    return ((first + kept, rows),), location.positions_in(before)

@@ -7,9 +7,9 @@ from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
-from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
 from ctxextend.families.registry import fact
 from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
+from ctxextend.positions.positions import Keys, Positions, nested, whole_number
 
 # The programs that read each key.
 READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == CONFIG}
@@ -21,13 +21,13 @@ OUTER_READERS = (LLAVA,)
 UNRELATED = fact("unrelated_keys")
 
 
-def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
+def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     """Return the other length keys of a location's config, and of configs around it, with values.
 
     Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it.
     """
     found = list[tuple[Keys, int]]()
-    for path in (*_own_paths(location), *around(location)):
+    for path in (*_own_paths(location), *location.around()):
         ignored = _ignored_keys(location, path)
         for key in READERS:
             value = whole_number(nested(location.config, (*path, key)))
@@ -47,13 +47,13 @@ def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     return lengths
 
 
-def _ignored_keys(location: TableLocation, path: Keys) -> set[str]:
+def _ignored_keys(location: Positions, path: Keys) -> set[str]:
     """Return the keys of one config that are a type's own, or say nothing about the length.
 
     In the config of a location these are both; in that of the whole model, the unrelated keys; in
     configs in between, none.
     """
-    table = location.table
+    table = location
     is_own = path in _own_paths(location)
     ignored = set[str]()
     if is_own:
@@ -68,12 +68,12 @@ def _ignored_keys(location: TableLocation, path: Keys) -> set[str]:
     return ignored
 
 
-def _own_paths(location: TableLocation) -> list[Keys]:
+def _own_paths(location: Positions) -> list[Keys]:
     """Return the paths of a location's config, and of the copy that takes precedence over it."""
-    return [path[:-1] for path in location.paths_of(location.table.config_key)]
+    return [path[:-1] for path in location.paths_of(location.config_key)]
 
 
-def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
+def readers(location: Positions, path: Keys) -> tuple[str, ...]:
     """Return the programs that read a key; most read only the language model's own config."""
     names = READERS[path[-1]]
     if path[:-1] in _own_paths(location):
@@ -88,12 +88,12 @@ def may_take(programs: Sequence[str], value: int) -> str:
     return f"{joined(programs)} may take {value} instead"
 
 
-def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
+def agreeing_values(location: Positions, positions: int) -> tuple[int, ...]:
     """Return the values that agree with a number of positions.
 
     They are this number and, of a table, its rows as its key counts them: 512 and 514 for RoBERTa.
     Of positions without rows it is what the key states, which can be a length before scaling.
     """
-    if location.table.has_rows:
+    if location.has_rows:
         return (positions, location.key_value(positions))
     return (positions, location.value(location.effective_key))

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
-from ctxextend.families.lookup import MAX_CONFIG_DEPTH, Keys, TableLocation, whole_number
+from ctxextend.families.lookup import MAX_CONFIG_DEPTH
 from ctxextend.limits.statements import GENERATION_CONFIG, MAX_LENGTH, NO_LIMIT, STATEMENTS
+from ctxextend.positions.positions import Keys, Positions, whole_number
 
 # Keys of generation_config.json, which older configs have too; the first maximum wins.
 MAXIMA = tuple(row.key[-1] for row in STATEMENTS if row.meaning == "maximum")
@@ -165,23 +166,23 @@ def generates_text(checkpoint: Checkpoint) -> bool:
     return no_lm(checkpoint) == ""
 
 
-class HasLocation(Protocol):
-    """A table as it was found, planned or reported."""
+class HasPart(Protocol):
+    """Positions as they are, planned or reported."""
 
     @property
-    def location(self) -> TableLocation:
-        """Its registry entry."""
+    def part(self) -> str:
+        """Its part of the model."""
 
 
-Located = TypeVar("Located", bound=HasLocation)
+Part = TypeVar("Part", bound=HasPart)
 
 
-def generating_table(tables: Sequence[Located]) -> Located | None:
+def generating_table(tables: Sequence[Part]) -> Part | None:
     """Return the table whose positions generated texts use up; None without tables.
 
     It is the first of the decoder, else the first of the text, else the first of all.
     """
-    parts = [table.location.part.rpartition(".")[2] for table in tables]
+    parts = [table.part.rpartition(".")[2] for table in tables]
     for table, part in zip(tables, parts, strict=True):
         if part.endswith(DECODER_PARTS):
             return table
@@ -191,18 +192,18 @@ def generating_table(tables: Sequence[Located]) -> Located | None:
     return tables[0] if tables else None
 
 
-def needs_no_limit(location: TableLocation) -> bool:
+def needs_no_limit(location: Positions) -> bool:
     """Whether generated texts may exceed the positions, since more are computed when needed.
 
     Rotary positions run too, but their quality falls soon, so that limits must not exceed them.
     """
-    table = location.table
+    table = location
     if table.rope is not None:
         return False
     return table.longer_inputs in ("get computed rows", "run")
 
 
-def shares_positions(location: TableLocation) -> bool:
+def shares_positions(location: Positions) -> bool:
     """Whether the prompt uses up the positions of generated texts too.
 
     Args:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.json_output import not_in_json
 from ctxextend.limits.config_keys import agreeing_values, config_length_keys
 from ctxextend.limits.generation import (
@@ -26,6 +25,7 @@ from ctxextend.limits.statements import (
     MIN_LENGTH,
     MIN_NEW_TOKENS,
 )
+from ctxextend.positions.positions import Keys, Positions, nested
 
 MAX_ITEMS_SHOWN = 4  # of a list in messages
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
@@ -69,7 +69,7 @@ def _shown_item(value: Any) -> str:
 class LengthChange(NamedTuple):
     """A planned change of a context length, in usable positions."""
 
-    location: TableLocation
+    location: Positions
     before: int
     after: int
 

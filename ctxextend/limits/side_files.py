@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
-from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.statements import NO_LIMIT, STATEMENTS, LengthStatement
+from ctxextend.positions.positions import Keys, nested
 
 # Files that AutoTokenizer can load.
 TOKENIZER_FILES = {

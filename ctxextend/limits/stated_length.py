@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.lookup import nested, whole_number
 from ctxextend.limits.config_keys import READERS
 from ctxextend.limits.side_files import stated_limits
 from ctxextend.limits.statements import NO_LIMIT
+from ctxextend.positions.positions import nested, whole_number
 
 # Configs of the part that reads text, in that of a model with several parts. The first ones are
 # those of `get_text_config` in transformers 5.24.

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.filenames import PARAMS_FILE
-from ctxextend.families.lookup import Keys
+from ctxextend.positions.positions import Keys
 
 TRANSFORMERS = "transformers"
 GENERATE = "transformers generate"

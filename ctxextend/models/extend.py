@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -10,17 +11,18 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
+from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.families.removed_positions import with_removed_positions
 from ctxextend.limits.generation import generating_table, limits_in_object
 from ctxextend.limits.length_edits import LengthChange, lowered_limits
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.found_table import FoundTable, unstored_table
+from ctxextend.plan.found_table import unstored_table
 from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_names import match_names, refuse_without_table
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
+from ctxextend.positions.positions import Keys, Positions
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.apply import choose_method, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
@@ -128,7 +130,7 @@ def _find_positions(
 
 def _find_tables(
     model: "torch.nn.Module", architecture: Architecture, state: Mapping[str, "torch.Tensor"]
-) -> list[FoundTable]:
+) -> list[Positions]:
     """Return the positions of a model with the names of their tables in its state dict.
 
     Raises:
@@ -143,14 +145,14 @@ def _find_tables(
 
 
 def _found_table(
-    location: TableLocation, name: str, matrices: Mapping[str, "torch.Tensor"]
-) -> FoundTable:
+    location: Positions, name: str, matrices: Mapping[str, "torch.Tensor"]
+) -> Positions:
     """Return a table of a model with these matrices; it may be computed from the config."""
     if name not in matrices:
         return unstored_table(location, name)
     rows, hidden_size = matrices[name].shape
-    return FoundTable(
-        location=location,
+    return replace(
+        location,
         name=name,
         rows=rows,
         hidden_size=hidden_size,
@@ -165,7 +167,7 @@ def _resized(
     reserved = table.reserved_rows
     positions = table.rows_after - reserved
     values = _to_numpy(weight.detach())
-    layout = table.location.layout
+    layout = table.location.initial_layout
     chosen = choose_method(values[reserved:], positions, choice, layout, why_no_lm)
     resized = resize_with_reserved(values, reserved, positions, chosen)
     return to_tensor(resized).to(weight.device)

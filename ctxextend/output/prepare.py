@@ -17,8 +17,8 @@ from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import Hashes, recipe_bytes, resize_record, table_hash
 from ctxextend.plan.buffers import new_buffer
 from ctxextend.plan.choose import read_rows, resize_rows
-from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
+from ctxextend.plan.weight_layouts import weight_layouts
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, TensorEntry, numpy_dtype
 from ctxextend.errors import CheckpointError
-from ctxextend.families.schema import Buffer
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.facts import Buffer
 
 # The axes of a buffer that are as long as the context, by `Buffer.content`.
 BUFFER_AXES = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}
@@ -67,7 +67,7 @@ def plan_buffer(entry: TensorEntry, buffer: Buffer, table: TablePlan) -> BufferP
     for axis in axes:
         shape[axis] = table.location.key_value(table.max_len_after)
     start = table.reserved_rows
-    if table.location.table.reserved.inside_key:
+    if table.location.reserved.inside_key:
         start = 0
     return BufferPlan(
         name=entry.name,

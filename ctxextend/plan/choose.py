@@ -90,7 +90,7 @@ def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> Tab
     table = replace(table, untrained=untrained)
     if not table.is_extended:
         return table
-    layout = table.location.layout
+    layout = table.location.initial_layout
     positions = table.rows_after - table.reserved_rows
     choice = choose_method(rows, positions, options.choice, layout, no_lm(checkpoint))
     if layout and choice.name != FORMULA:

@@ -7,7 +7,7 @@ from typing import Any
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
+from ctxextend.families.lookup import Architecture
 from ctxextend.families.rope_changes import (
     Changes,
     copied_length_paths,
@@ -15,7 +15,6 @@ from ctxextend.families.rope_changes import (
     rope_changes,
 )
 from ctxextend.families.rope_dialects import ADDED, with_other_dialect
-from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
@@ -29,6 +28,8 @@ from ctxextend.plan.gguf_edits import metadata_edits
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
+from ctxextend.positions.facts import Pin
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.settings import Resize
 from ctxextend.tables.rope_types import TRAINED, rotates
 
@@ -79,8 +80,8 @@ def _tokenizer_edits(
     """Yield the edits to limits of tokenizers, which follow the first table that reads tokens."""
     first = dict[str, str]()
     for found in model.tables:
-        if found.location.tokenizer is not None:
-            first.setdefault(found.location.tokenizer, found.name)
+        if found.tokenizer is not None:
+            first.setdefault(found.tokenizer, found.name)
     for table in tables:
         tokenizer = table.location.tokenizer
         if tokenizer is None or first[tokenizer] != table.name or table.keeps_padding:
@@ -147,7 +148,7 @@ def missing_engine_keys(model: OpenedModel) -> Changes:
     if not model.checkpoint.has_config:
         return missing
     for table in model.tables:
-        location = table.location
+        location = table
         for path, key in location.engine_paths.items():
             if nested(location.config, path) is None:
                 missing[path] = key.value or location.value(location.effective_key)
@@ -183,7 +184,7 @@ def config_changes(
     return changes
 
 
-def _trained_length(location: TableLocation, table: TablePlan) -> Changes:
+def _trained_length(location: Positions, table: TablePlan) -> Changes:
     """Return the first trained length for positions that are removed, next to their settings.
 
     No class reads it there for the rope types that rotate nothing: ``standardize_rope_params`` of
@@ -195,7 +196,7 @@ def _trained_length(location: TableLocation, table: TablePlan) -> Changes:
 
 
 def _length_values(
-    location: TableLocation, architecture: Architecture, table: TablePlan
+    location: Positions, architecture: Architecture, table: TablePlan
 ) -> dict[Keys, Any]:
     """Return the config values of a new length: its keys, pinned keys, and keys that follow it."""
     length = table.max_len_after
@@ -216,7 +217,7 @@ def _length_values(
 
 
 def _corrected_values(
-    location: TableLocation, architecture: Architecture, table: TablePlan
+    location: Positions, architecture: Architecture, table: TablePlan
 ) -> dict[Keys, Any]:
     """Return the config values that disagree with the length of a table that stays the same.
 
@@ -251,8 +252,8 @@ def length_changes(
     for location in architecture.locations:
         other = replace(location, config=config)
         stated = other.stated(other.effective_key)
-        if other.config_key not in planned and type(stated) is int:
-            positions = other.positions(other.rows(stated))
+        if other.length_key not in planned and type(stated) is int:
+            positions = other.positions_in(other.rows_for(stated))
             lengths.append(LengthChange(other, positions, positions))
     return lengths
 

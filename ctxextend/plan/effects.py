@@ -6,13 +6,13 @@ from dataclasses import replace
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
-from ctxextend.families.schema import BEYOND
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.length_notes import limit_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
+from ctxextend.positions.facts import BEYOND
 from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
@@ -39,7 +39,7 @@ def output_notes(plan: Plan) -> Iterator[Note]:
 
     if not plan.creates_rows:
         longer = "are not supported"
-        if all(table.location.table.longer_inputs == "get computed rows" for table in plan.tables):
+        if all(table.location.longer_inputs == "get computed rows" for table in plan.tables):
             longer = "get computed rows"
         same = f"Inputs up to {after} tokens give identical outputs{conditions}"
         yield Note(Code.SHORT_INPUTS, Level.NOTE, f"{same}; longer inputs {longer}.")
@@ -125,7 +125,7 @@ def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
     engine do not.
     """
     table = plan.tables[0]
-    facts = table.location.table.rope
+    facts = table.location.rope
     is_applied = facts is not None and SWITCH in facts.methods
     if not is_applied or mistral_params(plan.checkpoint) is not None:
         return ""
@@ -208,7 +208,7 @@ def growing_text_notes(tables: Sequence[TablePlan], *, generates: bool) -> Itera
             "a longer one: batch them apart."
         )
         yield Note(Code.PADDING, Level.NOTE, text)
-        rope = table.location.table.rope
+        rope = table.location.rope
         drops_cache = rope is not None and rope.drops_cache
         effect = ""
         if switches(table) and not drops_cache:

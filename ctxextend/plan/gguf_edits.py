@@ -27,12 +27,12 @@ from ctxextend.families.gguf_positions import (
     shortest,
 )
 from ctxextend.families.lengths import layer_lengths
-from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan.gguf_model import NOT_STATED, check_not_quantised, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
+from ctxextend.positions.positions import Positions, nested
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import (
@@ -60,10 +60,10 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     if settings.positions >= MAX_LENGTH_STATED:
         message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
-    location = model.tables[0].location
+    location = model.tables[0]
     name = settings.choice.name
     _check_no_betas(settings)
-    if name in NOT_STATED or (location.table.rope is not None and name in GGUF_METHODS):
+    if name in NOT_STATED or (location.rope is not None and name in GGUF_METHODS):
         check_scales(model.checkpoint, location, name)
 
 
@@ -88,8 +88,8 @@ def _check_no_betas(settings: Resize) -> None:
 
 def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
     """Return the model with a note on why not all methods scale it, if none is named."""
-    location = model.tables[0].location
-    if location.table.rope is None or settings.choice.name != DEFAULT_METHOD:
+    location = model.tables[0]
+    if location.rope is None or settings.choice.name != DEFAULT_METHOD:
         return model
     row = GGUF_ARCHITECTURES[location.family.model_type]
     if row.methods == GGUF_METHODS:
@@ -122,7 +122,7 @@ def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
     return tuple(stated)
 
 
-def _with_attention(location: TableLocation, plan: RopePlan) -> Parameters:
+def _with_attention(location: Positions, plan: RopePlan) -> Parameters:
     """Return new settings with the attention factor that the file gives them.
 
     Settings without scaling have no attention factor in transformers, and llama.cpp multiplies

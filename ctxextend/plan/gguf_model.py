@@ -9,10 +9,11 @@ from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture
 from ctxextend.families.gguf_positions import ROUTE, SLIDING_WINDOW, gguf_architecture
-from ctxextend.families.lookup import Architecture, TableLocation, nested
+from ctxextend.families.lookup import Architecture
 from ctxextend.families.rope import read_rope
-from ctxextend.plan.found_table import FoundTable, stored_table, unstored_table
+from ctxextend.plan.found_table import stored_table, unstored_table
 from ctxextend.plan.trained_length import with_trained_length
+from ctxextend.positions.positions import Positions, nested
 from ctxextend.settings import CheckpointRef
 from ctxextend.tables.rope_types import TYPE
 
@@ -62,21 +63,21 @@ def find_gguf_positions(checkpoint: Checkpoint, ref: CheckpointRef) -> Architect
 
 def measure_gguf_tables(
     checkpoint: Checkpoint, architecture: Architecture
-) -> tuple[FoundTable, ...]:
+) -> tuple[Positions, ...]:
     """Return the position table of a GGUF file, or its positions without one.
 
     Raises:
         CheckpointError: The table is missing, or has another shape than the file states.
     """
     (location,) = architecture.locations
-    if not location.table.has_rows:
+    if not location.has_rows:
         return (unstored_table(location, location.usual_name),)
     return (_measure_rows(checkpoint, gguf_file(checkpoint), location),)
 
 
-def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocation) -> FoundTable:
+def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: Positions) -> Positions:
     """Return a position table of rows."""
-    name = location.table.name
+    name = location.tensor
     entry = file.entries.get(name)
     if entry is None:
         raise CheckpointError(f"{file.path} has no tensor {name}.", ROUTE)
@@ -90,12 +91,12 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     return stored_table(checkpoint, location, file, entry)
 
 
-def is_quantised(table: FoundTable) -> bool:
+def is_quantised(table: Positions) -> bool:
     """Whether a table of a GGUF file consists of blocks of quantised values."""
     return table.has_rows and table.dtype not in ROW_DTYPES
 
 
-def check_not_quantised(checkpoint: Checkpoint, table: FoundTable) -> None:
+def check_not_quantised(checkpoint: Checkpoint, table: Positions) -> None:
     """Raise CheckpointError for a table whose rows cannot be read."""
     if is_quantised(table):
         path = gguf_file(checkpoint).path
@@ -103,7 +104,7 @@ def check_not_quantised(checkpoint: Checkpoint, table: FoundTable) -> None:
         raise CheckpointError(message, ROUTE)
 
 
-def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -> None:
+def check_scales(checkpoint: Checkpoint, location: Positions, method: str) -> None:
     """Check that a GGUF file can state scaled rotary settings, and that llama.cpp applies them.
 
     Args:
@@ -134,9 +135,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
     raise MethodError(message, hint)
 
 
-def _check_kept_type(
-    checkpoint: Checkpoint, location: TableLocation, row: GgufArchitecture
-) -> None:
+def _check_kept_type(checkpoint: Checkpoint, location: Positions, row: GgufArchitecture) -> None:
     """Raise ResizeError if the file has scaled settings of a type that the architecture changes.
 
     Scaled settings keep their type, so no method applies to them.
@@ -152,7 +151,7 @@ def _check_kept_type(
         raise ResizeError(message, ROUTE)
 
 
-def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
+def _check_no_window(checkpoint: Checkpoint, location: Positions) -> None:
     """Raise MethodError if layers have a sliding window."""
     architecture = location.family.model_type
     if not gguf_values(checkpoint).get(f"{architecture}.{SLIDING_WINDOW}"):
@@ -164,7 +163,7 @@ def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
     )
 
 
-def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
+def _check_no_factors(checkpoint: Checkpoint, location: Positions) -> None:
     """Raise ResizeError if tensors of factors divide the frequencies too.
 
     llama.cpp applies them in addition to what the metadata state.

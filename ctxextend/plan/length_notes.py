@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ctxextend.families.lookup import Keys
 from ctxextend.limits.config_keys import agreeing_values, config_length_keys, may_take, readers
 from ctxextend.limits.generation import (
     TASKS,
@@ -17,6 +16,7 @@ from ctxextend.plan.edits import length_changes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, stated_length
 from ctxextend.plan.trained_length import lower_stated_length, may_lack_scaling
+from ctxextend.positions.positions import Keys
 from ctxextend.tables.method_facts import LIMITS
 
 
@@ -60,7 +60,7 @@ def scaling_notes(plan: Plan) -> Iterator[Note]:
         lower = lower_stated_length(table.location, plan.checkpoint, before)
         if lower is not None and lower < table.max_len_after:
             text = (
-                f"{table.location.file} {table.location.config_key} states {before} tokens "
+                f"{table.location.file} {table.location.length_key} states {before} tokens "
                 f"without scaling: if the model was trained at {lower}, pass --trained-length "
                 f"{lower}, which scales it."
             )

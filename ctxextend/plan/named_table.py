@@ -9,10 +9,12 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
-from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
+from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.kinds import TableName
 from ctxextend.plan.table_names import match_names
+from ctxextend.positions.facts import LENGTH, Family, ReservedRows
+from ctxextend.positions.positions import nested
+from ctxextend.positions.rows import Rows
 from ctxextend.settings import CheckpointRef
 
 CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
@@ -34,11 +36,13 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     )
     *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
-    location = TableLocation(
+    location = Rows(
         family=family,
         config=checkpoint.config,
         path=tuple(path),
-        table=LearnedTable(table.tensor, config_key=last, reserved=reserved),
+        tensor=table.tensor,
+        config_key=last,
+        reserved=reserved,
     )
     return Architecture(family, (location,))
 
@@ -111,9 +115,9 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:
-        if name != table.tensor and location.config_key == table.config_key:
+        if name != table.tensor and location.length_key == table.config_key:
             raise ResizeError(
-                f"--table {table}: {name} shares the config key {location.config_key}, "
+                f"--table {table}: {name} shares the config key {location.length_key}, "
                 "so both must be resized together.",
                 "Remove --table.",
             )

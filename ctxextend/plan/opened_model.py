@@ -13,14 +13,9 @@ from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
-from ctxextend.families.lookup import (
-    Architecture,
-    TableLocation,
-    look_up_architecture,
-    matching_types,
-)
+from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
 from ctxextend.notes import Code, Level, Note
-from ctxextend.plan.found_table import FoundTable, measure_table
+from ctxextend.plan.found_table import measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
     find_gguf_positions,
@@ -32,6 +27,7 @@ from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import refuse_missing_table, refuse_unknown_type
 from ctxextend.plan.usable_types import check_model_type, is_unknown
+from ctxextend.positions.positions import Positions
 from ctxextend.settings import CheckpointRef
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
@@ -44,7 +40,7 @@ class OpenedModel:
     ref: CheckpointRef  # as the user named it
     checkpoint: Checkpoint
     architecture: Architecture
-    tables: tuple[FoundTable, ...]  # its position tables, in registry order
+    tables: tuple[Positions, ...]  # its position tables, in registry order
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -169,7 +165,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    if any(location.table.rope is not None for location in architecture.locations):
+    if any(location.rope is not None for location in architecture.locations):
         from ctxextend.families.removed_positions import with_removed_positions
 
         architecture = with_removed_positions(architecture)
@@ -223,9 +219,9 @@ def _without_scaling_key(architecture: Architecture) -> Architecture:
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    locations = list[TableLocation]()
+    locations = list[Positions]()
     for location in architecture.locations:
-        is_outer = location.table.rope is not None and not location.path
+        is_outer = location.rope is not None and not location.path
         locations.append(replace(location, without_scaling_key=is_outer))
     return architecture._replace(locations=tuple(locations))
 
@@ -294,7 +290,7 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
     Raises:
         CheckpointError: The adapter does not contain the table, or changes it by an adapter.
     """
-    locations = list[TableLocation]()
+    locations = list[Positions]()
     for location in architecture.locations:
         prefixes = tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)
         locations.append(replace(location, prefixes=prefixes))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.lookup import MAX_CONFIG_DEPTH
-from ctxextend.families.schema import ALIBI, ROTARY
+from ctxextend.positions.facts import ALIBI, ROTARY
 
 # Parts of config keys that only models with such positions have.
 ALIBI_KEY = re.compile(r"(?:^|_)alibi(?:_|$)")

@@ -11,6 +11,7 @@ from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import Edit, LengthChange, following_value, shown_value
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan
+from ctxextend.tables.frequencies import yarn_attention_factor
 from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
@@ -22,7 +23,6 @@ from ctxextend.tables.rope_types import (
     Parameters,
     yarn_betas,
 )
-from ctxextend.tables.rotary import yarn_attention_factor
 
 YARN_DEFAULTS = {"apply_scale": True, "beta": 32, "alpha": 1}
 ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed

@@ -12,7 +12,6 @@ from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.effects import far_notes, growing_text_notes, keeping_notes, output_notes
 from ctxextend.plan.file_notes import file_notes
 from ctxextend.plan.for_runtime import RuntimePlan, requested_engine_notes
-from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.length_notes import (
     generation_notes,
     key_notes,
@@ -23,6 +22,7 @@ from ctxextend.plan.length_notes import (
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import describe_untrained
+from ctxextend.plan.weight_layouts import weight_layouts
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_notes import engine_notes
 from ctxextend.tables.method_facts import SWITCH

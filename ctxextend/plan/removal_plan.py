@@ -5,9 +5,7 @@ from dataclasses import replace
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.families.causal_masks import mask_remover
 from ctxextend.families.lengths import position_lengths
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import read_rope, rotary_facts
-from ctxextend.families.schema import RotaryPositions
 from ctxextend.plan.buffers import plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
@@ -17,6 +15,8 @@ from ctxextend.plan.rotary_plan import planned_dialects
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_length, with_length
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rotary import Rotary
 from ctxextend.provenance import SAME_LENGTH
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.choice import MethodChoice
@@ -42,10 +42,10 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     """
     check_own_code(model)
     for table in model.tables:
-        _check_positions(model, table.location)
-        _check_is_causal(model, table.location)
+        _check_positions(model, table)
+        _check_is_causal(model, table)
         if settings.to is None:
-            _check_length_is_known(table.location)
+            _check_length_is_known(table)
     resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
     tables = list[TablePlan]()
     for table in model.tables:
@@ -68,13 +68,13 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     )
 
 
-def _check_positions(model: OpenedModel, location: TableLocation) -> None:
+def _check_positions(model: OpenedModel, location: Positions) -> None:
     """Check that positions are rotary.
 
     Raises:
         UnsupportedModelError: They are not.
     """
-    if isinstance(location.table, RotaryPositions):
+    if isinstance(location, Rotary):
         return
     source = model.ref.source
     model_type = location.family.model_type
@@ -87,7 +87,7 @@ def _check_positions(model: OpenedModel, location: TableLocation) -> None:
         f"{location.scheme}, and only rotary ones are removed by settings."
     )
     hint = RESIZE_INSTEAD
-    if location.table.has_rows:
+    if location.has_rows:
         hint = (
             f"{RESIZE_INSTEAD} A GPT-2 can be converted to rotary positions and trained first: "
             "ctxextend convert MODEL --scheme rotary --to N"
@@ -95,7 +95,7 @@ def _check_positions(model: OpenedModel, location: TableLocation) -> None:
     raise UnsupportedModelError(message, hint)
 
 
-def _check_is_causal(model: OpenedModel, location: TableLocation) -> None:
+def _check_is_causal(model: OpenedModel, location: Positions) -> None:
     """Check that a causal mask tells a model the order of tokens.
 
     Raises:
@@ -110,7 +110,7 @@ def _check_is_causal(model: OpenedModel, location: TableLocation) -> None:
         raise UnsupportedModelError(message, RESIZE_INSTEAD)
 
 
-def _check_length_is_known(location: TableLocation) -> None:
+def _check_length_is_known(location: Positions) -> None:
     """Raise ResizeError if the config does not tell the old length, which the output keeps."""
     question = position_lengths(location).question
     if question:
@@ -142,7 +142,7 @@ def _without_positions(table: TablePlan) -> TablePlan:
     )
 
 
-def _kind_of(location: TableLocation) -> Kind:
+def _kind_of(location: Positions) -> Kind:
     """Return the rope type that removes the positions of a model.
 
     It is ``linear`` where the classes apply it, since other readers know it too: ``proportional``

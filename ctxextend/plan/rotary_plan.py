@@ -9,7 +9,6 @@ import numpy as np
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim, rotary_facts
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import (
@@ -19,8 +18,10 @@ from ctxextend.families.rope_dialects import (
     with_values,
 )
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
+from ctxextend.positions.positions import Positions
 from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (
     KEPT_TYPES,
@@ -32,7 +33,6 @@ from ctxextend.tables.rope_types import (
     has_switch_lists,
     rope_type,
 )
-from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.rotary_methods import MSCALE, RopeLengths, long_settings, resize_rope
 
 # Frequencies that differ by less are those of another order of float64 operations.
@@ -93,7 +93,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     )
 
 
-def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tuple[str, ...]:
+def planned_dialects(location: Positions, plans: Sequence[RopePlan]) -> tuple[str, ...]:
     """Return the dialects that state the planned rotary settings in the output."""
     changes = Changes()
     for plan in plans:
@@ -102,7 +102,7 @@ def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tupl
     return stated_dialects(with_values(location, changes))
 
 
-def _check_settings(location: TableLocation, settings: Resize) -> None:
+def _check_settings(location: Positions, settings: Resize) -> None:
     """Check that the settings apply to positions without rows, and to this model type.
 
     Raises:
@@ -126,9 +126,9 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
             raise MethodError(message, "Remove one of them.")
         return
 
-    applicable = location.table.rope.methods if location.table.rope else ()
+    applicable = location.rope.methods if location.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
-    if location.table.rope and not applicable and name in SCALING_METHODS:
+    if location.rope and not applicable and name in SCALING_METHODS:
         model_type = location.family.model_type
         message = f"--method {name}: {model_type} models ignore rotary settings in transformers."
     if location.scheme == NONE:
@@ -141,19 +141,19 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
         raise MethodError(message, f"Use one of {', '.join(applicable)}.")
 
 
-def _global_layers(location: TableLocation) -> list[RopeLayers]:
+def _global_layers(location: Positions) -> list[RopeLayers]:
     """Return the rotary settings of the layers that see the whole input: only these can scale."""
     return [layers for layers in read_rope(location) if not layers.is_local]
 
 
-def _corrects_any(location: TableLocation) -> bool:
+def _corrects_any(location: Positions) -> bool:
     """Whether the user corrects the first trained length that any rotary settings state."""
     if not has_settings(location):
         return False
     return any(_is_corrected(location, layers) for layers in _global_layers(location))
 
 
-def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
+def _is_corrected(location: Positions, layers: RopeLayers) -> bool:
     """Whether the user states another first trained length than these rotary settings."""
     given = location.trained_length
     if given is None or not rope_type(layers.parameters).states_trained:
@@ -161,16 +161,14 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     return bool(given != round(layers.parameters[TRAINED]))
 
 
-def _refuse_shorter(
-    location: TableLocation, before: int, after: int, *, has_others: bool
-) -> NoReturn:
+def _refuse_shorter(location: Positions, before: int, after: int, *, has_others: bool) -> NoReturn:
     """Raise ResizeError for a length that the model already accepts."""
     reason = f"its positions are {location.scheme}"
     if location.scheme == NONE:
         reason = "it has no positions"
     message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
     settings = tuple[RopeLayers, ...]()
-    if location.table.rope is not None:
+    if location.rope is not None:
         settings = read_rope(location)
     if has_others:
         hint = f"Resize other parts than {location.part} with --part."
@@ -190,7 +188,7 @@ def _refuse_shorter(
 
 
 def _plan_layers(
-    location: TableLocation, layers: RopeLayers, settings: Resize, new_length: int
+    location: Positions, layers: RopeLayers, settings: Resize, new_length: int
 ) -> RopePlan:
     """Plan the rotary settings of the layers of one type, for a new context length.
 
@@ -198,7 +196,7 @@ def _plan_layers(
         MethodError: The method does not apply to the settings.
         ResizeError: The settings cannot serve the length.
     """
-    facts = location.table.rope
+    facts = location.rope
     assert facts is not None
     _check_trained_length(location, layers)
     lengths = layer_lengths(location, layers)
@@ -244,7 +242,7 @@ def _plan_layers(
 
 
 def _short_inputs(
-    location: TableLocation,
+    location: Positions,
     before: Parameters,
     after: Parameters,
     choice: MethodChoice,
@@ -272,7 +270,7 @@ def _short_inputs(
     return ShortInputs.ROUNDED
 
 
-def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
+def _check_trained_length(location: Positions, layers: RopeLayers) -> None:
     """Raise MethodError if the user corrects a length that is part of a formula."""
     kind = rope_type(layers.parameters)
     if not kind.is_trained_fixed or not _is_corrected(location, layers):
@@ -285,7 +283,7 @@ def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
     raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
 
 
-def _check_query_scaling(location: TableLocation, layers: RopeLayers, after: Parameters) -> None:
+def _check_query_scaling(location: Positions, layers: RopeLayers, after: Parameters) -> None:
     """Check that settings that get a first trained length do not move the scaling of queries.
 
     ``llama_4_scaling_beta`` scales queries by how often their position contains that length, so it
@@ -315,7 +313,7 @@ def _check_query_scaling(location: TableLocation, layers: RopeLayers, after: Par
 
 
 def _check_limits_can_state(
-    location: TableLocation,
+    location: Positions,
     layers: RopeLayers,
     lengths: PositionLengths,
     choice: MethodChoice,
@@ -343,7 +341,7 @@ def _check_limits_can_state(
 
 
 def _changes_angles(
-    location: TableLocation,
+    location: Positions,
     *,
     before: Parameters,
     after: Parameters,

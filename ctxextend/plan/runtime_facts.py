@@ -147,7 +147,7 @@ def _other_betas(rope: Parameters) -> tuple[float, float] | None:
 
 def _positions_of(table: TablePlan) -> str:
     """Return the positions of a table as rules name them."""
-    facts = table.location.table.rope
+    facts = table.location.rope
     if table.rope and not any(rotates(layers.after) for layers in table.rope):
         return REMOVED
     if table.has_rows or facts is None:

@@ -9,13 +9,13 @@ from typing import Any
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
-from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import new_half, with_value, with_values
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
@@ -133,7 +133,7 @@ def config_override(plan: Plan) -> dict[str, Any]:
     return override
 
 
-def _length_paths(location: TableLocation) -> list[Keys]:
+def _length_paths(location: Positions) -> list[Keys]:
     """Return the paths of the length in the config that transformers uses."""
     inside = _config_path(location)
     paths = [path for path in location.length_paths if path[:-1] == inside]
@@ -142,7 +142,7 @@ def _length_paths(location: TableLocation) -> list[Keys]:
     return paths
 
 
-def _config_path(location: TableLocation) -> Keys:
+def _config_path(location: Positions) -> Keys:
     """Return the path of the config that transformers uses."""
     return location.paths_of(location.effective_key)[-1][:-1]
 
@@ -204,7 +204,7 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
     else:
         message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, WRITE_FOLDER)
-    facts = table.location.table.rope
+    facts = table.location.rope
     assert facts is not None
     if kind != "default" and after[THETA] != facts.theta[table.rope[0].before.layer_type]:
         # The converter drops the base of some model types.

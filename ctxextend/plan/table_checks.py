@@ -3,9 +3,8 @@
 import reprlib
 
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import TableLocation, whole_number
 from ctxextend.families.registry import fact
-from ctxextend.plan.found_table import FoundTable
+from ctxextend.positions.positions import Positions, whole_number
 
 # Config keys of the width of a position table. Each model type states one of them, or, if it has
 # its own, the first of these that its config states; a table with none is not as wide as any key
@@ -15,7 +14,7 @@ OWN_WIDTH_KEYS = fact("width_keys")
 OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
 
 
-def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
+def check_rows(table: Positions, *, has_config: bool = True) -> None:
     """Check that a table of rows has a position, and the rows that its config states.
 
     Args:
@@ -25,11 +24,11 @@ def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
     Raises:
         CheckpointError: It does not.
     """
-    location = table.location
+    location = table
     if has_config:
         key = location.effective_key
         value = location.value(key)
-        expected = location.rows(value)
+        expected = location.rows_for(value)
         if table.rows != expected:
             default = ""
             if location.stated(key) is None:
@@ -45,20 +44,20 @@ def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
                 "again."
             )
             raise CheckpointError(message, hint)
-    if location.positions(table.rows) >= 1:
+    if location.positions_in(table.rows) >= 1:
         return
     after = ""
-    if location.table.extra_rows:
-        after = f" and {location.table.extra_rows} come after the last position"
+    if location.extra_rows:
+        after = f" and {location.extra_rows} come after the last position"
     message = (
         f"{table.name} has {table.rows} rows, of which {location.reserved_rows} are "
         f"reserved{after}: no position is left."
     )
-    reserved = location.table.reserved.config_key or "the number of reserved rows"
-    raise CheckpointError(message, f"Check {reserved} and {location.config_key}.")
+    reserved = location.reserved.config_key or "the number of reserved rows"
+    raise CheckpointError(message, f"Check {reserved} and {location.length_key}.")
 
 
-def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | None:
+def stated_width(location: Positions, columns: int) -> tuple[str, int] | None:
     """Return the config key, with dots, that states the width of a table, and its value.
 
     A config may state a width twice, under the name that its model type uses and under another: the
@@ -73,11 +72,11 @@ def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | Non
         is unknown.
     """
     family = location.family
-    is_named_by_user = location.table not in family.tables  # no more is known of it
-    if is_named_by_user or (family.model_type, location.table.part) in OTHER_WIDTH_PARTS:
+    is_named_by_user = not family.tables  # no more is known of it
+    if is_named_by_user or (family.model_type, location.part) in OTHER_WIDTH_PARTS:
         return None
     own = OWN_WIDTH_KEYS.get(family.model_type)
-    prefix = location.table.config_key.rpartition(".")[0]
+    prefix = location.config_key.rpartition(".")[0]
     widths = list[tuple[str, int]]()
     for key in own or WIDTH_KEYS:
         if prefix:
@@ -94,7 +93,7 @@ def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | Non
     return widths[0]
 
 
-def check_width(location: TableLocation, columns: int, name: str) -> None:
+def check_width(location: Positions, columns: int, name: str) -> None:
     """Check that the config states no other width than a stored table has.
 
     Raises:

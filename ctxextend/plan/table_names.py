@@ -4,8 +4,9 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import Architecture, TableLocation
-from ctxextend.families.schema import SinusoidalTable
+from ctxextend.families.lookup import Architecture
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.sinusoids import Sinusoids
 
 CHECK_TYPE = (
     "Check that the weights match model_type in config.json, or the one passed with --model-type."
@@ -14,7 +15,7 @@ CHECK_TYPE = (
 
 def match_names(
     architecture: Architecture, names: Collection[str], where: str
-) -> list[tuple[TableLocation, str]]:
+) -> list[tuple[Positions, str]]:
     """Return the positions of a model, and their names among its tensors; there may be none.
 
     They are in registry order.
@@ -28,7 +29,7 @@ def match_names(
         CheckpointError: Two tensors may be the same table.
     """
     is_only = len(architecture.locations) == 1
-    matches = list[tuple[TableLocation, str]]()
+    matches = list[tuple[Positions, str]]()
     for location in architecture.locations:
         found = _names_of(location, names, is_only=is_only)
         if len(found) > 1:
@@ -41,20 +42,20 @@ def match_names(
     return matches
 
 
-def _names_of(location: TableLocation, names: Collection[str], *, is_only: bool) -> list[str]:
+def _names_of(location: Positions, names: Collection[str], *, is_only: bool) -> list[str]:
     """Return the names that one table has; `is_only`: whether the model has no other tables."""
-    if not location.table.has_rows:
+    if not location.has_rows:
         return [location.usual_name]
     stored = [name for name in location.names if name in names]
     if stored:
         return stored
-    if isinstance(location.table, SinusoidalTable) and location.table.is_computed:
-        return _computed_names(location, location.table, names, is_only=is_only)
+    if isinstance(location, Sinusoids) and location.is_computed:
+        return _computed_names(location, location, names, is_only=is_only)
     return []
 
 
 def _computed_names(
-    location: TableLocation, table: SinusoidalTable, names: Collection[str], *, is_only: bool
+    location: Positions, table: Sinusoids, names: Collection[str], *, is_only: bool
 ) -> list[str]:
     """Return the name of a table that transformers computes in models with tensors next to it."""
     prefixes = list[str]()

@@ -5,11 +5,11 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from ctxextend.families.lengths import PositionLengths
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers
-from ctxextend.families.schema import LearnedTable
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.untrained import UntrainedRows
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rows import Rows
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import TRAINED, Parameters
 
@@ -52,7 +52,7 @@ class TablePlan:
     reserved_rows: int  # rows before position 0, which are kept
     hidden_size: int  # columns
     dtype: str  # in safetensors' spelling; empty if transformers computes the rows
-    location: TableLocation = field(metadata=not_in_json)  # its registry entry
+    location: Positions = field(metadata=not_in_json)  # its registry entry
     # Whether it is a table of rows, stored or computed.
     has_rows: bool = field(metadata=not_in_json)
     # Whether the checkpoint contains its rows; otherwise transformers computes them.
@@ -107,8 +107,8 @@ def length_to_state(table: TablePlan) -> int:
 
 def pads_with_positions(table: TablePlan) -> bool:
     """Whether a model pads inputs to full attention windows, and padding has positions."""
-    entry = table.location.table
-    return isinstance(entry, LearnedTable) and entry.multiple_of is not None
+    entry = table.location
+    return isinstance(entry, Rows) and entry.multiple_of is not None
 
 
 def scales(table: TablePlan) -> bool:

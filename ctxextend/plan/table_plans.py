@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.families.lookup import positive_numbers
-from ctxextend.families.schema import LearnedTable
-from ctxextend.plan.found_table import FoundTable, context_length, tables_of_part
+from ctxextend.plan.found_table import context_length, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.positions import Positions, positive_numbers
+from ctxextend.positions.rows import Rows
 from ctxextend.settings import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_checks import check_source_rows
@@ -17,7 +17,7 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 from ctxextend.tables.method_parser import default_choice
 
 
-def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
+def with_length(settings: Resize, tables: Sequence[Positions]) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions.
 
     Raises:
@@ -28,7 +28,7 @@ def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
         return settings
     lengths = dict[str, int]()
     for table in tables_of_part(tables, settings.part):
-        lengths[table.location.part] = context_length(table)
+        lengths[table.part] = context_length(table)
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
         raise ResizeError(
@@ -40,7 +40,7 @@ def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
 
 
 def plan_tables(
-    tables: Sequence[FoundTable],
+    tables: Sequence[Positions],
     settings: Resize,
     recorded: Mapping[str, MethodChoice],
     *,
@@ -80,43 +80,43 @@ def plan_tables(
     return tuple(plans)
 
 
-def plan_length(table: FoundTable, tables: Sequence[FoundTable], settings: Resize) -> TablePlan:
+def plan_length(table: Positions, tables: Sequence[Positions], settings: Resize) -> TablePlan:
     """Return the lengths of one table, before and after, without what becomes of its positions."""
-    location = table.location
+    location = table
     before = context_length(table)
-    key = location.config_key
+    key = location.length_key
     # Tables can share a key: it must fit the longest.
-    sharing = [other.location for other in tables if other.location.config_key == key]
-    after = location.rows(max(other.key_value(settings.positions) for other in sharing))
+    sharing = [other for other in tables if other.length_key == key]
+    after = location.rows_for(max(other.key_value(settings.positions) for other in sharing))
     return TablePlan(
         name=table.name,
         part=location.part,
-        file=table.file,
+        file=table.weights_file,
         config_key=key,
         max_len_before=before,
-        max_len_after=location.positions(after),
-        rows_before=location.rows(location.key_value(before)),
+        max_len_after=location.positions_in(after),
+        rows_before=location.rows_for(location.key_value(before)),
         rows_after=after,
         reserved_rows=location.reserved_rows,
         hidden_size=table.hidden_size,
         dtype=table.dtype,
         location=location,
-        has_rows=location.table.has_rows,
+        has_rows=location.has_rows,
         is_stored=bool(table.dtype),
         scheme=location.scheme,
     )
 
 
 def _check_shared_keys(
-    tables: Sequence[FoundTable], selected: Sequence[FoundTable], settings: Resize
+    tables: Sequence[Positions], selected: Sequence[Positions], settings: Resize
 ) -> None:
     """Raise ResizeError if a table that is not selected shares its config key with one that is."""
-    keys = {table.location.config_key for table in selected}
+    keys = {table.length_key for table in selected}
     for table in tables:
-        key = table.location.config_key
+        key = table.length_key
         if key not in keys or table in selected:
             continue
-        both = table.location.part.rpartition(".")[0]
+        both = table.part.rpartition(".")[0]
         raise ResizeError(
             f"--part {settings.part}: {table.name} shares the config key {key}, so both must be "
             "resized together.",
@@ -167,7 +167,7 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
         check_source_rows(before, after, choice)
         return
     values = set(choice.settings.values())
-    is_formula = choice.name == FORMULA and values <= {None, plan.location.layout}
+    is_formula = choice.name == FORMULA and values <= {None, plan.location.initial_layout}
     if not is_formula and choice.name != DEFAULT_METHOD:
         raise ResizeError(
             f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids.",
@@ -179,8 +179,8 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
 def _check_multiple(plan: TablePlan) -> None:
     """Raise ResizeError unless the new length is a multiple of what inputs are padded to."""
     location = plan.location
-    table = location.table
-    if not plan.is_changed or not isinstance(table, LearnedTable) or table.multiple_of is None:
+    table = location
+    if not plan.is_changed or not isinstance(table, Rows) or table.multiple_of is None:
         return
     lifts = table.multiple_unless
     if lifts is not None and lifts.holds(location.stated(lifts.key)):

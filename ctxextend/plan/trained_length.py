@@ -9,10 +9,11 @@ from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.lengths import position_lengths
-from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.families.lookup import Architecture
 from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.side_files import stated_limits
 from ctxextend.limits.statements import SENTENCE_CONFIG, TOKENIZER
+from ctxextend.positions.positions import Positions
 from ctxextend.provenance import read_provenance
 
 
@@ -32,10 +33,10 @@ def with_trained_length(
     """
     if trained_length is not None:
         return state_trained_length(architecture, trained_length)
-    locations = list[TableLocation]()
+    locations = list[Positions]()
     for location in architecture.locations:
         is_open = False
-        if location.table.rope is not None:
+        if location.rope is not None:
             with suppress(CheckpointError):  # reported when the settings are used
                 is_open = bool(position_lengths(location).question)
         if is_open:
@@ -50,10 +51,10 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
     Raises:
         MethodError: Nothing of its positions scales.
     """
-    locations = list[TableLocation]()
+    locations = list[Positions]()
     is_scaled = False
     for location in architecture.locations:
-        facts = location.table.rope
+        facts = location.rope
         if facts is not None and facts.methods:
             location = replace(location, trained_length=trained_length)
             is_scaled = True
@@ -69,14 +70,14 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
 
 def with_config_lengths(architecture: Architecture) -> Architecture:
     """Return an architecture whose rotary positions know the lengths that other keys state."""
-    locations = list[TableLocation]()
+    locations = list[Positions]()
     for location in architecture.locations:
         seen = tuple(length for _, length in config_length_keys(location))
         locations.append(replace(location, seen_lengths=seen))
     return architecture._replace(locations=tuple(locations))
 
 
-def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
+def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
     """Whether a rotary length may have been raised by hand, past the one of the training.
 
     Unscaled settings look the same as those of a model that was trained at the length. A recipe
@@ -85,7 +86,7 @@ def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
     """
-    facts = location.table.rope
+    facts = location.rope
     if facts is None or not facts.methods or location.trained_length is not None:
         return False
     lengths = position_lengths(location)
@@ -95,7 +96,7 @@ def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
     if provenance is None:
         return True
     _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-    return location.positions(after) != lengths.context
+    return location.positions_in(after) != lengths.context
 
 
 def may_state_trained_length(file: str) -> bool:
@@ -108,7 +109,7 @@ def may_state_trained_length(file: str) -> bool:
     return name != TOKENIZER and not matches(name, SENTENCE_CONFIG)
 
 
-def lower_stated_length(location: TableLocation, checkpoint: Checkpoint, length: int) -> int | None:
+def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int) -> int | None:
     """Return the largest length below one that may be the length of the training.
 
     Args:
@@ -124,14 +125,14 @@ def lower_stated_length(location: TableLocation, checkpoint: Checkpoint, length:
     return max((value for value in stated if value < length), default=None)
 
 
-def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[int]:
+def _seen_lengths(location: Positions, checkpoint: Checkpoint) -> Iterator[int]:
     """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
     tokens.
     """
     provenance = read_provenance(checkpoint)
     if provenance is not None:
         _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-        yield location.positions(after)
+        yield location.positions_in(after)
     for _, length in config_length_keys(location):
         yield length
     for limit in stated_limits(checkpoint, location.tokenizer or ""):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import counted
-from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.positions.positions import Positions, nested
 from ctxextend.tables.stats import describe_rows, find_untrained_rows
 
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers
@@ -19,7 +19,7 @@ MAX_STD = 1e6  # larger values are mistakes
 
 
 def untrained_rows(
-    checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]
+    checkpoint: Checkpoint, location: Positions, rows: NDArray[Any]
 ) -> dict[int, float]:
     """Return the rows that look randomly initialised, and the standard deviation that each fits.
 
@@ -58,7 +58,7 @@ class UntrainedRows(NamedTuple):
 
 
 def find_untrained(
-    checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]
+    checkpoint: Checkpoint, location: Positions, rows: NDArray[Any]
 ) -> UntrainedRows:
     """Return the rows of a table that no training has changed.
 

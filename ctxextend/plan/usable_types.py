@@ -7,9 +7,10 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.lookup import find_architecture
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.table_names import match_names
+from ctxextend.positions.positions import Positions
 
 
 def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
@@ -27,7 +28,7 @@ def known_parts(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_model_type(
-    checkpoint: Checkpoint, locations: Sequence[TableLocation], model_type: str
+    checkpoint: Checkpoint, locations: Sequence[Positions], model_type: str
 ) -> None:
     """Check that a checkpoint can have the positions of the type that the user named.
 
@@ -39,7 +40,7 @@ def check_model_type(
     Raises:
         CheckpointError: Neither weights nor config can have them.
     """
-    without_rows = [location for location in locations if not location.table.has_rows]
+    without_rows = [location for location in locations if not location.has_rows]
     if not without_rows or checkpoint.config.get("model_type") == model_type:
         return
     flag = f"--model-type {model_type}"
@@ -59,7 +60,7 @@ def check_model_type(
     for location in without_rows:
         if location.stated(location.effective_key) is None:
             message = (
-                f"{flag}: config.json has no {location.config_key}, the context length of "
+                f"{flag}: config.json has no {location.length_key}, the context length of "
                 f"{model_type}."
             )
             raise CheckpointError(message, "Name the type that the weights have, or add the key.")

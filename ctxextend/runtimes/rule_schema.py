@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
-from ctxextend.families.schema import ALIBI as ALIBI
-from ctxextend.families.schema import RELATIVE as RELATIVE
 from ctxextend.json_output import not_in_json
+from ctxextend.positions.facts import ALIBI as ALIBI
+from ctxextend.positions.facts import RELATIVE as RELATIVE
 from ctxextend.tables.method_facts import SINUSOIDAL as SINUSOIDAL
 from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.rope_types import NTK_ALPHA as NTK_ALPHA

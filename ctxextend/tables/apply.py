@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
+from ctxextend.tables.layouts import BLOCK_ROWS, Formula, find_formula, fit_layout
 from ctxextend.tables.method_checks import CHOOSE_ANOTHER, check_source_rows
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, SINUSOIDAL
 from ctxextend.tables.method_parser import default_choice
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.sinusoids import BLOCK_ROWS, Formula, find_formula, fit_layout
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]

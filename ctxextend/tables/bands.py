@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.sinusoids import BLOCK_ROWS
+from ctxextend.tables.layouts import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, median, norms_and_neighbours
 
 Rows = NDArray[np.float64]

@@ -24,6 +24,7 @@ from ctxextend.tables.bands import (
     extend_bands,
 )
 from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.layouts import BLOCK_ROWS, LAYOUTS, sinusoidal_rows
 from ctxextend.tables.method_facts import (
     BLAS_TOLERANCE,
     COPY,
@@ -38,7 +39,6 @@ from ctxextend.tables.method_facts import (
     registering,
 )
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
-from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, sinusoidal_rows
 
 METHODS: dict[str, Method] = {}  # by name, in the order of all listings
 method = registering(METHODS)

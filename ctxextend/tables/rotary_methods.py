@@ -11,6 +11,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.frequencies import (
+    check_ntk_dim,
+    frequencies,
+    ntk_base,
+    trained_length,
+)
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     LIMITS,
@@ -42,12 +48,6 @@ from ctxextend.tables.rope_types import (
     has_switch_lists,
     rope_type,
     without_type_settings,
-)
-from ctxextend.tables.rotary import (
-    check_ntk_dim,
-    frequencies,
-    ntk_base,
-    trained_length,
 )
 
 

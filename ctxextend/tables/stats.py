@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import BLOCK_ROWS, Floats
+from ctxextend.tables.layouts import BLOCK_ROWS, Floats
 
 Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ResizableFiles
-from ctxextend.families.schema import SinusoidalTable
+from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.settings import Train
-from ctxextend.tables.sinusoids import find_formula
+from ctxextend.tables.layouts import find_formula
 from ctxextend.training.training_source import refuse_rows, without_rows
 
 
@@ -39,7 +39,7 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
 
 
 def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
-    scheme = files.tables[0].location.scheme
+    scheme = files.tables[0].scheme
     reason = without_rows(scheme)
     requested = settings.trainable
     if requested in ("new", "positions"):
@@ -60,8 +60,8 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
 
 def _is_trained(files: ResizableFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
-    facts = files.tables[0].location.table
-    is_frozen = isinstance(facts, SinusoidalTable) and facts.stored_rows == "frozen"
+    facts = files.tables[0]
+    is_frozen = isinstance(facts, Sinusoids) and facts.stored_rows == "frozen"
     return files.table_name in files.checkpoint.weights.entries and not is_frozen
 
 
@@ -69,5 +69,5 @@ def _has_formula(files: ResizableFiles) -> bool:
     """Whether the learned rows of the first table are those of a formula."""
     table = files.tables[0]
     rows = files.checkpoint.weights.read_floats(table.name)
-    formula = find_formula(rows[table.location.reserved_rows :], table.location.layout)
+    formula = find_formula(rows[table.reserved_rows :], table.initial_layout)
     return formula is not None

@@ -62,7 +62,7 @@ def _provenance(run: FinishedRun) -> dict[str, Any]:
     """Return what the recipe of a run that only trains states about its source."""
     files = run.task.files
     return {
-        "model_type": files.tables[0].location.family.model_type,
+        "model_type": files.tables[0].family.model_type,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights.fingerprint(),
         "tables": [{"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}],

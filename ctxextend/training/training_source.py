@@ -160,7 +160,7 @@ class TrainingSource:
         if self.planned is not None or table.has_rows:
             return
         if settings.trainable in ("new", "positions"):
-            refuse_rows(table.location.scheme, settings)
+            refuse_rows(table.scheme, settings)
 
 
 def without_rows(scheme: str) -> str:

@@ -10,10 +10,10 @@ from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.errors import CheckpointError, counted
-from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.length_edits import shown_value
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.output.card import CARD_FILE
+from ctxextend.positions.positions import Keys, nested
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.config_meaning import changed_meaning

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.tables.rotary import frequencies
+from ctxextend.positions.positions import Positions
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.verification.observe import LoadedFrequencies
 
 # Relative rounding: of transformers' float32 formulas, and of buffers that a file stores in 16
@@ -55,7 +55,7 @@ def compare_frequencies(
     Raises:
         CheckpointError: A config is malformed.
     """
-    facts = table.location.table.rope
+    facts = table.location.rope
     if facts is None:
         return
     if not facts.methods:  # the classes ignore these settings, or read only some of them
@@ -113,7 +113,7 @@ def _compare_with_base(
             yield ComparedBuffer(name, FrequencySource.BASE, is_equal=is_equal)
 
 
-def _short_frequencies(location: TableLocation, layers: RopeLayers) -> NDArray[np.float64]:
+def _short_frequencies(location: Positions, layers: RopeLayers) -> NDArray[np.float64]:
     """Return the inverse frequencies of rotary settings for short inputs, shape (pairs,)."""
     dim = rotary_dim(location, layers.parameters)
     max_len = location.value(location.effective_key)

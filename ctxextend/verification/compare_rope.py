@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
+from ctxextend.positions.positions import Positions
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.rope_types import NONE, rotates
-from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Evidence
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import MISSING, json_text
@@ -29,7 +29,7 @@ def add_positions(
         CheckpointError: The config of the base is malformed.
     """
     slowdowns = list[str]()
-    if table.location.table.rope:
+    if table.location.rope:
         now = replace(table.location, config=resized.config)
         try:
             stated = {item.layer_type: item.parameters for item in read_rope(now)}
@@ -77,7 +77,7 @@ def _wrong_settings(
 
 
 def _compare_frequencies(
-    table: TablePlan, plan: RopePlan, now: TableLocation, stated: Mapping[str, Any]
+    table: TablePlan, plan: RopePlan, now: Positions, stated: Mapping[str, Any]
 ) -> tuple[list[str], str]:
     """Return what is wrong with frequencies, and how far a method slows them down."""
     base = table.location

@@ -12,8 +12,8 @@ from ctxextend.families.rope_dialects import with_other_dialect, with_values
 from ctxextend.models.load import are_bit_identical, load
 from ctxextend.models.loaded_frequencies import replace_frequencies
 from ctxextend.plan.table_plan import RopePlan, TablePlan, switches
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.rope_types import TYPE
-from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.compare_outputs import (
     OutputDifference,
     UnrunTable,
@@ -101,7 +101,7 @@ def _without_switch(table: TablePlan, config: Mapping[str, Any]) -> Mapping[str,
 
 def _applies(table: TablePlan, plan: RopePlan) -> bool:
     """Whether the classes compute the frequencies of long inputs from settings without lists."""
-    facts = table.location.table.rope
+    facts = table.location.rope
     if facts is None or plan.long_inputs_as is None:
         return False
     kept = plan.before.parameters[TYPE]

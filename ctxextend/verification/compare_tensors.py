@@ -11,9 +11,9 @@ from ctxextend.checkpoints.safetensors_file import (
 )
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
-from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.facts import Buffer
 from ctxextend.progress import Progress
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import TRAINABLE
@@ -153,7 +153,7 @@ def _has_length(entry: TensorEntry, axes: Sequence[int], length: int) -> bool:
 def _planned_buffer(table: TablePlan, buffer: Buffer, entry: TensorEntry) -> BufferPlan:
     """Return the plan of a buffer in the dtype and shape of a tensor."""
     start = table.reserved_rows
-    if table.location.table.reserved.inside_key:
+    if table.location.reserved.inside_key:
         start = 0
     return BufferPlan(
         name=entry.name,

@@ -5,10 +5,10 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
-from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import old_keys
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.positions import Keys, nested
 from ctxextend.tables.rope_types import NEW, TRAINED, rope_type
 from ctxextend.verification.json_changes import (
     INFORMATIONAL_KEYS,
@@ -91,7 +91,7 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
 def _rotary_paths(table: TablePlan) -> Iterator[Keys]:
     """Yield the paths of the keys that state rotary settings, in both dialects."""
     location = table.location
-    if location.table.rope is None:
+    if location.rope is None:
         return
     keys = [NEW, *old_keys(location)]
     settings = [layers.parameters for layers in read_rope(location)]

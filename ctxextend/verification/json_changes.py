@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ctxextend.families.lookup import Keys
+from ctxextend.positions.positions import Keys
 
 MISSING = object()  # the value of a key that does not exist
 MAX_VALUE_TEXT = 60  # characters

@@ -194,7 +194,7 @@ def _name_in_model(model: TransformersModel, table: TablePlan) -> str:
     for name in table.location.names:
         if name.rpartition(".")[0] in modules:
             return name
-    own_module, _, parameter = table.location.table.name.rpartition(".")
+    own_module, _, parameter = table.location.tensor.rpartition(".")
     for module in modules:
         if module.endswith(f".{own_module}"):
             return f"{module}.{parameter}"

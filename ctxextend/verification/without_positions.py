@@ -15,7 +15,7 @@ def remove_positions(model: Any, conversion: Conversion) -> None:
 
     Frequencies are 0, so that no angle rotates; learned rows are the mean row; ALiBi biases are 0.
     """
-    location = conversion.model.tables[0].location
+    location = conversion.model.tables[0]
     is_source = model.config.model_type != conversion.twin.model_type
     for name, values in (*model.named_buffers(), *model.named_parameters()):
         if name.endswith("inv_freq"):
@@ -23,7 +23,7 @@ def remove_positions(model: Any, conversion: Conversion) -> None:
         elif name.endswith(ANGLES_TABLE):
             size = values.shape[1]
             values.data[:] = to_tensor(np.arange(size) >= size // 2)  # sines 0, cosines 1
-        elif is_source and name.endswith(location.table.name):
+        elif is_source and name.endswith(location.tensor):
             values.data[location.reserved_rows :] = to_tensor(conversion.mean_row)
     for module in model.modules():
         if "alibi" in inspect.signature(module.forward).parameters:

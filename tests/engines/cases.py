@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from ctxextend import convert, resize
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.schema import LearnedTable, RotaryFacts, SinusoidalTable
 from ctxextend.planned import ResizeResult
+from ctxextend.positions.facts import RotaryFacts
+from ctxextend.positions.rows import Rows
+from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
@@ -93,10 +95,10 @@ class Prepared:
 def has_positions(model_type: str, positions: str) -> bool:
     """Whether models of a type can have positions, as rules name them."""
     for table in FAMILIES[model_type].tables:
-        if isinstance(table, SinusoidalTable):
+        if isinstance(table, Sinusoids):
             if positions == schema.SINUSOIDAL:
                 return True
-        elif isinstance(table, LearnedTable):
+        elif isinstance(table, Rows):
             if positions == schema.LEARNED:
                 return True
         elif table.rope is None:

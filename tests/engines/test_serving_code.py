@@ -32,7 +32,7 @@ from ctxextend.runtimes.rule_schema import (
     RuntimeStatement,
 )
 from ctxextend.settings import CheckpointRef, Resize
-from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.frequencies import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD

@@ -12,9 +12,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ctxextend import Inspection, inspect, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
 from ctxextend.plan.table_checks import stated_width
+from ctxextend.positions.sinusoids import Sinusoids
 from tests.helpers import model_types, rules, tiny
 from tests.helpers.pico import write_json
 
@@ -40,13 +40,13 @@ def write(folder: Path, model_type: str) -> None:
     config = small_config(model_type)
     tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
     for location in find_architecture(config).locations:
-        table = location.table
-        if isinstance(table, SinusoidalTable) and table.is_computed:
+        table = location
+        if isinstance(table, Sinusoids) and table.is_computed:
             neighbor = f"{location.usual_prefix}{table.neighbor_prefix}.weight"
             zeros = np.zeros((2, 2), np.float32)
             tensors[neighbor] = zeros
         elif table.has_rows:
-            rows = location.rows(location.value(location.effective_key))
+            rows = location.rows_for(location.value(location.effective_key))
             stated = stated_width(location, tiny.WIDTH)
             width = stated[1] if stated else tiny.WIDTH
             generator = np.random.default_rng(0)

@@ -34,13 +34,14 @@ from ctxextend import (
     verify,
 )
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import ENTRIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.positions import Positions
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from tests.helpers import model_types, pico, rules, tiny, zoo
@@ -248,7 +249,7 @@ def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict
         possible = {name for location in locations for name in location.names}
         tables = frozenset(possible & one.names)
         is_known = tables in conforming
-        if all(location.table.is_computed for location in locations):
+        if all(location.is_computed for location in locations):
             is_known = any(tables <= known for known in conforming)
         if not tables or is_known:
             continue
@@ -275,7 +276,7 @@ def check_class(
     if small.waves:
         return check_waves_resize(small, folder, all_methods=all_methods)
     for location, _ in small.found:
-        assert not location.table.is_computed, "its rows are not sinusoids"
+        assert not location.is_computed, "its rows are not sinusoids"
     check_resize(small, unused, folder)
     return "as learned"
 
@@ -339,7 +340,7 @@ def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, 
     location, *others = find_architecture(config).locations
     if others or location.path:
         return (None,)
-    rope = location.table.rope
+    rope = location.rope
     if rope is None or not rope.methods:
         return (None,)
     layers = next(layers for layers in read_rope(location) if not layers.is_local)
@@ -581,7 +582,7 @@ def check_reserved_rows(small: SmallModel) -> None:
         assert rows[0] == first, (name, rows, reserved)
 
         last = len(small.model.get_parameter(name)) - 1
-        last_read = last - location.table.extra_rows
+        last_read = last - location.extra_rows
         assert last_read <= rows[-1] <= last, (name, rows, last)
         read.add(name)
     expected = {name for _, name in small.found if not name.endswith(NOT_READ)}
@@ -638,20 +639,20 @@ def check_verified(output: Path, source: Path) -> None:
 
 
 def check_beyond_the_old_length(
-    small: SmallModel, location: TableLocation, reader: zoo.Reader, length: int, new: torch.Tensor
+    small: SmallModel, location: Positions, reader: zoo.Reader, length: int, new: torch.Tensor
 ) -> None:
     """Check that the base fails on longer inputs, or differs if transformers clamps positions."""
-    if location.table.longer_inputs == "share the last position":
+    if location.longer_inputs == "share the last position":
         clamped = reader.run(small.model, length)
         expected, found = overlap(clamped, new)
         assert not torch.equal(expected, found)
         return
     with pytest.raises((IndexError, RuntimeError, ValueError)):
         reader.run(small.model, length)
-    if location.table.extra_rows < 2:  # with unused rows, one token more does not fail
+    if location.extra_rows < 2:  # with unused rows, one token more does not fail
         name = next(name for found, name in small.found if found.part == location.part)
         rows = len(small.model.get_parameter(name))
-        positions = location.positions(rows)
+        positions = location.positions_in(rows)
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             reader.run(small.model, positions + 1)
 
@@ -732,14 +733,14 @@ def check_waves_outputs(small: SmallModel, loaded: Any, extended: Any, positions
 
 
 def check_beyond(
-    model: Any, location: TableLocation, name: str, reader: zoo.Reader, length: int
+    model: Any, location: Positions, name: str, reader: zoo.Reader, length: int
 ) -> None:
     """Check that a model of sinusoids reads inputs of its length, and grows or fails beyond."""
     table = tiny.find_tensor(model, name)
     assert reader.run(model, length).isfinite().all()
     same = tiny.find_tensor(model, name)
     assert same is table, f"{name}: an input of {length} tokens does not fit"
-    if location.table.longer_inputs == "get computed rows":
+    if location.longer_inputs == "get computed rows":
         assert reader.run(model, length + 1).isfinite().all()
     elif re.search(ONE_CALL, f"{model.config.model_type} {name}"):
         embed = model.get_submodule(module_of(name))

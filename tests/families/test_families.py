@@ -9,8 +9,9 @@ from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.listing import FamilyTable
-from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
+from ctxextend.families.lookup import find_architecture, matching_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.positions.positions import Positions
 from tests.helpers import tiny
 from tests.helpers.model_types import WITH_ROWS
 from tests.helpers.trainings import invoke
@@ -41,7 +42,7 @@ WITHOUT_LENGTH = (
 DISTINCT = ("albert", "bert", "big_bird", "distilbert", "gpt2", "gpt_bigcode", "openai-gpt")
 
 
-def location_of(model_type: str, **config: Any) -> TableLocation:
+def location_of(model_type: str, **config: Any) -> Positions:
     return find_architecture({"model_type": model_type, **config}).locations[0]
 
 

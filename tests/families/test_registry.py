@@ -1,4 +1,4 @@
-"""The file of model types states what the classes of `schema` have, each type once."""
+"""The file of model types states what the classes of `positions` have, each type once."""
 
 import json
 from pathlib import Path
@@ -60,8 +60,8 @@ def test_every_type_can_be_read() -> None:
         ({"theta": 1e6}, "Family.* unexpected .*'theta'"),
         ({"rope": {"partail": 0.5}}, "RotaryFacts.* unexpected .*'partail'"),
         ({"rope": {}, "positions": [{"like": "BERT"}]}, "Family.* unexpected .*'rope'"),
-        ({"positions": [{"kind": "rows"}]}, "missing .*'name'"),
-        ({"positions": [{"name": "wpe.weight"}]}, "positions have kind None, not one of rows, "),
+        ({"positions": [{"kind": "rows"}]}, "missing .*'tensor'"),
+        ({"positions": [{"tensor": "wpe.weight"}]}, "positions have kind None, not one of rows, "),
         ({"positions": [{"kind": "row"}]}, "positions have kind 'row', not one of rows, "),
         ({"positions": [{"like": "BERD"}]}, "positions 'BERD' is not under shared"),
         (

@@ -11,9 +11,9 @@ from ctxextend.families.causal_masks import WITHOUT_CAUSAL_MASK
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.removed_positions import with_removed_positions
-from ctxextend.families.schema import RotaryPositions
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.removal_plan import plan_removal
+from ctxextend.positions.rotary import Rotary
 from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import model_types, rules
 
@@ -21,7 +21,7 @@ from tests.helpers import model_types, rules
 ROTARY = {
     name
     for name, family in FAMILIES.items()
-    if any(isinstance(table, RotaryPositions) for table in family.tables)
+    if any(isinstance(table, Rotary) for table in family.tables)
 }
 # Classes that cannot be set to no rotation, and why.
 REFUSED = {
@@ -125,7 +125,7 @@ def test_with_removed_positions_finds_settings_that_rotate_nothing(
     }
     location = with_removed_positions(find_architecture(config)).locations[0]
     assert location.scheme == scheme
-    assert location.config_key == "max_position_embeddings"
+    assert location.length_key == "max_position_embeddings"
 
 
 def test_with_removed_positions_reads_all_types_of_layers() -> None:

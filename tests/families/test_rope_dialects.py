@@ -11,7 +11,7 @@ import pytest
 from ctxextend import plan_resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lengths import layer_lengths
-from ctxextend.families.lookup import Keys, TableLocation, find_architecture, nested
+from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim, rotary_facts
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import (
@@ -22,6 +22,7 @@ from ctxextend.families.rope_dialects import (
     with_other_dialect,
     with_values,
 )
+from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.rope_types import NEW, OLD
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
@@ -77,7 +78,7 @@ UNSTATED = {
 }
 
 
-def methods_of(location: TableLocation) -> list[str]:
+def methods_of(location: Positions) -> list[str]:
     """Return the methods that apply to the settings of a config."""
     facts = rotary_facts(location)
     kind = read_rope(location)[0].parameters["rope_type"]
@@ -89,7 +90,7 @@ def methods_of(location: TableLocation) -> list[str]:
     return [kind, LIMITS]
 
 
-def resized(location: TableLocation, method: str) -> TableLocation:
+def resized(location: Positions, method: str) -> Positions:
     """Return a location whose settings serve four times the length, in both dialects."""
     main = read_rope(location)[0]
     lengths = layer_lengths(location, main)
@@ -104,7 +105,7 @@ def resized(location: TableLocation, method: str) -> TableLocation:
     return with_values(location, with_other_dialect(location, changes))
 
 
-def in_new_dialect(location: TableLocation) -> TableLocation:
+def in_new_dialect(location: Positions) -> Positions:
     """Return a location whose config states its settings as ``rope_parameters``."""
     settings = {item.layer_type: dict(item.parameters) for item in read_rope(location)}
     return with_values(location, {(*location.path, NEW): settings.get("", settings)})
@@ -136,7 +137,7 @@ def without(config: Config, paths: list[Keys]) -> Config:
     return config
 
 
-def only(location: TableLocation, config: Config, dialect: str) -> Config:
+def only(location: Positions, config: Config, dialect: str) -> Config:
     """Return a config with the settings of only one dialect."""
     other_keys = [NEW]
     if dialect == NEW:
@@ -160,7 +161,7 @@ def test_transformers_loads_the_same_settings_from_only_one_dialect(
             assert settings_of(table.location, one) == loaded, (method, dialect)
 
 
-def settings_of(location: TableLocation, config: Config) -> Config:
+def settings_of(location: Positions, config: Config) -> Config:
     """Return the rotary settings that transformers loads, without the name of old readers."""
     part = reduce(getattr, location.path, rules.load_config(config))
     settings = part.rope_parameters
@@ -201,7 +202,7 @@ def test_each_dialect_of_a_published_config_loads_without_the_other(name: str, m
         assert loaded_settings(only(location, new, dialect)) == loaded
 
 
-def with_dialect_of_file(location: TableLocation, changes: Changes) -> Config:
+def with_dialect_of_file(location: Positions, changes: Changes) -> Config:
     """Return a config with changes, in the dialect of its file."""
     return copy.deepcopy(dict(with_values(location, changes).config))
 

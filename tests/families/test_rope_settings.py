@@ -12,10 +12,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lengths import position_lengths
-from ctxextend.families.lookup import TableLocation, find_architecture, nested
+from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.families.rope_changes import rope_changes
-from ctxextend.tables.rotary import frequencies
+from ctxextend.positions.positions import Positions, nested
+from ctxextend.tables.frequencies import frequencies
 from tests.helpers.pico import read_json
 
 Config = dict[str, Any]
@@ -30,7 +31,7 @@ def read(name: str) -> Config:
     return config
 
 
-def locate(config: Config) -> TableLocation:
+def locate(config: Config) -> Positions:
     return find_architecture(config).locations[0]
 
 

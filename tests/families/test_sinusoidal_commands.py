@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import ctxextend
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.schema import SinusoidalTable
+from ctxextend.positions.sinusoids import Sinusoids
 from tests.helpers import pico
 from tests.helpers.parameters import slow
 from tests.helpers.sinusoidal_models import (
@@ -120,7 +120,7 @@ def test_registry_states_which_tables_transformers_creates_without_gradients(
     tables = [value for name, value in model.named_parameters() if "position" in name]
     assert tables
     is_frozen = {
-        isinstance(table, SinusoidalTable) and table.stored_rows == "frozen"
+        isinstance(table, Sinusoids) and table.stored_rows == "frozen"
         for table in FAMILIES[model_type].tables
     }
     assert {not table.requires_grad for table in tables} == is_frozen

@@ -14,8 +14,8 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import ShortInputs
+from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.method_facts import SWITCH
-from ctxextend.tables.rotary import frequencies
 from tests.helpers import model_types, rules
 
 ROTARY = {
@@ -31,7 +31,7 @@ ROUNDING = 5e-5
 def test_switch_changes_only_long_inputs_of_every_type(model_type: str, tmp_path: Path) -> None:
     config = rules.make_config(model_type)
     content = rules.save(config, tmp_path)
-    ropes = [location.table.rope for location in find_architecture(content).locations]
+    ropes = [location.rope for location in find_architecture(content).locations]
     if not all(rope is not None and SWITCH in rope.methods for rope in ropes):
         return
     try:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ctxextend import CheckpointError, convert, inspect, resize, verify
-from ctxextend.families.lookup import TableLocation
 from ctxextend.plan.table_checks import stated_width
+from ctxextend.positions.positions import Positions
 from tests.helpers import model_types, pico, tiny
 from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS
 from tests.helpers.small_model import architecture_of
@@ -26,7 +26,7 @@ TYPES = WITH_ROWS - NOT_INSTANTIABLE.keys() - {*NARROW}
     [*NARROW, *model_types.parameters(TYPES)],
 )
 def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) -> None:
-    found = set[TableLocation | str]()
+    found = set[Positions | str]()
     for built in tiny.buildable_classes(model_type, tiny.all_classes(model_type)):
         shapes = (*built.shapes.items(), *built.others.items())
         widths = {name: shape[-1] for name, shape in shapes if shape}
@@ -40,9 +40,9 @@ def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) 
     )  # whose tables are computed in each forward pass
 
 
-def check_width_of(location: TableLocation, columns: int, config: Any) -> None:
+def check_width_of(location: Positions, columns: int, config: Any) -> None:
     stated = stated_width(location, -1)  # the key that an error would name
-    table = (location.family.model_type, location.table.part)
+    table = (location.family.model_type, location.part)
     if table in NO_KEY:
         assert stated is None
         return

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.schema import Positions, SinusoidalTable, UnlimitedPositions
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.sinusoids import Sinusoids
+from ctxextend.positions.unlimited import Unlimited
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
@@ -270,9 +272,9 @@ def _possible(model_type: str) -> set[str]:
 def _possible_of(table: Positions) -> set[str]:
     if table.rope is not None:
         return ROPE_KINDS if table.rope.methods else {UNSCALED}
-    if isinstance(table, UnlimitedPositions):
+    if isinstance(table, Unlimited):
         return {table.scheme}
-    if isinstance(table, SinusoidalTable):
+    if isinstance(table, Sinusoids):
         return {SINUSOIDAL, LEARNED}  # stored sinusoids can be trained
     return {LEARNED}
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.plan.table_names import match_names
+from ctxextend.positions.positions import Positions
 from tests.helpers import tiny, zoo
 
 
@@ -32,22 +33,22 @@ class SmallModel:
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
         found = match_names(self.architecture, parameters | others, model_type)
         assert found, f"{model_class.__name__} has no position table"
-        computed = {name for location, name in found if location.table.is_computed}
+        computed = {name for location, name in found if location.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"
         self.found = [(where, name) for where, name in found if name in parameters | others]
 
     def build(self, positions: int) -> Any:
         """Build the model with a number of positions."""
-        config, first = copy.deepcopy(self.config), dict[str, TableLocation]()
+        config, first = copy.deepcopy(self.config), dict[str, Positions]()
         for location in architecture_of(config.model_type, config).locations:
-            first.setdefault(location.config_key, location)
+            first.setdefault(location.length_key, location)
         for key, location in first.items():
             tiny.set_value(config, tuple(key.split(".")), location.key_value(positions))
         torch.manual_seed(0)
         return self.model_class(config).train(False)
 
     @cached_property
-    def waves(self) -> list[tuple[TableLocation, str]]:
+    def waves(self) -> list[tuple[Positions, str]]:
         """The tables of sinusoids, stored or computed."""
         tables = ((table, tiny.find_tensor(self.model, table[1])) for table in self.found)
         return [table for table, rows in tables if rows is None or zoo.is_wave(rows)]
@@ -59,11 +60,11 @@ class SmallModel:
         return reader
 
     @cached_property
-    def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
+    def readers(self) -> list[tuple[Positions, str, zoo.Reader, list[int]]]:
         """The tables that text inputs use, each with its reader and the rows that it read."""
         readers = []
         for location, name in self.found:
-            length = location.positions(len(self.model.get_parameter(name)))
+            length = location.positions_in(len(self.model.get_parameter(name)))
             if reader := zoo.find_reader(self.model, name, length):
                 readers.append((location, name, *reader))
         return readers

@@ -11,8 +11,9 @@ import transformers
 
 from ctxextend import Limit, extend_model, inspect, plan_resize, resize
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.lookup import find_architecture
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
+from ctxextend.positions.positions import Positions
 from tests.helpers import pico, tiny
 from tests.helpers.notes import text_of, texts, texts_in
 from tests.helpers.trainings import invoke
@@ -233,10 +234,10 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
 # Every model type
 
 
-def length_of(location: TableLocation) -> int:
+def length_of(location: Positions) -> int:
     value = location.value(location.effective_key)
-    rows = location.rows(value)
-    return location.positions(rows)
+    rows = location.rows_for(value)
+    return location.positions_in(rows)
 
 
 def set_lengths(config: transformers.PretrainedConfig, length: int) -> None:

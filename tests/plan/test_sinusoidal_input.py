@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
+from ctxextend.tables.layouts import LAYOUTS, sinusoidal_rows
 from tests.helpers.pico import read_json, write_json
 from tests.helpers.trainings import invoke, unwrapped
 

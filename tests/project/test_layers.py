@@ -25,6 +25,7 @@ LAYERS = [
     "notes",
     "json_output",
     "tables",
+    "positions",
     "families",
     "checkpoints",
     "limits",

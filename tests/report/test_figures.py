@@ -41,7 +41,7 @@ from ctxextend.report.figures import (
 )
 from ctxextend.report.html import comparison_figure, comparison_panels, write_report
 from ctxextend.report.table_panels import tables_figure
-from ctxextend.tables.sinusoids import sinusoidal_rows
+from ctxextend.tables.layouts import sinusoidal_rows
 from tests.helpers import pico
 from tests.helpers.comparisons import METHODS, comparison, encoders
 from tests.helpers.evaluations import (

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import ResizeError
+from ctxextend.positions.rows import Rows
 from ctxextend.tables import methods
 from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.bands import (
@@ -20,7 +21,7 @@ from ctxextend.tables.bands import (
 )
 from ctxextend.tables.methods import bands
 from tests.helpers.method_choices import read_choice
-from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
+from tests.helpers.position_tables import PERIOD, TWO_BANDS, high_rows, low_rows, noise
 
 
 def distances(rows: Rows, others: Rows) -> Rows:

@@ -16,8 +16,8 @@ from ctxextend.errors import ResizeError
 from ctxextend.settings import Resize
 from ctxextend.tables import methods
 from ctxextend.tables.apply import resize_table
+from ctxextend.tables.layouts import LAYOUTS, sinusoidal_rows
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 from tests.helpers import pico
 from tests.helpers.method_choices import read_choice
 

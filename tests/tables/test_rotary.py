@@ -10,8 +10,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ctxextend.errors import CtxextendError, MethodError, ResizeError
+from ctxextend.tables.frequencies import FORMULAS, frequencies
 from ctxextend.tables.method_facts import LIMITS
-from ctxextend.tables.rotary import FORMULAS, frequencies
 from ctxextend.tables.rotary_methods import (
     ROTARY_METHOD_NAMES,
     RopeLengths,

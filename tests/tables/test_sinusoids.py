@@ -17,7 +17,7 @@ from transformers.models.xlm import modeling_xlm
 from ctxextend import ResizeError
 from ctxextend.models.extend import to_tensor
 from ctxextend.tables.apply import choose_method, resize_table
-from ctxextend.tables.sinusoids import Formula, find_formula, sinusoidal_rows
+from ctxextend.tables.layouts import Formula, find_formula, sinusoidal_rows
 from tests.helpers.method_choices import read_choice
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from ctxextend.tables import stats
 from ctxextend.tables.apply import resize_with_reserved
-from ctxextend.tables.sinusoids import sinusoidal_rows
+from ctxextend.tables.layouts import sinusoidal_rows
 from ctxextend.tables.stats import (
     TableStats,
     find_outliers,

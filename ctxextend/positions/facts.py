@@ -1,11 +1,13 @@
-"""Schema of the registry; `lookup` applies its entries to the config of a checkpoint."""
+"""What the registry states about a model type; `families.lookup` finds it in a config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
 from ctxextend.tables.rope_types import NONE
+
+if TYPE_CHECKING:
+    from ctxextend.positions.positions import Positions
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
 # Types of layers.
@@ -148,154 +150,6 @@ class ConfigCondition(NamedTuple):
         return bool(stated == self.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PositionsBase:
-    """What every kind of positions states."""
-
-    config_key: str = LENGTH  # key of its length
-    part: str = ""  # its name if the model has several: encoder, decoder, text, ...
-    aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
-    unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
-    # Keys that an output states even if its source does not.
-    engine_keys: tuple[EngineKey, ...] = ()
-    reserved: ReservedRows = NO_ROWS
-    # Of types with several kinds of positions: when a model has this one. Falcon has ALiBi with
-    # ``alibi`` true, else rotary positions.
-    when: ConfigCondition | None = None
-
-
-@dataclass(frozen=True)
-class LearnedTable(PositionsBase):
-    """A table of learned rows."""
-
-    name: str  # tensor name without the model's prefix
-    buffers: tuple[Buffer, ...] = ()
-    extra_rows: int = 0  # rows after the last position, which are not usable positions
-    longer_inputs: Literal["fail", "share the last position"] = "fail"
-    # Key whose value (or largest list item) must divide the length: ``attention_window`` of
-    # Longformer.
-    multiple_of: str | None = None
-    # When `multiple_of` does not apply: with full attention, BigBird has no blocks.
-    multiple_unless: ConfigCondition | None = None
-    # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
-    # ``sinusoidal_pos_embds`` of DistilBERT.
-    layout_key: str | None = None
-    layout: str = ""
-
-    has_rows: ClassVar = True
-    rope: ClassVar[None] = None
-    is_computed: ClassVar = False
-    ignores_stored_rows: ClassVar = False
-
-
-@dataclass(frozen=True)
-class SinusoidalTable(PositionsBase):
-    """A table of sinusoids, computed or stored, unless the file has learned rows."""
-
-    name: str  # tensor name without the model's prefix
-    layout: str  # one of `tables.sinusoids.LAYOUTS`
-    buffers: tuple[Buffer, ...] = ()
-    longer_inputs: Literal["fail", "get computed rows"] = "fail"
-    # Key of its hidden size if transformers computes the rows that the file lacks.
-    width_key: str | None = None
-    # A module next to that of a computed table, whose tensors only models with the table have:
-    # ``.embed_tokens`` of SpeechT5, whose other models read no text.
-    next_to: str = ""
-    # What transformers does with rows in a file:
-    #
-    # - ``trained``: it reads them as a parameter (FSMT).
-    # - ``frozen``: its class creates them as a constant (Pegasus, Marian), which loaded models do
-    #   not train before 5.24.
-    # - ``ignored``: it always computes the rows (M2M-100).
-    stored_rows: Literal["trained", "frozen", "ignored"] = "trained"
-    rotates: bool = False  # whether the sinusoids are rotary angles
-
-    has_rows: ClassVar = True
-    extra_rows: ClassVar = 0
-    rope: ClassVar[None] = None
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether transformers computes the rows that the file lacks."""
-        return self.width_key is not None
-
-    @property
-    def ignores_stored_rows(self) -> bool:
-        """Whether transformers computes the rows even if a file has them.
-
-        They are no part of its state dict.
-        """
-        return self.stored_rows == "ignored"
-
-    @property
-    def neighbor_prefix(self) -> str:
-        """The start of the names, after the model's prefix, of tensors that come with the table.
-
-        They are in the module around that of the table, and in `next_to` in it:
-        ``encoder.embed_positions.weights`` with `next_to` ``.embed_tokens`` gives
-        ``encoder.embed_tokens``.
-        """
-        module, _, _ = self.name.rpartition(".")
-        outer_module, _, _ = module.rpartition(".")
-        return outer_module + self.next_to
-
-
-@dataclass(frozen=True)
-class RotaryPositions(PositionsBase):
-    """Rotary positions: settings in the config, and no rows."""
-
-    rope: RotaryFacts
-    # They fail if the angles are computed once.
-    longer_inputs: Literal["fail", "run"] = "run"
-    name: str = "rope_parameters"  # key of the settings
-
-    scheme: ClassVar = ROTARY
-    has_rows: ClassVar = False
-    extra_rows: ClassVar = 0
-    buffers: ClassVar[tuple[Buffer, ...]] = ()
-    is_computed: ClassVar = False
-    ignores_stored_rows: ClassVar = False
-
-
-@dataclass(frozen=True)
-class UnlimitedPositions(PositionsBase):
-    """Positions that exist at every length, without settings: only limits change.
-
-    Scheme ``none``: rotary settings rotate nothing, so that only the causal mask tells the order.
-    """
-
-    scheme: Literal["ALiBi", "relative", "none"]
-    # They fail if the biases are computed once.
-    longer_inputs: Literal["fail", "run"] = "run"
-
-    has_rows: ClassVar = False
-    extra_rows: ClassVar = 0
-    buffers: ClassVar[tuple[Buffer, ...]] = ()
-    rope: ClassVar[None] = None
-    is_computed: ClassVar = False
-    ignores_stored_rows: ClassVar = False
-
-    @property
-    def name(self) -> str:
-        """The key of the length, since there are no settings."""
-        return self.config_key
-
-
-# The positions of a model. Code about any kind reads what all have, as a field, a constant of the
-# class or a property:
-#
-# - of `PositionsBase`: config_key, part, aliases, unused_keys, engine_keys, reserved,
-#   when
-# - name: of the tensor; without rows, a key of the config
-# - has_rows, extra_rows, buffers: of tables; others have none
-# - longer_inputs: what happens beyond the length
-# - rope: the facts of rotary positions; else None
-# - is_computed, ignores_stored_rows: of sinusoids; else False
-#
-# Other facts belong to one kind: code asks with `isinstance` first.
-Positions = LearnedTable | SinusoidalTable | RotaryPositions | UnlimitedPositions
-
-
 class PositionScheme(NamedTuple):
     """What a model uses instead of a position table, and how to extend its context."""
 
@@ -366,7 +220,7 @@ class Family(NamedTuple):
     model_type: str  # as in config.json
     # Of tensor names: first in the base class, then in classes with a head.
     prefixes: tuple[str, ...] = ("",)
-    tables: tuple[Positions, ...] = ()  # the one that reads the tokens first
+    tables: "tuple[Positions, ...]" = ()  # the one that reads the tokens first
     # transformers' defaults for missing config keys.
     defaults: Mapping[str, int] = {}
     requires: tuple[Requirement, ...] = ()  # for the tables to be used

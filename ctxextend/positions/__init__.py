@@ -1,0 +1,1 @@
+"""The kinds of positions: rows of a table, sinusoids, rotary settings, and unlimited ones."""
