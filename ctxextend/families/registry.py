@@ -90,8 +90,23 @@ def read_family(model_type: str) -> Family:
     Raises:
         ValueError: The file states something that no type has.
     """
+    facts = {key: value for key, value in ENTRIES[model_type].items() if key not in OTHER_FACTS}
+    keys = {"length": LENGTH, "hidden": "hidden_size", "heads": "num_attention_heads"}
+    positions = facts.pop("positions", [])
+    if "rope" in facts and not positions:
+        rope = facts.pop("rope")
+        keys["head_dim"] = rope.get("dim_key", "head_dim")
+        if "theta" in facts:
+            rope = {**rope, "theta": {"": facts.pop("theta")}}
+        positions = [{"kind": "rotary", "rope": rope}]
     try:
-        return _read_family(model_type)
+        tables = _read("positions", positions)
+        if tables:
+            keys["length"] = tables[0].config_key
+        defaults = {key: facts.pop(name) for name, key in keys.items() if name in facts}
+        defaults |= facts.pop("keys", {})
+        others = {key: _read(key, value) for key, value in facts.items()}
+        return Family(model_type=model_type, tables=tables, defaults=defaults, **others)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{DATA_FILE}: {model_type}: {error}") from error
 
@@ -111,33 +126,17 @@ def position_schemes() -> dict[str, PositionScheme]:
     return schemes
 
 
-def _read_family(model_type: str) -> Family:
-    facts = {key: value for key, value in ENTRIES[model_type].items() if key not in OTHER_FACTS}
-    positions = facts.pop("positions", [])
-    keys = {"length": LENGTH, "hidden": "hidden_size", "heads": "num_attention_heads"}
-    if positions:
-        first = _like("positions", positions[0])
-        keys["length"] = first.get("config_key", LENGTH)
-    elif "rope" in facts:
-        rope = facts.pop("rope")
-        keys["head_dim"] = rope.get("dim_key", "head_dim")
-        if "theta" in facts:
-            rope = {**rope, "theta": {"": facts.pop("theta")}}
-        positions = [{"kind": "rotary", "rope": rope}]
-    defaults = {key: facts.pop(name) for name, key in keys.items() if name in facts}
-    defaults |= facts.pop("keys", {})
-    tables = _read("positions", positions)
-    others = {key: _read(key, value) for key, value in facts.items()}
-    return Family(model_type=model_type, tables=tables, defaults=defaults, **others)
-
-
 def _read(key: str, value: Any) -> Any:
     """Return a value of the file as `positions` has it."""
-    value = _like(key, value)
+    if isinstance(value, str) and key in _DATA["shared"]:
+        value = _shared(key, value)
     if isinstance(value, list):
         return tuple(_read(key, item) for item in value)
     if not isinstance(value, dict):
         return value
+    if "like" in value:
+        own = dict(value)
+        value = {**_shared(key, own.pop("like")), **own}
     cls = CLASSES.get(key)
     if key == "positions":
         kind = value.get("kind")
@@ -148,16 +147,6 @@ def _read(key: str, value: Any) -> Any:
     if cls is None:
         return value
     return cls(**{name: _read(name, item) for name, item in value.items() if name != "why"})
-
-
-def _like(key: str, value: Any) -> Any:
-    """Return a value with those that it shares with others."""
-    if isinstance(value, dict) and "like" in value:
-        own = dict(value)
-        return {**_shared(key, own.pop("like")), **own}
-    if isinstance(value, str) and key in _DATA["shared"]:
-        return _shared(key, value)
-    return value
 
 
 def _shared(key: str, name: str) -> Any:
