@@ -52,7 +52,7 @@ from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import SEARCH_FACTOR
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import open_model
+from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Compare, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD

@@ -26,8 +26,8 @@ from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.comparison.python_text import python_documents
 from ctxextend.evaluation.evaluation_result import ContextLosses, Estimate
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.opening.opened_model import open_model
+from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Resize
 
@@ -149,7 +149,7 @@ def main() -> None:
     seed = arguments.seed
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    plan = plan_model(open_model(CheckpointRef(model)), Resize(arguments.to))
+    plan = make_plan(open_model(CheckpointRef(model)), Resize(arguments.to))
     short = plan.max_len_before
     long = plan.max_len_after
     resized = resize(model, long, output=out / "resized", force=True).output

@@ -24,8 +24,8 @@ from benchmarks.machine import find_versions
 from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
 from ctxextend import convert, resize
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import open_model
+from ctxextend.positions.positions import context_length
+from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate
 

@@ -29,7 +29,7 @@ from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import cut_windows
 from ctxextend.held_out import Ids
-from ctxextend.plan.opened_model import open_model
+from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD

@@ -326,7 +326,7 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
     """Yield documents of `benchmarks.long_range`; each seed has other choices."""
     from ctxextend.comparison.python_text import python_documents
     from ctxextend.evaluation.eval_model import open_files
-    from ctxextend.plan.opened_model import open_model
+    from ctxextend.opening.opened_model import open_model
     from ctxextend.settings import CheckpointRef
 
     tokenizer = open_files(open_model(CheckpointRef(source))).tokenizer
@@ -341,7 +341,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
     from ctxextend.models.devices import torch_threads
-    from ctxextend.plan.opened_model import open_model
+    from ctxextend.opening.opened_model import open_model
     from ctxextend.settings import CheckpointRef, Compare
 
     requested = Compare(models=source, to=part.to, method=part.methods, **settings)

@@ -22,8 +22,8 @@ from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.opening.opened_model import open_model
+from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Resize
 
@@ -69,7 +69,7 @@ def measure(
     folder: Path, text: Path, held_out: Path, out: Path, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Resize, train and measure one model."""
-    plan = plan_model(open_model(CheckpointRef(str(folder))), Resize(arguments.to))
+    plan = make_plan(open_model(CheckpointRef(str(folder))), Resize(arguments.to))
     before = plan.max_len_before
     after = plan.max_len_after
     resized = resize(folder, after, output=out / f"{folder.name}-{after}", force=True).output
@@ -134,7 +134,7 @@ def main() -> None:
     held_out = write(out / "test.jsonl", held_out_texts)
     folders = {name: arguments.models / name.lower() for name in NAMES}
     learned = CheckpointRef(str(folders["learned"]))
-    plan = plan_model(open_model(learned), Resize(arguments.to))
+    plan = make_plan(open_model(learned), Resize(arguments.to))
     lengths = (plan.max_len_before, plan.max_len_after)
     schemes: dict[str, Any] = {}
     for name, folder in folders.items():

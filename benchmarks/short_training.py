@@ -23,8 +23,8 @@ from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.errors import size_text
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.opening.opened_model import open_model
+from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.training.train_result import TrainResult
@@ -193,7 +193,7 @@ def main() -> None:
     for name, modules in TEXTS.items():
         write(out / name, documentation(modules))
 
-    plan = plan_model(open_model(CheckpointRef(model)), Resize(arguments.to))
+    plan = make_plan(open_model(CheckpointRef(model)), Resize(arguments.to))
     short = plan.max_len_before
     long = plan.max_len_after
     bases: dict[Weights, Path] = {}

@@ -26,8 +26,8 @@ from benchmarks.machine import find_versions
 from benchmarks.passages import CUE, INPUTS, PASSAGE, passage_gain
 from ctxextend import convert, evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import open_model
+from ctxextend.positions.positions import context_length
+from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef
 

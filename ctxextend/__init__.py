@@ -3,7 +3,7 @@
     import ctxextend
 
     planned = ctxextend.plan_resize("gpt2", to=4096, method="linear")
-    print(planned.plan.tables, planned.notes)
+    print(planned.plan.changes, planned.notes)
     result = planned.execute("gpt2-4096")
 
 `resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this
@@ -39,14 +39,14 @@ _MODULES = {
     "evaluation.evaluation_result": ("Evaluation",),
     "families.listing": ("FamilyTable", "list_families"),
     "inspection.inspect": ("inspect",),
-    "inspection.scheme_report": ("RopeReport", "SchemeReport"),
+    "positions.position_report": ("RopeReport", "SchemeReport"),
     "inspection.inspection_result": ("Finding", "Inspection", "LibraryLimit", "Limit"),
-    "inspection.table_report": ("TableReport",),
+    "positions.table_report": ("TableReport",),
     "models.extend": ("extend_model",),
     "pipeline": ("RunResult",),
     "notes": ("Note",),
-    "plan.plan": ("Plan",),
-    "plan.table_plan": ("TablePlan",),
+    "plan": ("Plan",),
+    "positions.change": ("Change",),
     "planned": ("Planned", "ResizeResult", "plan_resize"),
     "resizing": ("convert", "resize"),
     "running": ("run",),

@@ -24,13 +24,13 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
-from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
-from ctxextend.inspection.table_report import TableReport
 from ctxextend.notes import Note
 from ctxextend.pipeline import RunResult
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan import Plan
 from ctxextend.planned import Planned, ResizeResult
+from ctxextend.positions.change import Change
+from ctxextend.positions.position_report import RopeReport, SchemeReport
+from ctxextend.positions.table_report import TableReport
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
@@ -40,6 +40,7 @@ from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
 
 __all__ = [
+    "Change",
     "Check",
     "CheckpointError",
     "Comparison",
@@ -64,7 +65,6 @@ __all__ = [
     "RunResult",
     "SchemeReport",
     "SourceError",
-    "TablePlan",
     "TableReport",
     "TrainResult",
     "TrainingError",

@@ -23,7 +23,7 @@ from ctxextend.evaluation.needles import find_words
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import identify_model
+from ctxextend.opening.opened_model import identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
 from ctxextend.settings import CheckpointRef, Resize
@@ -133,7 +133,7 @@ def run_demo(progress: Progress) -> Demo:
         readers.append(Answers(name, word(given[SHOWN]), beyond=beyond, within=within))
     return Demo(
         source=DEMO_SOURCE,
-        method=planned.plan.choice_of(planned.plan.tables[0]).name,
+        method=planned.plan.main_choice.name,
         max_len_before=window,
         max_len_after=DEMO_LENGTH,
         text=tokenizer.tokenizer.decode(texts[0].ids),

@@ -12,31 +12,36 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, OutputError, listed
+from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
 from ctxextend.limits.length_edits import Edit
 from ctxextend.notes import Code, Level, Note
-from ctxextend.output.gguf_output import prepare_gguf
-from ctxextend.output.output import Output, OutputFiles
-from ctxextend.output.prepare import prepare_output
-from ctxextend.output.write import AnyOutput, no_check, output_path, write_output
-from ctxextend.plan.for_runtime import RuntimePlan
-from ctxextend.plan.gguf_runtime import gguf_statements
-from ctxextend.plan.opened_model import OpenedModel, open_model
-from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.plan.plan_notes import plan_notes
-from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.opening.opened_model import OpenedModel, open_model
+from ctxextend.output import (
+    Output,
+    OutputFiles,
+    make_output,
+    no_check,
+    output_path,
+    write_output,
+)
+from ctxextend.plan import Plan, make_plan
+from ctxextend.plan_notes import plan_notes
+from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.serving.for_runtime import RuntimePlan
+from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
+    from ctxextend.gguf.gguf_output import GgufOutput
 
 Reference = str | os.PathLike[str]
 
@@ -134,14 +139,14 @@ class PlannedValues(Result, shows=()):
         """The context length before; None if that of tables differs."""
         if self._planned.conversion is not None:
             return self._planned.conversion.max_len_before
-        return _only([table.max_len_before for table in self._planned.plan.tables])
+        return _only([change.max_len_before for change in self._planned.plan.changes])
 
     @property
     def max_len_after(self) -> int | None:
         """The context length of the output; None if that of tables differs."""
         if self._planned.convert is not None:
             return self._planned.plan.max_len_after
-        return _only([table.max_len_after for table in self._planned.plan.tables])
+        return _only([change.max_len_after for change in self._planned.plan.changes])
 
     # Of a resize
 
@@ -161,9 +166,9 @@ class PlannedValues(Result, shows=()):
         return self._planned.plan.settings.choice.keep_first
 
     @property
-    def tables(self) -> tuple[TablePlan, ...]:
+    def tables(self) -> tuple[Change, ...]:
         """What changes in each table."""
-        return self._planned.plan.tables
+        return self._planned.plan.changes
 
     @property
     def config(self) -> dict[str, tuple[Any, Any]]:
@@ -180,7 +185,8 @@ class PlannedValues(Result, shows=()):
     @property
     def rebuilt_buffers(self) -> tuple[str, ...]:
         """Position buffers that are rebuilt at the new length."""
-        return tuple(buffer.name for buffer in self._planned.plan.rebuilt_buffers)
+        tensors = self._planned.plan.tensors.values()
+        return tuple(tensor.name for tensor in tensors if not tensor.is_table)
 
     # Of a conversion
 
@@ -259,7 +265,7 @@ class Planned(PlannedValues, shows=("plan",)):
     """
 
     plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
-    output: AnyOutput = field(metadata=not_in_json)
+    output: "Output | GgufOutput" = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
     # The settings of a conversion; None of a resize.
@@ -294,7 +300,7 @@ class Planned(PlannedValues, shows=("plan",)):
         if not isinstance(self.output, Output):
             message = "--edit-only does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --edit-only.")
-        return replace(self, output=prepare_output(self.plan, self.notes, edit_only=True))
+        return replace(self, output=make_output(self.plan, self.notes, edit_only=True))
 
     def with_links(self) -> "Planned":
         """Return an output that links the weights files that stay as they are.
@@ -459,7 +465,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         if self.planned.output.has_weights:
             return None
         # Here, since few resizes write no weights.
-        from ctxextend.output.missing_weights import copy_command, download_command
+        from ctxextend.checkpoints.missing_weights import copy_command, download_command
 
         if self.plan.checkpoint.weights.is_remote:
             present = self.planned.output.texts
@@ -505,7 +511,7 @@ def prepare_resize(
     Raises:
         CtxextendError: As `plan_resize`.
     """
-    return prepare_plan(plan_model(model, settings, recorded))
+    return prepare_plan(make_plan(model, settings, recorded))
 
 
 def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
@@ -520,11 +526,13 @@ def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Plann
     """
     statements = _statements(plan)
     notes = plan_notes(plan, statements, for_runtime)
-    output: AnyOutput
+    output: Output | GgufOutput
     if gguf_of(plan.checkpoint) is not None:
+        from ctxextend.gguf.gguf_output import prepare_gguf
+
         output = prepare_gguf(plan)
     else:
-        output = prepare_output(plan, notes)
+        output = make_output(plan, notes)
     return Planned(
         plan=plan,
         output=output,
@@ -581,8 +589,12 @@ def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
-    from ctxextend.conversion.removal import complete_settings, prepare_removal, removal_notes
-    from ctxextend.plan.removal_plan import plan_removal
+    from ctxextend.conversion.removal import (
+        complete_settings,
+        plan_removal,
+        prepare_removal,
+        removal_notes,
+    )
 
     plan = plan_removal(model, settings)
     statements = _statements(plan)

@@ -9,10 +9,8 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note, warning_texts
-from ctxextend.output.prepare import refuse_weights
-from ctxextend.output.write import no_check, output_path
-from ctxextend.plan.for_runtime import plan_for_runtime
-from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.opening.opened_model import OpenedModel, open_model
+from ctxextend.output import no_check, output_path, refuse_weights
 from ctxextend.planned import (
     Planned,
     ResizeResult,
@@ -23,6 +21,7 @@ from ctxextend.planned import (
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
+from ctxextend.serving.for_runtime import plan_for_runtime
 from ctxextend.settings import (
     TUNING_SECONDS,
     WITHOUT_POSITIONS,

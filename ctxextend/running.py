@@ -12,8 +12,8 @@ from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
+from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, check_steps, run_recipe
-from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, stated_method, step_of

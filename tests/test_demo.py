@@ -16,7 +16,7 @@ from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.comparison import python_text
-from ctxextend.plan.opened_model import identify_model
+from ctxextend.opening.opened_model import identify_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers.json_schemas import check_result
 

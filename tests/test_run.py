@@ -18,7 +18,7 @@ from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.plan.opened_model import open_reference
+from ctxextend.opening.opened_model import open_reference
 from ctxextend.planned import Planned
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import Recipe, read_recipe, without_folders

@@ -10,7 +10,7 @@ from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import CheckpointError
-from ctxextend.families.gguf_positions import read_config
+from ctxextend.gguf.gguf_config import read_config
 
 SPLIT_COUNT = "split.count"
 # The key of the recipe of a resize; llama.cpp ignores keys that it does not know.

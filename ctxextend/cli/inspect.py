@@ -16,8 +16,8 @@ from ctxextend.settings import CheckpointRef, Inspect
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
-    from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
-    from ctxextend.inspection.table_report import TableReport
+    from ctxextend.positions.position_report import PositionReport, RopeReport, SchemeReport
+    from ctxextend.positions.table_report import TableReport
     from ctxextend.tables.layouts import LayoutFit
 
 ALL_ROWS = "all"  # value of --rows
@@ -144,7 +144,7 @@ def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:
 
 def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspection":
     from ctxextend.inspection.inspect import inspect_model
-    from ctxextend.plan.opened_model import open_model
+    from ctxextend.opening.opened_model import open_model
 
     return inspect_model(open_model(replace(ref, source=model), reads_gguf=True), part)
 
@@ -529,8 +529,8 @@ def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
     """Add statistics of some rows of a tensor, reserved rows included; return them as JSON."""
-    from ctxextend.inspection.table_report import report_rows
     from ctxextend.json_output import to_json
+    from ctxextend.positions.table_report import report_rows
 
     if not range(*rows.indices(table.rows)):
         raise ResizeError(

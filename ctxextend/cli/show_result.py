@@ -67,7 +67,7 @@ def show_plan(
 
 def _plan_items(result: "ResizeResult") -> Items:
     """Yield the lines of a plan: label and text."""
-    from ctxextend.output.card import CARD_FILE
+    from ctxextend.card import CARD_FILE
 
     planned = result.planned
     plan = planned.plan
@@ -123,10 +123,7 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
 
         yield "convert", summarise_removal(plan)
         return
-    for table in plan.tables:
-        name = f"{table.name} ({table.part})" if table.part else table.name
-        if not table.has_rows:
-            name = f"{table.scheme}: {name}"
+    for table in plan.changes:
         change = "unchanged"
         if table.is_changed:
             method = plan.method
@@ -139,14 +136,14 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
             change = f"{table.max_len_before} -> {table.max_len_after} positions by {method}"
         if table.reserved_rows:
             change += f", after {counted(table.reserved_rows, 'reserved row')}"
-        yield "table" if table.has_rows else "positions", f"{name}, {change}"
+        yield table.positions.noun, f"{table.positions.title}, {change}"
 
 
 def _edit_items(planned: "Planned") -> Items:
     """Yield a line for each changed value, and one for rotary settings in another dialect."""
-    from ctxextend.families.rope_dialects import ADDED
     from ctxextend.limits.length_edits import shown_value
     from ctxextend.limits.statements import NO_LIMIT
+    from ctxextend.positions.rotary_dialects import ADDED
 
     added = dict[str, list[str]]()
     for edit in planned.edits:
@@ -168,7 +165,7 @@ def _edit_items(planned: "Planned") -> Items:
 
 def show_result(console: Console, result: "ResizeResult") -> None:
     """Print an output that was written: its length, what changed, what to know."""
-    from ctxextend.plan.effects import old_lengths
+    from ctxextend.plan_notes import old_lengths
 
     planned = result.planned
     plan = planned.plan
@@ -185,7 +182,7 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if keys:
         edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
         items.append(("edited", "; ".join(edited)))
-    buffers = [*plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)]
+    buffers = [*plan.dropped, *planned.rebuilt_buffers]
     if buffers:
         items.append(("buffers", listed(buffers)))
     if result.verified:
@@ -232,7 +229,7 @@ def _next_step(result: "ResizeResult") -> str:
         return f"ctxextend resize {shlex.quote(base)} --to {plan.max_len_after}"
     if not result.verified:
         return f"ctxextend verify {folder}"
-    if result.planned.convert is not None or plan.creates_rows:
+    if result.planned.convert is not None or plan.extended:
         return f"ctxextend train {folder} --data TEXT --steps 200"
     return f"ctxextend inspect {folder}"
 
@@ -240,7 +237,7 @@ def _next_step(result: "ResizeResult") -> str:
 def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
     if result.dry_run and console.quiet and result.planned.for_runtime is not None:
-        from ctxextend.plan.runtime_flags import runtime_flags
+        from ctxextend.serving.runtime_flags import runtime_flags
 
         flags = runtime_flags(result.planned.for_runtime)
         result = replace(result, flags=flags)

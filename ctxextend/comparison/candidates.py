@@ -10,10 +10,10 @@ from ctxextend.comparison.comparison_settings import CandidateRequest, read_meth
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.output.record import pinned_ref, recorded_settings
-from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.plan import Plan, make_plan
 from ctxextend.recipe import Recipe, recipe_values, yaml_text
+from ctxextend.record import pinned_ref, recorded_settings
 from ctxextend.settings import Compare, Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
@@ -62,7 +62,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     for spec in read_methods(settings.method):
         resize = spec.resize(length)
         try:
-            plans[spec.name] = plan_model(files.opened, resize)
+            plans[spec.name] = make_plan(files.opened, resize)
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
@@ -90,22 +90,19 @@ def _new_length(files: ResizableFiles, settings: Compare) -> int:
     Raises:
         ResizeError: It creates no rows.
     """
-    plan = plan_model(files.opened, Resize(settings.to))
+    plan = make_plan(files.opened, Resize(settings.to))
     length = plan.max_len_after
     before = files.max_len
     if length <= before:
         found = f"{files.name} has a context length of {before} tokens"
-        nothing = "creates no new rows to compare"
-        if not plan.has_rows:
-            nothing = "changes no settings to compare"
-        message = f"{found}, so --to {length} {nothing}."
+        message = f"{found}, so --to {length} changes nothing to compare."
         raise ResizeError(message, f"Use a larger --to, such as --to {4 * before}.")
     return length
 
 
 def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
-    chosen = plan_model(opened, Resize(to)).choices.values()
+    chosen = make_plan(opened, Resize(to)).choices.values()
     names = {choice.name for choice in chosen}
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 

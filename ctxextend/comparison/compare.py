@@ -6,7 +6,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.side_by_side import compare_side_by_side
 from ctxextend.keywords import keyword_arguments
-from ctxextend.plan.opened_model import open_model
+from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.settings import CheckpointRef, Compare
 

@@ -24,7 +24,8 @@ from ctxextend.evaluation.evaluation_run import (
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.positions.change import ShortInputs
 from ctxextend.progress import Progress, no_progress
 from ctxextend.settings import Compare
 
@@ -74,7 +75,7 @@ class ComparisonRun:
                 evaluation=self.evaluation.report(),
                 scores=self.evaluation.scores,
                 seconds=time.perf_counter() - started,
-                keeps_learned_rows=plan.keeps_learned_rows,
+                keeps_learned_rows=plan.short_inputs is ShortInputs.IDENTICAL,
                 recipe=recipes[name],
             )
             self.candidates.append(candidate)

@@ -8,11 +8,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.limits.config_edits import config_changes
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
-from ctxextend.plan.choose import resize_rows
-from ctxextend.plan.edits import config_changes
-from ctxextend.plan.plan import Plan
+from ctxextend.plan import Plan
 from ctxextend.positions.positions import nested
 
 TableRows = NDArray[Any]  # shape (rows, d)
@@ -30,7 +29,7 @@ class InMemoryResizer:
 
     def set_positions(self, plan: Plan) -> None:
         """Give the model the tables and settings of a plan, as `resize` writes them."""
-        if any(table.rope for table in plan.tables):
+        if any(change.settings for change in plan.changes):
             self.set_length(plan)
         else:  # plans of one length differ only in tables
             set_tables(self.model.model, self.parameters(self._resized(plan)))
@@ -40,24 +39,23 @@ class InMemoryResizer:
         edits = config_changes(
             self.config,
             plan.model.architecture,
-            plan.tables,
+            plan.changes,
             fix_limits=plan.settings.fix_limits,
         )
         config = copy.deepcopy(self.config)
         set_config(config, edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
         paths = {_settings_path(path) for path in edits}
-        for table in plan.tables:
-            if table.rope:
-                paths.update(table.location.length_paths)
+        for change in plan.changes:
+            if change.settings:
+                paths.update(change.positions.length_paths)
         values = {path: nested(config, path) for path in paths}
         set_length(self.model.model, self.parameters(self._resized(plan)), values)
 
     def _resized(self, plan: Plan) -> dict[str, TableRows]:
         tables = dict[str, TableRows]()
-        for table in plan.stored:
-            rows = self.learned[table.name][: table.rows_before]
-            tables[table.name] = resize_rows(table, rows)
+        for change in plan.stored:
+            tables[change.name] = change.positions.resized(change, self.learned[change.name])
         return tables
 
     def parameters(self, tables: Mapping[str, TableRows]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
 
 # The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see
 # its model card.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ctxextend.errors import DataError, MethodError, ResizeError, counted
 from ctxextend.evaluation.eval_model import ENCODER, open_files
 from ctxextend.held_out import read_ids
-from ctxextend.plan.plan import Plan
+from ctxextend.plan import Plan
 from ctxextend.settings import Train
 from ctxextend.tables.method_facts import FORMULA
 
@@ -20,12 +20,12 @@ def check_tunable(plan: Plan) -> None:
         MethodError: The positions have no rows, or their rows are fixed.
         ResizeError: The new length creates none.
     """
-    table = plan.tables[0]
+    table = plan.changes[0]
     hint = "Remove --tune."
-    if not table.has_rows:
-        message = f"{table.location.scheme.capitalize()} positions have no rows to tune."
+    if not table.positions.rows:
+        message = f"{table.positions.scheme.capitalize()} positions have no rows to tune."
         raise MethodError(message, hint)
-    if not table.is_stored or plan.choice_of(table).name == FORMULA:
+    if not table.is_stored or (table.choice or plan.settings.choice).name == FORMULA:
         message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
         raise MethodError(message, hint)
     if table.rows_after <= table.rows_before:
@@ -72,9 +72,9 @@ def tuning_settings(plan: Plan, data: tuple[str, ...], kind: str | None) -> Trai
         data: The text.
         kind: Of the model.
     """
-    table = plan.tables[0]
+    table = plan.changes[0]
     trainable = "positions"
-    if plan.choice_of(table).kept_rows(table.max_len_before) > 0:
+    if (table.choice or plan.settings.choice).kept_rows(table.max_len_before) > 0:
         trainable = "new"
     settings = Train(data, steps=1, tokens=READ_TOKENS, trainable=trainable, save="last")
     if kind == ENCODER:

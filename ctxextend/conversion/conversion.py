@@ -27,7 +27,7 @@ from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.families.lookup import find_architecture
 from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.settings import Convert
 from ctxextend.tables.apply import nonfinite_rows
 

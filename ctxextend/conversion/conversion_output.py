@@ -5,9 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import printable
-from ctxextend.output.card import (
+from ctxextend.card import (
     CARD_FILE,
     RECIPE_POINTER,
     UNDECODED,
@@ -15,18 +13,18 @@ from ctxextend.output.card import (
     model_card,
     read_card,
 )
-from ctxextend.output.output import Output
-from ctxextend.output.prepare import compute_tables, edited_texts
-from ctxextend.output.record import (
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import printable
+from ctxextend.output import Output, compute_tables, edited_texts
+from ctxextend.plan import Plan
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.record import (
     output_record,
     pinned_ref,
     recipe_bytes,
     recorded_settings,
     resize_facts,
 )
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.weight_layouts import weight_layouts
-from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.settings import Convert
 
 
@@ -53,7 +51,6 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
     """
     source = converted.source
     name = f"{source.source.name}-{converted.settings.scheme}-{plan.max_len_after}"
-    layouts = weight_layouts(plan)
     facts = converted.facts
     if converted.records_rows:
         facts = {**resize_facts(plan, recorded_settings(plan)), **facts}
@@ -66,13 +63,13 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
         title=printable(name),
         section=f"## {converted.heading}\n\n{text}\n",
     )
-    texts = edited_texts(plan, layouts)
+    texts = edited_texts(plan)
     texts[CARD_FILE] = card.encode("utf-8", UNDECODED)
     texts[RECIPE_FILE] = recipe_bytes(record, Path(name))
     return Output(
         source=plan.checkpoint,
         default_folder=Path(name),
-        layouts=layouts,
+        layouts=plan.layouts,
         texts=texts,
         compute=partial(compute_tables, plan, source, record),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ctxextend.card import card_sentences
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
@@ -10,10 +11,9 @@ from ctxextend.conversion.describe import scheme_text, summarise
 from ctxextend.errors import printable
 from ctxextend.limits.length_edits import raises_generation_limit
 from ctxextend.notes import Note
-from ctxextend.output.card import card_sentences
-from ctxextend.output.output import Output
-from ctxextend.plan.opened_model import identify_model
-from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.opening.opened_model import identify_model
+from ctxextend.output import Output
+from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
 from ctxextend.tables.method_parser import default_choice
@@ -35,7 +35,7 @@ def plan_twin(conversion: Conversion) -> Plan:
     ref_without_type = replace(source_ref, model_type=None)
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
-    plan = plan_model(twin, _resize_of(conversion))
+    plan = make_plan(twin, _resize_of(conversion))
     # Where generated texts stop is the user's choice: it is not raised, but noted.
     edits = tuple(change for change in plan.edits if not raises_generation_limit(change))
     return _with_complete_config(replace(plan, edits=edits))
@@ -78,7 +78,7 @@ def _resize_of(conversion: Conversion) -> Resize:
 def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     """Return the settings as recipes state them: with the method, and with its settings."""
     settings = conversion.settings
-    if not conversion.twin.has_windows or not twin_plan.creates_rows:
+    if not conversion.twin.has_windows or not twin_plan.extended:
         return settings
     return replace(settings, method=twin_plan.main_choice)
 

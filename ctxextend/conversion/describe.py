@@ -7,12 +7,11 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.conversion.twins import FOR_GLOBAL, SEPARATOR_KEY
 from ctxextend.errors import counted, joined
-from ctxextend.families.rope_dialects import has_settings, stated_dialects
+from ctxextend.length_notes import generation_notes, limit_notes
 from ctxextend.notes import Code, Level, Note
-from ctxextend.plan.effects import NOT_TRAINED, far_notes
-from ctxextend.plan.length_notes import generation_notes, limit_notes
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.plan_notes import model_notes, table_notes
+from ctxextend.plan import Plan
+from ctxextend.plan_notes import NOT_TRAINED, far_notes, model_notes, table_notes
+from ctxextend.positions.change import ShortInputs
 from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import engine_notes
 
@@ -66,7 +65,7 @@ def _window_notes(conversion: Conversion, twin_plan: Plan) -> Iterator[Note]:
         longer += ", and to those that attend to all"
     if any(name not in head.optional for name in conversion.missing):
         text = "Outputs depend on random values."
-    elif twin_plan.keeps_learned_rows:
+    elif twin_plan.short_inputs is ShortInputs.IDENTICAL:
         same = min(side, after, conversion.max_len_before)
         text = (
             f"Inputs up to {same} tokens give the source's outputs within float32 rounding, if "
@@ -74,7 +73,7 @@ def _window_notes(conversion: Conversion, twin_plan: Plan) -> Iterator[Note]:
         )
     else:
         text = f"Rows change, so short inputs have other outputs too; {longer}."
-    if twin_plan.creates_rows:
+    if twin_plan.extended:
         yield Note(Code.UNTRAINED, Level.NOTE, f"{NOT_TRAINED.format(after)} {text}")
     else:
         yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
@@ -138,21 +137,18 @@ def twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     Raises:
         CheckpointError: Its rotary settings are malformed.
     """
-    location = twin_plan.tables[0].location
-    positions = location.scheme
-    dialects: tuple[str, ...] = ()
-    if location.rope is not None:
-        positions = RAISED_THETA
-    if has_settings(location):
-        dialects = stated_dialects(location)
+    positions = twin_plan.changes[0].positions
+    name = positions.scheme
+    if positions.may_scale:
+        name = RAISED_THETA
     return FolderFacts(
         model_type=conversion.twin.model_type,
-        positions=positions,
+        positions=name,
         max_len=twin_plan.max_len_after,
         stated=twin_plan.max_len_after,
         first_trained=twin_plan.max_len_after,
         theta=conversion.settings.theta,
-        dialects=dialects,
+        dialects=positions.dialects,
     )
 
 

@@ -25,12 +25,10 @@ from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.kinds import Factor
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.table_checks import check_width
+from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.facts import ALIBI, ROTARY
+from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.settings import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -77,8 +75,8 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     twin = _find_twin(model, source_type, settings)
     _check_config(model, source_type, twin)
     table = model.tables[0]
-    check_width(table, table.hidden_size, table.name)
-    max_len = context_length(table)
+    table.check_width()
+    max_len = table.length()
     length = _new_length(settings, max_len)
     if settings.method is not None and length <= max_len:
         message = (
@@ -366,7 +364,7 @@ def _twin_config(
 
 def _old_lengths(model: OpenedModel, config: Mapping[str, Any]) -> dict[str, int]:
     """Return the lengths of the source's tables, by the keys that state them in a twin's config."""
-    lengths = {table.part: context_length(table) for table in model.tables}
+    lengths = {table.part: table.length() for table in model.tables}
     stated = dict[str, int]()
     for location in find_architecture(config).locations:
         stated[location.config_key] = location.key_value(lengths[location.part])

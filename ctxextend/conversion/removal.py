@@ -3,20 +3,69 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ctxextend.card import card_sentences
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
-from ctxextend.errors import printable
+from ctxextend.errors import ResizeError, UnsupportedModelError, printable
+from ctxextend.families.causal_masks import mask_remover
+from ctxextend.length_notes import generation_notes, limit_notes
+from ctxextend.limits.config_edits import plan_edits
 from ctxextend.notes import Code, Level, Note
-from ctxextend.output.card import card_sentences
-from ctxextend.output.output import Output
-from ctxextend.plan.effects import NOT_TRAINED, far_notes
-from ctxextend.plan.length_notes import generation_notes, limit_notes
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.plan_notes import model_notes
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.opening.own_code import check_own_code, with_type_note
+from ctxextend.output import Output
+from ctxextend.plan import Plan, weight_layouts, with_length
+from ctxextend.plan_notes import NOT_TRAINED, far_notes, model_notes
+from ctxextend.positions.change import Change
+from ctxextend.provenance import SAME_LENGTH
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_notes import engine_notes
-from ctxextend.settings import Convert
+from ctxextend.settings import Convert, Resize
 from ctxextend.tables.rope_types import NEW, TYPE
 from ctxextend.version import __version__
+
+
+def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
+    """Plan the removal of all rotary positions of an open checkpoint.
+
+    Raises:
+        CheckpointError: The rotary settings, or a file to edit, are malformed.
+        UnsupportedModelError: The positions are not rotary, the classes cannot remove them, or
+            only positions tell the model the order of tokens.
+        ResizeError: The length is shorter than the old one, or the old one is unknown.
+        MethodError: A file of the folder cannot state the settings.
+    """
+    check_own_code(model)
+    for positions in model.tables:
+        positions.check_removable(model.ref.source)
+        cause = mask_remover(model.architecture, positions)
+        if cause is not None:
+            message = (
+                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
+                "mask. Without positions, it could not know the order of tokens."
+            )
+            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
+        question = positions.lengths.question
+        if settings.to is None and question:
+            message = f"{positions.file}: {question}."
+            raise ResizeError(message, "Pass the context length of the output: --to N.")
+    resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
+    changes = list[Change]()
+    for positions in model.tables:
+        before = positions.length()
+        if resize.positions < before:
+            message = (
+                f"The model accepts {before} tokens: a conversion to no positions cannot make that "
+                f"{resize.positions}."
+            )
+            raise ResizeError(message, "Remove --to, or use a longer length.")
+        changes.append(positions.remove(resize.positions))
+    return Plan(
+        model=with_type_note(model),
+        settings=resize,
+        changes=tuple(changes),
+        edits=plan_edits(model, changes, fix_limits=False),
+        layouts=weight_layouts(model.checkpoint, changes),
+    )
 
 
 def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[Note, ...]:
@@ -38,7 +87,7 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
     notes += far_notes(plan)
     notes += limit_notes(plan)
     notes += generation_notes(plan, old_length=plan.max_len_before)
-    if any(table.rope_dialects == (NEW,) for table in plan.tables):
+    if any(change.result.dialects == (NEW,) for change in plan.changes):
         text = (
             f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
             "transformers 4, still rotate."
@@ -51,7 +100,9 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
 
 def summarise(plan: Plan) -> str:
     """Return the removal in a few words, with the rope types that rotate nothing."""
-    kinds = [str(rope.after[TYPE]) for table in plan.tables for rope in table.rope]
+    kinds = [
+        str(settings[TYPE]) for change in plan.changes for settings in change.settings.values()
+    ]
     named = " and ".join(dict.fromkeys(kinds))
     return f"{plan.model_type} without positions ({named} rotary settings that rotate nothing)"
 

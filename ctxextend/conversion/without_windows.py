@@ -4,9 +4,6 @@ from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
 from ctxextend.errors import UnsupportedModelError, joined
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.positions.positions import Positions
-from ctxextend.positions.rows import Rows
-from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.settings import ATTENTION_WINDOWS
 
 READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
@@ -48,7 +45,7 @@ def check_has_windows(model_type: str) -> None:
     if model_type in POSITION_SCHEMES:
         reason = f"they use {POSITION_SCHEMES[model_type].uses}"
     elif model_type not in REASONS and family is not None:
-        schemes = {_scheme_of(table) for table in family.tables}
+        schemes = {table.scheme for table in family.tables}
         if schemes and TABLE_OF_ROWS not in schemes:
             positions = joined(sorted(schemes))
             reason = f"their positions are {positions}, and those of longformer models learned"
@@ -58,14 +55,3 @@ def check_has_windows(model_type: str) -> None:
         hint = f"Use ctxextend resize, or --scheme {scheme}."
     message = f"{model_type} models cannot be converted to attention windows: {reason}."
     raise UnsupportedModelError(message, hint)
-
-
-def _scheme_of(table: Positions) -> str:
-    """Return the position scheme of an entry, whose table may also be one of rows."""
-    match table:
-        case Rows():
-            return TABLE_OF_ROWS
-        case Sinusoids():
-            return "sinusoidal"
-        case _:
-            return table.scheme

@@ -16,11 +16,8 @@ from ctxextend.evaluation.text_tokenizer import NamedTokenizer, TextTokenizer
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import OpenedModel, open_model
-from ctxextend.plan.table_checks import check_rows
+from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.positions import Positions
-from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.provenance import Provenance, read_provenance, trainings
 from ctxextend.settings import CheckpointRef
 from ctxextend.tables.layouts import fit_layout
@@ -127,7 +124,7 @@ class ResizableFiles(ModelFiles):
     @property
     def has_rows(self) -> bool:
         """Whether the first table has rows, stored or computed."""
-        return self.tables[0].has_rows
+        return bool(self.tables[0].rows)
 
     @property
     def rows(self) -> int:
@@ -160,7 +157,7 @@ class ResizableFiles(ModelFiles):
             CheckpointError: The table cannot be read.
         """
         location = self.tables[0]
-        if isinstance(location, Sinusoids) and location.rotates:
+        if location.rotates:
             return "rotary"
         stored_table = self.opened.read_table()
         if stored_table is None:
@@ -211,9 +208,8 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
     table = opened.tables[0]
     check_source(checkpoint, opened.ref, fingerprint)
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
-    max_len = context_length(table)
-    if table.has_rows:
-        check_rows(table)
+    max_len = table.length()
+    table.check_rows()
     provenance = read_provenance(checkpoint)
     tokenizer = opened.ref.tokenizer or _own_tokenizer(checkpoint, provenance)
     return ResizableFiles(

@@ -18,8 +18,8 @@ from ctxextend.evaluation.text_tokenizer import NamedTokenizer
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.limits.stated_length import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.own_code import own_class
+from ctxextend.opening.opened_model import open_model
+from ctxextend.opening.own_code import own_class
 from ctxextend.settings import CheckpointRef
 
 

@@ -11,7 +11,6 @@ readers. A type may also state:
 - ``signature``: tells types with the same table name apart if a config has no ``model_type``, by
   prefixes of tensor names (after the table's prefix) or config keys that a type has, or with ``!``
   does not have.
-- ``width_keys``: the keys that state the width of its table; the first one in a config counts.
 - ``unrelated_keys``: keys that say nothing about the length of its table, despite their names.
 - ``has_causal_mask``: false if each token of the model sees the later ones too.
 
@@ -38,19 +37,9 @@ from ctxextend.positions.facts import (
     ReservedRows,
     RotaryFacts,
 )
-from ctxextend.positions.rotary import Rotary
-from ctxextend.positions.rows import Rows
-from ctxextend.positions.sinusoids import Sinusoids
-from ctxextend.positions.unlimited import Unlimited
 
 DATA_FILE = "model_types.json"
-# The kinds of positions, and what objects under other keys are.
-KINDS = {
-    "rows": Rows,
-    "sinusoids": Sinusoids,
-    "rotary": Rotary,
-    "unlimited": Unlimited,
-}
+# What objects under a key are; for those under ``positions``, see `_kinds`.
 CLASSES = {
     "buffers": Buffer,
     "engine_keys": EngineKey,
@@ -65,7 +54,7 @@ CLASSES = {
     "when": ConfigCondition,
 }
 # Facts that `Family` does not have.
-OTHER_FACTS = ("why", "signature", "width_keys", "unrelated_keys", "has_causal_mask")
+OTHER_FACTS = ("why", "signature", "unrelated_keys", "has_causal_mask")
 
 _DATA = json.loads(Path(__file__).with_name(DATA_FILE).read_text(encoding="utf-8"))
 
@@ -126,6 +115,17 @@ def position_schemes() -> dict[str, PositionScheme]:
     return schemes
 
 
+@cache
+def _kinds() -> dict[str, Any]:
+    """Return the kinds of positions: they need NumPy, which those who read only names do not."""
+    from ctxextend.positions.rotary import Rotary
+    from ctxextend.positions.rows import Rows
+    from ctxextend.positions.sinusoids import Sinusoids
+    from ctxextend.positions.unlimited import Unlimited
+
+    return {"rows": Rows, "sinusoids": Sinusoids, "rotary": Rotary, "unlimited": Unlimited}
+
+
 def _read(key: str, value: Any) -> Any:
     """Return a value of the file as `positions` has it."""
     if isinstance(value, str) and key in _DATA["shared"]:
@@ -139,10 +139,11 @@ def _read(key: str, value: Any) -> Any:
         value = {**_shared(key, own.pop("like")), **own}
     cls = CLASSES.get(key)
     if key == "positions":
+        kinds = _kinds()
         kind = value.get("kind")
-        if kind not in KINDS:
-            raise ValueError(f"positions have kind {kind!r}, not one of {', '.join(KINDS)}")
-        cls = KINDS[kind]
+        if kind not in kinds:
+            raise ValueError(f"positions have kind {kind!r}, not one of {', '.join(kinds)}")
+        cls = kinds[kind]
         value = {name: item for name, item in value.items() if name != "kind"}
     if cls is None:
         return value

@@ -6,10 +6,8 @@ from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.inspection.inspection_result import NOT_SET, LibraryLimit, Limit
-from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import (
     longer_inputs,
-    served_length,
     tables_by_tokenizer,
 )
 from ctxextend.limits.side_files import TOKENIZER_FILES
@@ -20,6 +18,7 @@ from ctxextend.limits.statements import (
     TOKENIZERS,
     TRANSFORMERS,
 )
+from ctxextend.positions.position_report import PositionReport
 
 # Of transformers and sentence-transformers.
 TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")
@@ -82,7 +81,7 @@ def _library_limit(library: str, limit: Limit | None, table: PositionReport) -> 
     if limit is not None and limit.is_blocking:
         decided_by = f"{limit.file} {limit.key}"
         return LibraryLimit(name=library, tokens=0, decided_by=decided_by, beyond="not loaded")
-    served = served_length(table)
+    served = table.location.lengths.served
     if limit is None or limit.tokens is None or limit.tokens > served:
         return LibraryLimit(
             name=library,

@@ -9,12 +9,10 @@ from pathlib import Path
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.inspection.inspection_result import FixChoice, Limit
-from ctxextend.inspection.scheme_report import PositionReport
-from ctxextend.inspection.stated_limits import served_length
-from ctxextend.inspection.table_report import TableReport
-from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.stated_type import resizable_ref
-from ctxextend.plan.trained_length import may_lack_scaling, may_state_trained_length
+from ctxextend.limits.trained_length import may_lack_scaling, may_state_trained_length
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.opening.own_code import resizable_ref
+from ctxextend.positions.position_report import PositionReport
 from ctxextend.runtimes.commands import not_an_option
 from ctxextend.settings import CheckpointRef
 
@@ -144,9 +142,9 @@ def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:
     for limit in limits:
         if limit.table == table.name and limit.tokens is not None:
             stated.append(limit.tokens)
-    if isinstance(table, TableReport) and table.trained_positions in stated:
+    if table.trained_positions in stated:
         return table.trained_positions
-    served = served_length(table)
+    served = table.location.lengths.served
     return max(length for length in (table.positions, *stated) if length <= served)
 
 

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoints.gguf_file import GgufFile
-from ctxextend.families.gguf_architectures import YARN_METHOD
-from ctxextend.families.gguf_positions import ATTENTION
+from ctxextend.gguf.gguf_architectures import YARN_METHOD
+from ctxextend.gguf.gguf_config import ATTENTION
+from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.inspection_result import LibraryLimit, Limit
-from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.stated_limits import NOT_LOADED_LIMIT, longer_inputs
 from ctxextend.limits.statements import LLAMA_CPP
-from ctxextend.plan.gguf_model import is_quantised
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Positions, nested
 
 
@@ -19,7 +19,7 @@ def gguf_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterat
     """Yield the context length of a GGUF file, and the rows of its table if it has one."""
     for report in reports:
         value = report.location.value(report.location.effective_key)
-        has_rows = report.location.has_rows
+        has_rows = bool(report.location.rows)
         yield Limit(
             file=model.checkpoint.config_file,
             key=report.config_key,
@@ -45,7 +45,7 @@ def _why_it_disagrees(report: PositionReport, value: int) -> str:
     """Say what a context length does that is not the one of the positions; empty if it is."""
     if value == report.key_value:
         return ""
-    if report.location.has_rows:
+    if report.location.rows:
         return f"{report.name} has {report.positions} rows: {NOT_LOADED_LIMIT}"
     return f"the settings serve {report.positions} tokens, but llama.cpp reads this length"
 
@@ -90,8 +90,6 @@ def gguf_notes(file: GgufFile, reports: Sequence[PositionReport]) -> Iterator[st
     types = ", ".join(f"{count} {dtype}" for dtype, count in counts.most_common())
     yield f"{file.path.name}: GGUF version {file.metadata.version}, tensors: {types or 'none'}."
     for report in reports:
-        if not isinstance(report, SchemeReport):
-            continue
         location = report.location
         factors = nested(location.config, (*location.path, "factor_tensors"))
         if factors:

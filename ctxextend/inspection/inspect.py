@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import RemoteWeightsError
+from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.gguf_limits import (
@@ -17,19 +19,14 @@ from ctxextend.inspection.gguf_limits import (
     quantised_notes,
 )
 from ctxextend.inspection.inspection_result import Inspection, Limit
-from ctxextend.inspection.scheme_report import (
-    PositionReport,
-    SchemeReport,
-    report_quantised,
-    report_scheme,
-)
 from ctxextend.inspection.stated_limits import find_limits, width_limits
-from ctxextend.inspection.table_report import TableReport, report_table
 from ctxextend.keywords import keyword_arguments
-from ctxextend.plan.found_table import ignored_tensors, tables_of_part
-from ctxextend.plan.gguf_model import is_quantised
-from ctxextend.plan.opened_model import OpenedModel, open_model
-from ctxextend.positions.positions import positive_numbers
+from ctxextend.opening.opened_model import OpenedModel, open_model
+from ctxextend.positions.position_report import (
+    PositionReport,
+    report_quantised,
+)
+from ctxextend.positions.positions import of_part, positive_numbers
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import CheckpointRef, Inspect
@@ -75,11 +72,12 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     for table in model.tables:
         if gguf is not None and is_quantised(table):
             reports[table.name] = report_quantised(table)
-        elif not table.has_rows:
-            reports[table.name] = report_scheme(table, resize)
         else:
-            reports[table.name] = report_table(model.checkpoint, table, resize, parameters)
-    selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
+            reports[table.name] = table.report(model.checkpoint, resize, parameters)
+    selected = [reports[table.name] for table in of_part(model.tables, part)]
+    groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
+    for report in selected:
+        groups[report.group].append(report)
     if gguf is None:
         limits = _folder_limits(model, reports, selected)
         libraries = list(library_limits(model.checkpoint, limits, selected))
@@ -97,8 +95,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         parameters=parameters,
         method=method,
         trainable=trainable,
-        tables=tuple(report for report in selected if isinstance(report, TableReport)),
-        schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
+        tables=tuple(groups["tables"]),
+        schemes=tuple(groups["schemes"]),
         limits=tuple(limits),
         libraries=tuple(libraries),
         notes=tuple(notes),
@@ -132,10 +130,15 @@ def _notes(
         yield note.text
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
-    yield from ignored_tensors(checkpoint, model.tables)
+    for table in model.tables:
+        if table.ignores_stored_rows and table.name in checkpoint.weights.entries:
+            yield (
+                f"transformers computes the rows of {table.name} and ignores the stored ones, "
+                "which stay as they are."
+            )
     yield from _attention_windows(checkpoint)
     for report in selected:
-        if isinstance(report, SchemeReport) and report.question:
+        if report.question:
             yield report.question
 
 
@@ -151,5 +154,5 @@ def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[
     """Yield what a GGUF file has, and what it does not tell."""
     yield from gguf_notes(file, selected)
     for report in selected:
-        if isinstance(report, SchemeReport) and report.question:
+        if report.question:
             yield report.question

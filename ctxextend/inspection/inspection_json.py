@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.inspection.table_report import MAX_LISTED
 from ctxextend.json_output import to_json
+from ctxextend.positions.table_report import MAX_LISTED
 
 FIRST_KEYS = ("source", "folder", "model_type", "verdict", "agrees", "findings", "limits")
 # What --check says of each limit; the rest of one that disagrees is in its finding.

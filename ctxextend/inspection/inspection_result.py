@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import counted
-from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
-from ctxextend.inspection.table_report import RowReport, TableReport, describe_defects, report_rows
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.positions.position_report import PositionReport, SchemeReport
+from ctxextend.positions.table_report import RowReport, TableReport, describe_defects, report_rows
 from ctxextend.settings import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict

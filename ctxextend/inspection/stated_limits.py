@@ -9,8 +9,6 @@ from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
-from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
-from ctxextend.inspection.table_report import TableReport
 from ctxextend.limits.config_keys import (
     config_length_keys,
     may_take,
@@ -22,7 +20,6 @@ from ctxextend.limits.generation import (
     deciding_limit,
     generating_table,
     generation_limits,
-    needs_no_limit,
 )
 from ctxextend.limits.side_files import StatedLimit, sentence_config, stated_limits
 from ctxextend.limits.statements import (
@@ -33,10 +30,10 @@ from ctxextend.limits.statements import (
     TRANSFORMERS,
     VLLM,
 )
-from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.stated_type import resizable_ref
-from ctxextend.plan.table_checks import stated_width
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.opening.own_code import resizable_ref
 from ctxextend.positions.facts import ROTARY, Buffer
+from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Keys, nested
 
 UNUSED = "none"  # no library uses a limit
@@ -67,7 +64,7 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     limits = [*_limits_of_own_keys(model, tables), *_limits_of_other_keys(model, tables)]
     limits += _limits_of_params(model, tables)
     for table in tables:
-        if isinstance(table, TableReport) and table.file:
+        if table.location.weights_file:
             limits.append(_limit_of_rows(table))
         limits += _buffer_limits(model.checkpoint, table)
     for tokenizer, table in tables_by_tokenizer(tables).items():
@@ -77,12 +74,12 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     return tuple(limits)
 
 
-def _limit_of_rows(table: TableReport) -> Limit:
+def _limit_of_rows(table: PositionReport) -> Limit:
     """Return the limit that the rows of a stored table set."""
     return Limit(
-        file=table.file,
+        file=table.location.weights_file,
         key=table.name,
-        value=table.rows,
+        value=table.location.rows,
         tokens=table.positions,
         used_by=TRANSFORMERS,
         table=table.name,
@@ -97,13 +94,11 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
     if not checkpoint.has_config:
         return
     for table in tables:
-        if not isinstance(table, TableReport) or not table.file:
-            continue
-        stated = stated_width(table.location, table.hidden_size)
+        stated = table.location.stated_width() if table.location.weights_file else None
         if stated is None:
             continue
         key, width = stated
-        if width != table.hidden_size:
+        if width != table.location.hidden_size:
             yield Limit(
                 file=checkpoint.config_file,
                 key=key,
@@ -111,9 +106,9 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
                 tokens=None,
                 used_by=TRANSFORMERS,
                 table=table.name,
-                reason=f"{table.name} has {table.hidden_size} columns: {NOT_LOADED_LIMIT}",
+                reason=f"{table.name} has {table.location.hidden_size} columns: {NOT_LOADED_LIMIT}",
                 is_blocking=True,
-                expected_width=table.hidden_size,
+                expected_width=table.location.hidden_size,
             )
 
 
@@ -271,7 +266,7 @@ def _own_key_limit(
         used_by=library,
         table=table.name,
         reason=reason,
-        is_blocking=not agrees and is_used and table.location.has_rows,
+        is_blocking=not agrees and is_used and bool(table.location.rows),
     )
 
 
@@ -293,7 +288,7 @@ def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
     location = table.location
     if not is_used:
         return NOT_USED
-    if not location.has_rows:
+    if not location.rows:
         return f"the settings serve {table.positions} tokens, but engines read this length"
     return f"{table.name} has {location.rows_for(table.key_value)} rows: {NOT_LOADED_LIMIT}"
 
@@ -354,11 +349,9 @@ def _raise_limits_remark(model: OpenedModel, length: int) -> str:
 
 def _may_be_trained_longer(table: PositionReport) -> bool:
     """Whether rotary positions may have been trained at a longer length that another key states."""
-    facts = table.location.rope
-    if not isinstance(table, SchemeReport) or facts is None or not facts.methods:
+    if not table.location.may_scale or table.location.trained_length is not None:
         return False
-    is_scaled = table.served != table.first_trained
-    return not is_scaled and table.location.trained_length is None
+    return table.location.lengths.served == table.location.lengths.first_trained
 
 
 # Limits of generated texts
@@ -384,7 +377,7 @@ def _generation_limit(limit: GenerationLimit, table: PositionReport, *, is_decid
     elif limit.is_of_task:
         library = OLD_PIPELINES
     reason = ""
-    if limit.tokens > table.positions and not needs_no_limit(table.location):
+    if limit.tokens > table.positions and not table.location.needs_no_limit:
         reason = _consequence(limit.tokens, table)
     remark = ""
     if is_deciding and limit.tokens < table.positions:
@@ -534,7 +527,7 @@ def _effect_of_no_limit(table: PositionReport) -> str:
 def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
     """Say what happens to inputs between the number of positions and a higher limit."""
     positions = table.positions
-    served = served_length(table)
+    served = table.location.lengths.served
     is_served = limit <= served
     if is_served:
         key = table.location.effective_key
@@ -544,8 +537,7 @@ def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
 
 
 def _count_of_positions(table: PositionReport) -> str:
-    owner = "table" if table.location.has_rows else "model"
-    return f"the {owner} has {table.positions} positions"
+    return f"the {table.location.owner} has {table.positions} positions"
 
 
 def _states_length(table: PositionReport) -> bool:
@@ -557,13 +549,6 @@ def _states_length(table: PositionReport) -> bool:
 def _has_no_length(table: PositionReport) -> bool:
     """Whether positions run at any length, and the config states none for them."""
     return longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table)
-
-
-def served_length(table: PositionReport) -> int:
-    """Return how many tokens a table, or the settings of positions without rows, serve."""
-    if isinstance(table, SchemeReport):
-        return table.served
-    return table.positions
 
 
 def longer_inputs(table: PositionReport) -> LongerInputs:

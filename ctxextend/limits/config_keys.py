@@ -86,14 +86,3 @@ def may_take(programs: Sequence[str], value: int) -> str:
     if not programs:
         return ""
     return f"{joined(programs)} may take {value} instead"
-
-
-def agreeing_values(location: Positions, positions: int) -> tuple[int, ...]:
-    """Return the values that agree with a number of positions.
-
-    They are this number and, of a table, its rows as its key counts them: 512 and 514 for RoBERTa.
-    Of positions without rows it is what the key states, which can be a length before scaling.
-    """
-    if location.has_rows:
-        return (positions, location.key_value(positions))
-    return (positions, location.value(location.effective_key))

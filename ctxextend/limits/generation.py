@@ -192,17 +192,6 @@ def generating_table(tables: Sequence[Part]) -> Part | None:
     return tables[0] if tables else None
 
 
-def needs_no_limit(location: Positions) -> bool:
-    """Whether generated texts may exceed the positions, since more are computed when needed.
-
-    Rotary positions run too, but their quality falls soon, so that limits must not exceed them.
-    """
-    table = location
-    if table.rope is not None:
-        return False
-    return table.longer_inputs in ("get computed rows", "run")
-
-
 def shares_positions(location: Positions) -> bool:
     """Whether the prompt uses up the positions of generated texts too.
 

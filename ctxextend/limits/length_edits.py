@@ -8,13 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.json_output import not_in_json
-from ctxextend.limits.config_keys import agreeing_values, config_length_keys
+from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.generation import (
     MAXIMA,
     MINIMA,
     GenerationLimit,
     generation_limits,
-    needs_no_limit,
     shares_positions,
 )
 from ctxextend.limits.side_files import PADS_TO_LONGEST, stated_limits
@@ -109,7 +108,7 @@ def following_value(change: LengthChange, value: int) -> int | None:
     rows, a key that states the length before scaling goes on stating it.
     """
     location, before, after = change
-    if value not in agreeing_values(location, before):
+    if value not in location.agreeing_values(before):
         return None
     if before == after:
         return value
@@ -214,7 +213,7 @@ def lowered_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str,
     """
     after = change.after
     lowered = dict[str, int]()
-    if needs_no_limit(change.location):
+    if change.location.needs_no_limit:
         return lowered
     if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
         lowered[MAX_LENGTH] = after

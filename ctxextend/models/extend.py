@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -12,20 +13,16 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.removed_positions import with_removed_positions
+from ctxextend.limits.config_edits import config_changes
 from ctxextend.limits.generation import generating_table, limits_in_object
 from ctxextend.limits.length_edits import LengthChange, lowered_limits
-from ctxextend.plan.edits import config_changes
-from ctxextend.plan.found_table import unstored_table
-from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_names import match_names, refuse_without_table
-from ctxextend.plan.table_plan import TablePlan
-from ctxextend.plan.table_plans import plan_tables, with_length
-from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
-from ctxextend.positions.positions import Keys, Positions
+from ctxextend.limits.trained_length import state_trained_length, with_config_lengths
+from ctxextend.opening.opened_model import match_names
+from ctxextend.opening.unknown_models import refuse_without_table
+from ctxextend.plan import change_positions, with_length
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import Keys, Positions, of_part
 from ctxextend.settings import CheckpointRef, Resize
-from ctxextend.tables.apply import choose_method, resize_with_reserved
-from ctxextend.tables.choice import MethodChoice
 
 if TYPE_CHECKING:
     import torch
@@ -79,23 +76,19 @@ def extend_model(
     config = _config_values(model)
     architecture = _find_positions(model, config, trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
-    found_tables = _find_tables(model, architecture, state)
-
-    requested = with_length(requested, found_tables)
-    tables = plan_tables(found_tables, requested, recorded={}, has_config=True)
-    why_no_lm = no_lm_head(type(model).__name__)
+    found = _find_tables(model, architecture, state)
+    requested = with_length(requested, of_part(found, part))
+    changes = change_positions(found, requested, recorded={})
     weights = {}
-    for table in tables:
-        if table.is_stored:
-            check_width(table.location, table.hidden_size, table.name)
-            weights[table.name] = _resized(state[table.name], table, requested.choice, why_no_lm)
-    edits = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
-
+    for change in changes:
+        for tensor in change.tensors:
+            weights[tensor.name] = to_tensor(tensor.compute()).to(state[tensor.name].device)
+    edits = config_changes(config, architecture, changes, fix_limits=requested.fix_limits)
     set_length(model, weights, edits)
-    generating = generating_table(found_tables)
-    for table in tables:
-        if generating is not None and table.name == generating.name and table.is_changed:
-            _lower_generation_limits(model, table)
+    generating = generating_table(found)
+    for change in changes:
+        if generating is not None and change.name == generating.name and change.is_changed:
+            _lower_generation_limits(model, change)
 
 
 def _config_values(model: "torch.nn.Module") -> dict[str, Any]:
@@ -120,7 +113,9 @@ def _find_positions(
         MethodError: The user states the length, but nothing of the positions scales.
         ResizeError: The length is invalid.
     """
-    architecture = with_removed_positions(find_architecture(config))
+    architecture = find_architecture(config)
+    locations = tuple(location.without_rotation() for location in architecture.locations)
+    architecture = architecture._replace(locations=locations)
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
     if ref.trained_length is None:
@@ -131,7 +126,7 @@ def _find_positions(
 def _find_tables(
     model: "torch.nn.Module", architecture: Architecture, state: Mapping[str, "torch.Tensor"]
 ) -> list[Positions]:
-    """Return the positions of a model with the names of their tables in its state dict.
+    """Return the positions of a model, with the tables in its state dict.
 
     Raises:
         CheckpointError: A table is missing.
@@ -141,46 +136,35 @@ def _find_tables(
     named = match_names(architecture, matrices, where)
     if not named:
         refuse_without_table(architecture, where, hint=WRAPPER_HINT)
-    return [_found_table(location, name, matrices) for location, name in named]
+    why_no_lm = no_lm_head(type(model).__name__)
+    found = list[Positions]()
+    for positions in named:
+        table = matrices.get(positions.name)
+        if table is None:
+            found.append(positions.unstored())
+            continue
+        rows, hidden_size = table.shape
+        found.append(
+            replace(
+                positions,
+                rows=rows,
+                hidden_size=hidden_size,
+                dtype=str(table.dtype),
+                read=partial(_to_numpy, table.detach()),
+                no_lm=why_no_lm,
+            )
+        )
+    return found
 
 
-def _found_table(
-    location: Positions, name: str, matrices: Mapping[str, "torch.Tensor"]
-) -> Positions:
-    """Return a table of a model with these matrices; it may be computed from the config."""
-    if name not in matrices:
-        return unstored_table(location, name)
-    rows, hidden_size = matrices[name].shape
-    return replace(
-        location,
-        name=name,
-        rows=rows,
-        hidden_size=hidden_size,
-        dtype=str(matrices[name].dtype),
-    )
-
-
-def _resized(
-    weight: "torch.Tensor", table: TablePlan, choice: MethodChoice, why_no_lm: str
-) -> "torch.Tensor":
-    """Return a longer or shorter table of one model, with reserved rows, on the same device."""
-    reserved = table.reserved_rows
-    positions = table.rows_after - reserved
-    values = _to_numpy(weight.detach())
-    layout = table.location.initial_layout
-    chosen = choose_method(values[reserved:], positions, choice, layout, why_no_lm)
-    resized = resize_with_reserved(values, reserved, positions, chosen)
-    return to_tensor(resized).to(weight.device)
-
-
-def _lower_generation_limits(model: Any, table: TablePlan) -> None:
+def _lower_generation_limits(model: Any, change: Change) -> None:
     """Lower what would fail in a model's generation config, as `resize` does in its file."""
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
     stated = limits_in_object(vars(generation_config))
-    change = LengthChange(table.location, table.max_len_before, table.max_len_after)
-    lowered = lowered_limits(stated, change)
+    length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
+    lowered = lowered_limits(stated, length)
     for key, tokens in lowered.items():
         setattr(generation_config, key, tokens)
 

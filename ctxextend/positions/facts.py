@@ -183,6 +183,24 @@ class Pin(NamedTuple):
     keeps: Literal["length", "blocks"] = "length"
     block_size: int = 1  # in tokens
 
+    def value(self, stated: Any, before: int, after: int) -> int | None:
+        """Return the value with which the effect stays; None if the stated one does, or no other.
+
+        Args:
+            stated: The value before, or transformers' default; None if there is neither.
+            before, after: The length, as its key states it.
+        """
+        if self.keeps == "length":
+            is_meant = isinstance(stated, int) and stated >= 1
+            return None if is_meant else before
+        rows = before // self.block_size
+        new_rows = after // self.block_size
+        total = min(rows * stated, rows**2)
+        if not new_rows or not total or total % new_rows:
+            return None
+        blocks: int = total // new_rows
+        return blocks
+
 
 class Part(NamedTuple):
     """A model inside a model, with its config."""
@@ -232,3 +250,5 @@ class Family(NamedTuple):
     # How outputs depend on the padding length, even with an attention mask, as a clause.
     padding_effect: str = ""
     note: str = ""  # a caveat for users, as a clause
+    # Keys that state the width of its table, if these are its own; the first in a config counts.
+    width_keys: tuple[str, ...] | None = None

@@ -1,11 +1,16 @@
 """The positions of a model, of any kind: where they are, and how their lengths count."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ctxextend.errors import CheckpointError
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
+from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.json_output import not_in_json
+from ctxextend.notes import Note
 from ctxextend.positions.facts import (
     LENGTH,
     NO_ROWS,
@@ -16,8 +21,21 @@ from ctxextend.positions.facts import (
     ReservedRows,
     RotaryFacts,
 )
+from ctxextend.tables.method_facts import LIMITS, SWITCH
+from ctxextend.tables.rope_types import NONE, Parameters
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoints.folder import Checkpoint
+    from ctxextend.checkpoints.safetensors_file import TensorEntry
+    from ctxextend.positions.change import Change, Comparison, NewTensor
+    from ctxextend.positions.position_report import PositionReport
+    from ctxextend.positions.rotary_settings import RopeLayers
+    from ctxextend.provenance import Step
+    from ctxextend.settings import Resize
+    from ctxextend.tables.frequencies import Frequencies
 
 Keys = tuple[str, ...]
+Changes = dict[Keys, Any]  # new values of a config by path of keys; None removes a key
 
 UNKNOWN = Family("")
 # Keys of the config of a language model, inside that of a larger model.
@@ -43,6 +61,22 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def with_value(config: Any, path: Keys, value: Any) -> Any:
+    """Return a config with a value at a path of keys, whose objects are created."""
+    if not path:
+        return value
+    values = dict(config) if isinstance(config, Mapping) else {}
+    values[path[0]] = with_value(values.get(path[0]), path[1:], value)
+    return values
+
+
+def with_values(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Mapping[str, Any]:
+    """Return a config with other values, by path of keys; None removes a key."""
+    for path, value in changes.items():
+        config = with_value(config, path, value)
+    return config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +138,43 @@ class Model:
                 yield self.path[:depth]
 
 
+@dataclass(frozen=True)
+class PositionLengths:
+    """The lengths of one kind of positions, in tokens: usable positions, without reserved ones.
+
+    A model was first trained at 1024 tokens, and its ``yarn`` settings have factor 4, so that it
+    serves 4096. Its context follows from the length that its config key states:
+
+    - Stated 4096, the context is 4096.
+    - Stated 2048, the context is 2048: engines read the key.
+    - Stated 32768, the context is 4096: the settings serve no more.
+
+    With ``linear`` or ``dynamic`` settings, the key may state 1024, the length before scaling
+    (`key_is_first_trained`). Then the context is 4096: engines multiply the key by the factor.
+    """
+
+    first_trained: int  # of the first training, before any scaling
+    stated: int  # by the config key of the length
+    served: int  # up to which the settings need no further scaling
+    # Whether the config key states the length before scaling.
+    key_is_first_trained: bool = field(default=False, metadata=not_in_json)
+    # Why the settings do not tell which length the config key states, and how to say it; empty if
+    # they do.
+    question: str = field(default="", metadata=not_in_json)
+    answer: str = field(default="", metadata=not_in_json)
+
+    @property
+    def context(self) -> int:
+        """The context length that engines read from the folder: at most what the settings serve."""
+        if self.key_is_first_trained:
+            return self.served
+        return min(self.stated, self.served)
+
+
+def _not_stored() -> NDArray[Any]:
+    raise AssertionError("no rows are stored")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Positions(Model):
     """Positions of one kind.
@@ -131,25 +202,59 @@ class Positions(Model):
     without_scaling_key: bool = False
 
     name: str = ""  # in the checkpoint: a tensor, or without rows a key of the config
+    no_lm: str = ""  # why the model is not a language model; empty if it is one
     rows: int = 0  # reserved rows included; 0 without a table
     hidden_size: int = 0  # columns; 0 without a table
     dtype: str = ""  # as the file or the model spells it; empty if the rows are not stored
     weights_file: str = ""  # relative to the root; empty if the rows are not stored
+    # Returns the stored values, shape (rows, hidden_size); it may raise CheckpointError.
+    read: Callable[[], NDArray[Any]] = field(default=_not_stored, compare=False, repr=False)
 
     scheme: ClassVar[str]  # learned, sinusoidal, rotary, ALiBi, relative or none
     has_rows: ClassVar = False
     is_computed: ClassVar = False
     ignores_stored_rows: ClassVar = False
     tensor: ClassVar[str] = ""
+    multiple_of: ClassVar[str | None] = None  # key whose value must divide the length
+    rotates: ClassVar[bool] = False  # whether rows are rotary angles
+    stored_rows: ClassVar[str] = "trained"  # what transformers does with rows in a file
     extra_rows: ClassVar[int] = 0
     buffers: ClassVar[tuple[Buffer, ...]] = ()
     rope: ClassVar[RotaryFacts | None] = None
     initial_layout: ClassVar[str] = ""
+    trained_key: ClassVar[Any] = None  # the first trained length next to rotary settings
+    may_scale: ClassVar = False  # whether settings in the config can scale them
+    dialects: ClassVar[tuple[str, ...]] = ()
+    layers: ClassVar[tuple[Any, ...]] = ()
+    unchanged_method: ClassVar[str] = LIMITS  # of a resize to the length that they have
+    keeping_method: ClassVar[str] = SWITCH  # that leaves outputs for short inputs as they are
+    can_switch: ClassVar = False  # whether `SWITCH` applies to all of their settings
+    needs_no_limit: ClassVar = False  # whether generated texts may exceed the length
+    owner: ClassVar[str] = "model"  # of the length, as users call it
+    noun: ClassVar[str] = "positions"
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names that they can have in a checkpoint."""
         return (self.usual_name,)
+
+    def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
+        """Return the names that they have in a model; none if it does not have them.
+
+        Args:
+            names: The names of the model's tensors.
+            is_only: Whether the model has no other positions.
+        """
+        return [self.usual_name]
+
+    def found_in(self, checkpoint: "Checkpoint") -> Self:
+        """Return them with the size that a checkpoint has under their name.
+
+        Raises:
+            CheckpointError: The stored tensor has an invalid shape or dtype, or the config does not
+                state the shape of a computed table.
+        """
+        return self
 
     @property
     def usual_name(self) -> str:
@@ -230,6 +335,300 @@ class Positions(Model):
                 return buffer
         return None
 
+    @property
+    def stated_length(self) -> int:
+        """The length that the config states, in usable positions."""
+        return self.positions_in(self.rows_for(self.value(self.effective_key)))
+
+    @property
+    def lengths(self) -> PositionLengths:
+        """Their lengths, in tokens.
+
+        Raises:
+            CheckpointError: The config states no valid length, or malformed settings.
+        """
+        raise NotImplementedError
+
+    def length(self) -> int:
+        """Return the context length, in usable positions.
+
+        Raises:
+            CheckpointError: The config states no valid length.
+        """
+        length = self.lengths.context
+        if length < 1:
+            message = f"{self.file}: {self.length_key} must be at least 1, got {length}."
+            raise CheckpointError(message, f"Correct {self.file}.")
+        return length
+
+    def change(self, settings: "Resize", after: int, *, has_others: bool = False) -> "Change":
+        """Return what changes at another length.
+
+        Args:
+            settings: With the method of these positions.
+            after: The new number of usable positions.
+            has_others: Whether the model has other positions that a resize of them would change.
+
+        Raises:
+            CheckpointError: The config states another length, or rows cannot be read.
+            ResizeError: A setting does not apply, or the length cannot be had.
+        """
+        raise NotImplementedError
+
+    def resized(self, change: "Change", values: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the stored table after a change, shape (rows_after, hidden_size).
+
+        Args:
+            change: What changes; with held-out rows, the table has fewer rows than the file.
+            values: The stored values; by default they are read.
+
+        Raises:
+            CheckpointError: The rows cannot be read.
+            ResizeError: The new table does not fit in memory.
+        """
+        raise NotImplementedError
+
+    def new_buffer(self, entry: "TensorEntry", buffer: Buffer, length: int) -> "NewTensor":
+        """Return a position buffer at another length.
+
+        Args:
+            entry: The buffer as it is stored.
+            buffer: What it contains.
+            length: The number of usable positions.
+
+        Raises:
+            CheckpointError: The stored tensor has another dtype or shape than such buffers have.
+        """
+        raise NotImplementedError
+
+    def rotated_values(self, parameters: Parameters) -> int:
+        """Return the number of rotated values per head, from which frequencies are computed."""
+        raise NotImplementedError
+
+    def layer_lengths(self, layers: "RopeLayers") -> PositionLengths:
+        """Return the lengths of layers that share rotary settings."""
+        raise NotImplementedError
+
+    def report(
+        self, checkpoint: "Checkpoint", recipe: "Step | None", parameters: int
+    ) -> "PositionReport":
+        """Return their lengths, and what is measured of their rows or frequencies.
+
+        Args:
+            checkpoint: The checkpoint.
+            recipe: The resize that made it, if any.
+            parameters: The number of its parameters.
+
+        Raises:
+            CheckpointError: The rows cannot be read, or the rotary settings are invalid.
+        """
+        from ctxextend.positions.position_report import report_scheme
+
+        return report_scheme(self, recipe)
+
+    def frequencies(
+        self, parameters: Parameters, tokens: int, stated: int | None = None
+    ) -> "Frequencies":
+        """Return the frequencies of rotary settings in inputs of a number of tokens.
+
+        Args:
+            parameters: The settings.
+            tokens: The length of the input.
+            stated: What the key of the length states; by default what it states now.
+        """
+        raise NotImplementedError
+
+    def compare(self, change: "Change", now: Self) -> "Comparison":
+        """Compare positions of a checkpoint with those of a change, without stored rows.
+
+        Args:
+            change: What changes.
+            now: The positions as the checkpoint has them.
+        """
+        from ctxextend.positions.change import Comparison
+
+        what = "no positions" if self.scheme == NONE else f"{self.scheme} positions"
+        return Comparison(findings=[f"{self.name}: {what}, no settings changed"])
+
+    def settings_paths(self, change: "Change") -> list[Keys]:
+        """Return the paths of the keys that state rotary settings, in both dialects."""
+        return []
+
+    def check_removable(self, source: str) -> None:
+        """Check that positions are rotary, which settings can remove.
+
+        Args:
+            source: The reference of the checkpoint.
+
+        Raises:
+            UnsupportedModelError: They are not.
+        """
+        name = f"{source} ({self.family.model_type})"
+        if self.scheme == NONE:
+            message = f"{name} has no positions already."
+            hint = "For longer inputs, raise its length limits with ctxextend resize."
+            raise UnsupportedModelError(message, hint)
+        message = (
+            f"{name} cannot be converted to no positions: its positions are {self.scheme}, and "
+            "only rotary ones are removed by settings."
+        )
+        hint = "Resize it instead, with ctxextend resize."
+        if self.rows:
+            hint += (
+                " A GPT-2 can be converted to rotary positions and trained first: ctxextend "
+                "convert MODEL --scheme rotary --to N"
+            )
+        raise UnsupportedModelError(message, hint)
+
+    def remove(self, after: int) -> "Change":
+        """Return the change to settings that rotate nothing, at a length; see `check_removable`."""
+        raise NotImplementedError
+
+    def check_rows(self, *, has_config: bool = True) -> None:
+        """Check that a table has a position, and the rows that its config states.
+
+        Args:
+            has_config: Whether the number of rows must be that of the config.
+
+        Raises:
+            CheckpointError: It does not.
+        """
+
+    def stated_width(self) -> tuple[str, int] | None:
+        """Return the config key, with dots, that states the width of a table, and its value."""
+        return None
+
+    def check_width(self) -> None:
+        """Check that the config states no other width than a stored table has.
+
+        Raises:
+            CheckpointError: It does.
+        """
+
+    def agreeing_values(self, length: int) -> tuple[int, ...]:
+        """Return the values of other keys that agree with a length: it, and what the key states.
+
+        The key can state a length before scaling.
+        """
+        return (length, self.value(self.effective_key))
+
+    def unchanged_text(self, length: int) -> str:
+        """Return that a resize to a length changes nothing, as a clause."""
+        return f"The context length already is {length}"
+
+    def window_notes(self, change: "Change") -> Iterator[Note]:
+        """Yield a note for layers that see no further than a sliding window, if others change."""
+        return iter(())
+
+    def growing_text_notes(self, change: "Change", *, generates: bool) -> Iterator[Note]:
+        """Yield what happens to inputs that share a batch, or that cross the old length.
+
+        Args:
+            change: What changes.
+            generates: Whether the model generates text, so that an input can grow.
+        """
+        return iter(())
+
+    card_unchanged: ClassVar[str] = (
+        "All weights are the same: only config and tokenizer files"  # as the subject on a card
+    )
+
+    @property
+    def title(self) -> str:
+        """Their scheme and name, for users."""
+        return f"{self.scheme}: {self.title_name}"
+
+    @property
+    def title_name(self) -> str:
+        """Their name, with the part of the model."""
+        return f"{self.name} ({self.part})" if self.part else self.name
+
+    def card_text(self, names: str, *, is_only: bool) -> str:
+        """Return what they are on a model card, with their names."""
+        if self.scheme == NONE:
+            return f"context length ({names}), of a model without positions,"
+        return f"{self.scheme} positions ({names})"
+
+    @property
+    def unscaled_name(self) -> str:
+        """What rules of engines call them if only limits change."""
+        return self.scheme
+
+    def default_theta(self, layer_type: str) -> float | None:
+        """Return the base of rotary layers of one type in a config that states none."""
+        return None
+
+    @property
+    def removed_types(self) -> set[str]:
+        """The rope types of settings that rotate nothing; empty if any rotates."""
+        return set()
+
+    def hint_to_shorten(self, after: int) -> str:
+        """Return what to do instead of a resize to a length that the model already accepts."""
+        if self.file.endswith(GGUF_SUFFIX):
+            return f"To use less memory in llama.cpp, pass it -c {after}."
+        limit = f'"model_max_length": {after}'
+        return f"To truncate texts at {after} tokens, set {limit} in tokenizer_config.json."
+
+    def unstored(self) -> Self:
+        """Return them in a model that does not store rows, with the size of computed ones.
+
+        Raises:
+            CheckpointError: The config does not state the shape of a computed table.
+        """
+        return self
+
+    def with_trained_length(self, length: int) -> Self:
+        """Return them with the length of the first training, which only rotary ones have."""
+        return self
+
+    def without_rotation(self) -> "Positions":
+        """Return them as positions of scheme ``none`` if their settings rotate nothing."""
+        return self
+
+    def with_config(self, config: Mapping[str, Any]) -> Self:
+        """Return them in another config."""
+        return replace(self, config=config)
+
     def after_first_position(self) -> "Positions":
         """Return them in a model whose tokens have the positions from 1 on."""
         return self
+
+    def state(self, settings: Mapping[str, Parameters]) -> Changes:
+        """Return the config values that give layers other rotary settings, in both dialects."""
+        return {}
+
+    def applies(self, method: str) -> bool:
+        """Whether the classes apply a rotary method to settings of type ``default``."""
+        return False
+
+    def new_dialect(self) -> Changes:
+        """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
+        return {}
+
+    def reason_to_state(self, path: Keys) -> str:
+        """Return why a changed config states a value that it did not, for users; else nothing."""
+        return ""
+
+    def copied_length_paths(self) -> list[Keys]:
+        """Return the paths of the length next to copies of rotary settings."""
+        return []
+
+
+def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
+    """Return the positions of one part of a model, or all if `part` is None.
+
+    Raises:
+        ResizeError: The model does not have the part.
+    """
+    if part is None:
+        return list(found)
+    selected = [item for item in found if f"{item.part}.".startswith(f"{part}.")]
+    if selected:
+        return selected
+    parts = dict.fromkeys(item.part for item in found if item.part)
+    hint = "The model has one position table: remove --part."
+    if parts:
+        flags = " or ".join(f"--part {name}" for name in parts)
+        hint = f"Use {flags}."
+    raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)

@@ -1,12 +1,68 @@
 """Rotary positions: settings in the config, and no rows."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
+import numpy as np
+
+from ctxextend.errors import CheckpointError, MethodError, ResizeError
+from ctxextend.notes import Code, Level, Note
+from ctxextend.positions.change import Change, Comparison, ShortInputs
 from ctxextend.positions.facts import ROTARY, RotaryFacts
-from ctxextend.positions.positions import Positions
-from ctxextend.tables.method_facts import FOLLOWING_METHODS
-from ctxextend.tables.rope_types import NEW
+from ctxextend.positions.positions import Changes, Keys, PositionLengths, Positions, nested
+from ctxextend.positions.rotary_compare import compare_settings
+from ctxextend.positions.rotary_dialects import (
+    ADDED,
+    new_half,
+    old_keys,
+    state_settings,
+    stated_dialects,
+)
+from ctxextend.positions.rotary_lengths import layer_lengths
+from ctxextend.positions.rotary_settings import (
+    RopeLayers,
+    copied_positions,
+    read_layers,
+    rotary_dim,
+    trained_length_next_to,
+)
+from ctxextend.positions.unlimited import Unlimited, change_limits
+from ctxextend.settings import Resize
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.frequencies import Frequencies, frequencies
+from ctxextend.tables.method_facts import (
+    DEFAULT_METHOD,
+    FOLLOWING_METHODS,
+    LIMITS,
+    SCALING_METHODS,
+    SWITCH,
+)
+from ctxextend.tables.no_rotation import REMOVING_METHODS, none
+from ctxextend.tables.rope_types import (
+    KEPT_TYPES,
+    LLAMA_4_BETA,
+    NEW,
+    NONE,
+    OLD,
+    TRAINED,
+    TYPE,
+    Parameters,
+    has_switch_lists,
+    rope_type,
+    rotates,
+)
+from ctxextend.tables.rotary_methods import (
+    MSCALE,
+    RopeLengths,
+    can_switch,
+    long_settings,
+    resize_rope,
+)
+
+# Frequencies that differ by less are those of another order of float64 operations.
+FREQUENCY_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +72,134 @@ class Rotary(Positions):
     rope: RotaryFacts  # type: ignore[misc]
     longer_inputs: str = "run"  # they ``fail`` if the angles are computed once
     settings_key: str = NEW
+
     scheme: ClassVar = ROTARY
 
     @property
     def usual_name(self) -> str:
         """The key of the settings in the whole config, with dots."""
         return ".".join((*self.path, self.settings_key))
+
+    @property
+    def may_scale(self) -> bool:  # type: ignore[override]
+        """Whether the classes read settings that scale."""
+        return bool(self.rope.methods)
+
+    @cached_property
+    def layers(self) -> tuple[RopeLayers, ...]:  # type: ignore[override]
+        """The settings as transformers uses them, those of local layers last.
+
+        Raises:
+            CheckpointError: A setting is malformed, or two statements of it differ.
+        """
+        return read_layers(self)
+
+    @property
+    def scaled_layers(self) -> list[RopeLayers]:
+        """The settings of the layers that see the whole input: only these can scale.
+
+        There are none if the classes ignore the settings.
+        """
+        if not self.may_scale:
+            return []
+        return [layers for layers in self.layers if not layers.is_local]
+
+    @cached_property
+    def lengths(self) -> PositionLengths:
+        """The lengths of the layers that serve the shortest length.
+
+        Layers with a sliding window do not count, since they are not scaled.
+        """
+        lengths = [layer_lengths(self, layers) for layers in self.scaled_layers]
+        if not lengths:
+            stated = self.stated_length
+            return PositionLengths(first_trained=stated, stated=stated, served=stated)
+        return min(lengths, key=lambda item: item.served)
+
+    @cached_property
+    def dialects(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The dialects that state the settings, each completely; a GGUF file has none."""
+        if not self.may_scale or not self.rope.has_dialects:
+            return ()
+        return stated_dialects(self)
+
+    def state(self, settings: Mapping[str, Parameters]) -> Changes:
+        """Return the config values that give layers other settings, in both dialects.
+
+        Args:
+            settings: New settings by type of layers; others stay.
+
+        Raises:
+            CheckpointError: The config's own settings are malformed.
+        """
+        if not self.may_scale or not self.rope.has_dialects:
+            return {}
+        changes = state_settings(self, settings)
+        is_removed = settings and not any(map(rotates, settings.values()))
+        if is_removed and self.stated(TRAINED) != self.lengths.first_trained:
+            # No class reads it there for the rope types that rotate nothing:
+            # ``standardize_rope_params`` of modeling_rope_utils.py in transformers.
+            changes[self.paths_of(TRAINED)[-1]] = self.lengths.first_trained
+        return changes
+
+    def applies(self, method: str) -> bool:
+        """Whether the classes apply a method to settings of type ``default``."""
+        return method in self.rope.methods
+
+    def new_dialect(self) -> Changes:
+        """Return all settings as ``rope_parameters`` states them, by path of keys."""
+        return dict(new_half(self, self.layers))
+
+    def reason_to_state(self, path: Keys) -> str:
+        """Return that a value states the settings in the dialect that the config did not use."""
+        used = [dialect for dialect in (NEW, OLD) if self.stated(dialect)] or [NEW]
+        if len(used) > 1 or nested(self.config, path) is not None:
+            return ""
+        names = (*old_keys(self), TRAINED) if used == [NEW] else (NEW,)
+        added = [keys for name in names for keys in self.paths_of(name)]
+        return ADDED if any(path[: len(keys)] == keys for keys in added) else ""
+
+    def copied_length_paths(self) -> list[Keys]:
+        """Return the paths of the length next to copies of the settings.
+
+        They must follow that of the model. A copy without a length gets one, since transformers
+        asks for it next to scaled settings.
+        """
+        key = self.effective_key
+        paths = [(*copied.path, key) for copied in copied_positions(self)]
+        stated = (None, self.stated(key))
+        return [path for path in paths if nested(self.config, path) in stated]
+
+    def rotated_values(self, parameters: Parameters) -> int:
+        """Return the number of rotated values per head, from which frequencies are computed.
+
+        Settings of type ``proportional`` count the whole head; those that it does not rotate have
+        frequency 0.
+        """
+        return rotary_dim(self, parameters)
+
+    def layer_lengths(self, layers: RopeLayers) -> PositionLengths:
+        """Return the lengths of layers that share settings."""
+        return layer_lengths(self, layers)
+
+    def with_trained_length(self, length: int) -> Self:
+        """Return them with the length of the first training, as the user states it, in tokens."""
+        if not self.may_scale:
+            return self
+        return replace(self, trained_length=length)
+
+    def without_rotation(self) -> Positions:
+        """Return them as positions of scheme ``none`` if their settings rotate nothing."""
+        try:
+            is_removed = self.may_scale and not any(
+                rotates(layers.parameters) for layers in self.layers
+            )
+        except CheckpointError:  # reported when the settings are used
+            return self
+        if not is_removed:
+            return self
+        shared = {item.name: getattr(self, item.name) for item in fields(Positions)}
+        return Unlimited(**{**shared, "longer_inputs": "run"}, scheme=NONE)
 
     def after_first_position(self) -> "Rotary":
         """Return them in a model whose tokens have the positions from 1 on.
@@ -31,3 +209,383 @@ class Rotary(Positions):
         """
         methods = tuple(name for name in self.rope.methods if name not in FOLLOWING_METHODS)
         return replace(self, rope=self.rope._replace(methods=methods))
+
+    def frequencies(
+        self, parameters: Parameters, tokens: int, stated: int | None = None
+    ) -> Frequencies:
+        """Return the frequencies of settings in inputs of a number of tokens.
+
+        Args:
+            parameters: The settings.
+            tokens: The length of the input.
+            stated: What the key of the length states; by default what it states now.
+        """
+        if stated is None:
+            stated = self.value(self.effective_key)
+        return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
+
+    @property
+    def trained_key(self) -> Any:
+        """The first trained length that the config has next to the settings; None if it has none.
+
+        It is not the one in the settings, which engines read by another rule: a config of only
+        ``rope_parameters`` may have no such key.
+        """
+        return trained_length_next_to(self, layer_type="")
+
+    @property
+    def unscaled_name(self) -> str:
+        """What rules of engines call them if only limits change."""
+        return "unscaled"
+
+    def default_theta(self, layer_type: str) -> float | None:
+        """Return the base of layers of one type in a config that states none."""
+        return self.rope.theta[layer_type]
+
+    @property
+    def removed_types(self) -> set[str]:
+        """The rope types of settings that rotate nothing; empty if any rotates."""
+        if any(rotates(layers.parameters) for layers in self.layers):
+            return set()
+        return {layers.parameters[TYPE] for layers in self.layers}
+
+    @property
+    def can_switch(self) -> bool:  # type: ignore[override]
+        """Whether `SWITCH` applies to the settings of all layers that can scale."""
+        return SWITCH in self.rope.methods and all(
+            can_switch(layers.parameters) for layers in self.scaled_layers
+        )
+
+    def window_notes(self, change: Change) -> Iterator[Note]:
+        """Yield a note for layers that see no further than a sliding window, if others change."""
+        if not change.settings:
+            return
+        local = [
+            layers.layer_type
+            for layers in self.layers
+            if layers.is_local and layers.layer_type not in change.settings
+        ]
+        window = self.stated("sliding_window")
+        is_used = self.stated("use_sliding_window") is not False
+        if local:
+            text = (
+                f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
+                "settings."
+            )
+            yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
+        elif isinstance(window, int) and is_used and not self.stated("layer_types"):
+            text = (
+                f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
+                "see further."
+            )
+            yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
+
+    def growing_text_notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
+        """Yield what happens to inputs that share a batch, or that cross the old length.
+
+        Transformers chooses frequencies that follow the length by the longest sequence of each
+        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
+        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
+        """
+        becomes_dynamic = any(
+            after[TYPE] == "dynamic" != layers.parameters[TYPE]
+            for layers, after in change.changed_layers
+        )
+        if not change.switches and not becomes_dynamic:
+            return
+        length = change.same_up_to
+        text = (
+            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
+            "a longer one: batch them apart."
+        )
+        yield Note(Code.PADDING, Level.NOTE, text)
+        effect = ""
+        if change.switches and not self.rope.drops_cache:
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+        elif becomes_dynamic:
+            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+        if generates and effect:
+            text = f"A text that grows past {length} tokens in generate() {effect}"
+            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
+
+    def compare(self, change: Change, now: Self) -> Comparison:
+        """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
+        result = compare_settings(self, change, now)
+        if not change.settings and not result.faults:
+            return super().compare(change, now)
+        return result
+
+    def settings_paths(self, change: Change) -> list[Keys]:
+        """Return the paths of the keys that state the settings, in both dialects."""
+        keys = [NEW, *old_keys(self)]
+        settings = [*change.settings.values(), *(layers.parameters for layers in self.layers)]
+        if any(rope_type(item).states_trained for item in settings):
+            keys.append(TRAINED)
+        return [path for key in keys for path in self.paths_of(key)]
+
+    # What a resize changes
+
+    def change(self, settings: Resize, after: int, *, has_others: bool = False) -> Change:
+        """Return the change to another length.
+
+        Args:
+            settings: With the method that applies to these positions.
+            after: The length, in tokens.
+            has_others: Whether the model has other positions that a resize of them would change.
+
+        Raises:
+            MethodError: The method, or another setting, does not apply to these positions.
+            ResizeError: The new length is shorter, or the old one is unknown.
+        """
+        self._check_settings(settings)
+        lengths = self.lengths
+        before = lengths.context
+        is_corrected = any(map(self._is_corrected, self.scaled_layers))
+        if lengths.question and not (after == before and settings.fix_limits and not is_corrected):
+            raise ResizeError(f"{self.file}: {lengths.question}.", f"Pass {lengths.answer}.")
+        unchanged = change_limits(self, settings, after, has_others=has_others)
+        if not self.scaled_layers or (after == before and not is_corrected):
+            return unchanged
+        new_settings = {}
+        choices = list[MethodChoice]()
+        long_inputs_as = {}
+        keeps_key = False
+        for layers in self.scaled_layers:
+            own = layer_lengths(self, layers)
+            parameters, choice = self._resize_layers(layers, own, settings, after)
+            new_settings[layers.layer_type] = parameters
+            choices.append(choice)
+            if choice.name == SWITCH:
+                given = {key: value for key, value in choice.settings.items() if key != MSCALE}
+                long_inputs_as[layers.layer_type] = long_settings(
+                    layers.parameters,
+                    _rope_lengths(own, after),
+                    self.rotated_values(layers.parameters),
+                    **given,
+                )
+            # A file whose key states the first trained length keeps this convention.
+            keeps_key |= choice.facts.keeps_max_len or own.key_is_first_trained
+        reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
+        return self._scaled(
+            replace(
+                unchanged,
+                choice=replace(choices[0], reason="; ".join(reasons)),
+                settings=new_settings,
+                long_inputs_as=long_inputs_as,
+                stated_after=lengths.first_trained if keeps_key else after,
+            ),
+            choices,
+        )
+
+    def _scaled(self, change: Change, choices: list[MethodChoice]) -> Change:
+        """Return a change with what its settings give inputs up to the old length."""
+        scales = False
+        worst = ShortInputs.IDENTICAL
+        same_up_to = change.max_len_before
+        for layers, choice in zip(self.scaled_layers, choices, strict=True):
+            before = layers.parameters
+            after = change.settings[layers.layer_type]
+            if before[TYPE] == "dynamic":
+                same_up_to = min(self.lengths.stated, change.stated_after)
+            if self._changes_angles(before, after, change):
+                scales = True
+                worst = max(worst, self._short_inputs(before, after, choice))
+        if change.switches:
+            same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
+        return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
+
+    def _check_settings(self, settings: Resize) -> None:
+        """Raise MethodError unless the settings apply to rotary positions of this model type."""
+        name = settings.choice.name
+        kinds = [rope_type(layers.parameters) for layers in self.scaled_layers]
+        # It tells what scaled settings serve whose key may state the length before scaling.
+        is_needed = any(kind.presumed_key is not None for kind in kinds)
+        if name == LIMITS and self.trained_length is not None and not is_needed:
+            message = "--trained-length has no effect with --method limits, which scales nothing."
+            raise MethodError(message, "Remove one of them.")
+        applicable = self.rope.methods
+        # The method of a scaled model is called like its rope type; `resize_rope` checks that the
+        # model has this type.
+        if applicable and name in (DEFAULT_METHOD, LIMITS, *applicable, *KEPT_TYPES):
+            return
+        if not applicable and name in SCALING_METHODS:
+            model_type = self.family.model_type
+            message = (
+                f"--method {name}: {model_type} models ignore rotary settings in transformers."
+            )
+            raise MethodError(message, "Remove --method: only length limits change.")
+        if applicable:
+            message = f"--method {name} does not apply to rotary positions."
+            raise MethodError(message, f"Use one of {', '.join(applicable)}.")
+
+    def _is_corrected(self, layers: RopeLayers) -> bool:
+        """Whether the user states another first trained length than these settings."""
+        given = self.trained_length
+        if given is None or not rope_type(layers.parameters).states_trained:
+            return False
+        return bool(given != round(layers.parameters[TRAINED]))
+
+    def hint_to_shorten(self, after: int) -> str:
+        """Return what to do instead of a resize to a length that the model already accepts."""
+        layers = [item.parameters for item in self.layers]
+        if any(map(has_switch_lists, layers)):
+            return f"If it was resized by --method {SWITCH}, resize its base to {after}."
+        if any(parameters[TYPE] != "default" for parameters in layers):
+            return (
+                f"If it was resized, resize its base to {after}: scaled rotary settings change "
+                "short inputs too."
+            )
+        return super().hint_to_shorten(after)
+
+    def _resize_layers(
+        self, layers: RopeLayers, lengths: PositionLengths, settings: Resize, after: int
+    ) -> tuple[Parameters, MethodChoice]:
+        """Return new settings of the layers of one type, and their method.
+
+        Raises:
+            MethodError: The method does not apply to the settings.
+            ResizeError: The settings cannot serve the length.
+        """
+        kind = rope_type(layers.parameters)
+        if kind.is_trained_fixed and self._is_corrected(layers):
+            stated = round(layers.parameters[TRAINED])
+            message = (
+                f"--trained-length {self.trained_length}: {kind.name} settings state {stated}, "
+                "which is part of their formula."
+            )
+            raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
+        parameters, choice = resize_rope(
+            layers.parameters,
+            _rope_lengths(lengths, after),
+            self.rotated_values(layers.parameters),
+            name=settings.choice.name,
+            given=settings.choice.settings,
+            methods=self.rope.methods,
+            is_corrected=self._is_corrected(layers),
+        )
+        self._check_query_scaling(layers.parameters, parameters)
+        is_key_kept = choice.name == LIMITS and lengths.key_is_first_trained
+        if is_key_kept and after > lengths.served:
+            message = (
+                f"--method {LIMITS} cannot state {after} tokens: {self.effective_key} "
+                f"{lengths.stated} is the length before scaling, and the {kind.name} settings "
+                f"serve {lengths.served}."
+            )
+            hint = f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer."
+            raise ResizeError(message, hint)
+        return parameters, choice
+
+    def _check_query_scaling(self, before: Parameters, after: Parameters) -> None:
+        """Raise MethodError if settings that get a first trained length move the query scaling.
+
+        ``llama_4_scaling_beta`` scales queries by how often their position contains that length, so
+        it belongs to the trained model: ``get_llama_4_attn_scale`` of
+        https://github.com/huggingface/transformers/blob/main/src/transformers/models/ministral3/modeling_ministral3.py.
+        """
+        stated = before.get(TRAINED)
+        is_scaled = bool(before.get(LLAMA_4_BETA)) and stated is not None
+        if not is_scaled or rope_type(before).states_trained or after.get(TRAINED) == stated:
+            return
+        message = (
+            f"{after[TYPE]} settings would state {TRAINED} {after[TRAINED]} instead of {stated}, "
+            f"by which {LLAMA_4_BETA} scales queries."
+        )
+        methods = [name for name in ("theta", LIMITS) if name in (*self.rope.methods, LIMITS)]
+        hint = (
+            f"Use --method {' or '.join(methods)}, or pass --trained-length {stated} if the first "
+            f"training read {stated} tokens."
+        )
+        raise MethodError(message, hint)
+
+    def _changes_angles(self, before: Parameters, after: Parameters, change: Change) -> bool:
+        """Whether new settings give any input up to the new length other angles or attention.
+
+        Frequencies of ``dynamic`` and ``longrope`` settings change with the length of the input,
+        once it exceeds a stated length. So the shortest input, one of the length that the config
+        key states, and one of the new length are compared.
+        """
+        if after == before:
+            return False
+        stated = self.value(self.effective_key)
+        stated_after = stated
+        if change.stated_after == change.max_len_after:
+            stated_after = change.max_len_after
+        for tokens in (1, stated, change.max_len_after):
+            old = self.frequencies(before, tokens)
+            new = self.frequencies(after, tokens, stated_after)
+            if not np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0):
+                return True
+            if not np.isclose(old.attention_factor, new.attention_factor, rtol=FREQUENCY_TOLERANCE):
+                return True
+        return False
+
+    def _short_inputs(
+        self, before: Parameters, after: Parameters, choice: MethodChoice
+    ) -> ShortInputs:
+        """Return what scaled settings give inputs up to the old length.
+
+        Lists of factors that are 1 give exactly the frequencies of unscaled settings. Others give
+        those of scaled settings by another order of float32 operations.
+        """
+        if not choice.facts.keeps_learned_rows:
+            return ShortInputs.CHANGED
+        if choice.name != SWITCH:
+            return ShortInputs.IDENTICAL
+        old, new = (self.frequencies(settings, 1) for settings in (before, after))
+        if old.attention_factor != new.attention_factor:
+            return ShortInputs.CHANGED
+        return ShortInputs.IDENTICAL if before[TYPE] == "default" else ShortInputs.ROUNDED
+
+    def check_removable(self, source: str) -> None:
+        """Check nothing: rotary positions can be removed, if `remove` finds how."""
+
+    def remove(self, after: int) -> Change:
+        """Return the change to settings that rotate nothing, in all layers.
+
+        Layers with a sliding window lose their rotation too, as in DroPE (Gelberg et al. 2025,
+        arXiv:2512.12167); the window stays. The rope type is ``linear`` where the classes apply it,
+        since other readers know it too: ``proportional`` with no rotated pair is refused by
+        transformers 4, and ignored by llama.cpp and mlx-lm, which then rotate.
+
+        Raises:
+            MethodError: The classes apply neither, or queries are scaled by their position.
+        """
+        model_type = self.family.model_type
+        hint = "Resize it instead, with ctxextend resize."
+        if any(layers.parameters.get(LLAMA_4_BETA) for layers in self.layers):
+            message = (
+                f"--scheme {NONE}: {LLAMA_4_BETA} scales the queries of {model_type} models by "
+                "their position, which would stay."
+            )
+            raise MethodError(message, hint)
+        kinds = [name for name in ("linear", "proportional") if name in self.rope.methods]
+        if not self.rope.methods:
+            message = (
+                f"--scheme {NONE}: transformers ignores the rotary settings of {model_type} models."
+            )
+            hint = (
+                f"No config.json removes their positions: use ctxextend resize --method {LIMITS}."
+            )
+            raise MethodError(message, hint)
+        if not kinds:
+            message = (
+                f"--scheme {NONE}: {model_type} models apply only {', '.join(self.rope.methods)}, "
+                "and no settings of these stop the rotation."
+            )
+            raise MethodError(message, hint)
+        settings = {layers.layer_type: none(layers.parameters, kinds[0]) for layers in self.layers}
+        return Change(
+            positions=self,
+            max_len_before=self.lengths.context,
+            max_len_after=after,
+            stated_after=after,
+            choice=MethodChoice(REMOVING_METHODS[NONE]),
+            short_inputs=ShortInputs.CHANGED,
+            same_up_to=self.lengths.context,
+            settings=settings,
+            scales=True,
+        )
+
+
+def _rope_lengths(lengths: PositionLengths, after: int) -> RopeLengths:
+    return RopeLengths(first_trained=lengths.first_trained, served=lengths.served, after=after)

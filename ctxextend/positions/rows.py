@@ -1,10 +1,55 @@
 """A table of learned rows."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+import reprlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint, no_lm
+from ctxextend.checkpoints.foreign_files import FROM_BASE
+from ctxextend.checkpoints.safetensors_file import (
+    NUMPY_DTYPES,
+    TensorEntry,
+    float_dtype,
+    numpy_dtype,
+)
+from ctxextend.errors import CheckpointError, MethodError, ResizeError
+from ctxextend.positions.change import Change, NewTensor, ShortInputs, UntrainedRows
 from ctxextend.positions.facts import Buffer, ConfigCondition
-from ctxextend.positions.positions import Positions
+from ctxextend.positions.position_report import PositionReport
+from ctxextend.positions.positions import (
+    PositionLengths,
+    Positions,
+    nested,
+    positive_numbers,
+    whole_number,
+)
+from ctxextend.provenance import Step
+from ctxextend.settings import Resize
+from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
+from ctxextend.tables.choice import MethodChoice, limit_kept_first
+from ctxextend.tables.method_checks import check_source_rows
+from ctxextend.tables.method_facts import COPY, FORMULA
+from ctxextend.tables.stats import find_untrained_rows
+
+Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
+
+# Config keys of the width of a position table. Each model type states one of them, or has its own;
+# a table with none is not as wide as any key says.
+WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
+MLX_DTYPE = "U32"  # of integers that MLX packs
+OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
+# Config keys for the standard deviation of weight initialisation, and the defaults of transformers
+# and nn.Embedding.
+INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
+DEFAULT_STDS = (0.02, 1.0)
+MAX_STD = 1e6  # larger values are mistakes
+# The axes of a buffer that are as long as the context, by `Buffer.content`.
+BUFFER_AXES = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +63,7 @@ class Rows(Positions):
     longer_inputs: str = "fail"
     # Key whose value (or largest list item) must divide the length: ``attention_window`` of
     # Longformer.
-    multiple_of: str | None = None
+    multiple_of: str | None = None  # type: ignore[misc]
     # When `multiple_of` does not apply: with full attention, BigBird has no blocks.
     multiple_unless: ConfigCondition | None = None
     # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
@@ -26,7 +71,14 @@ class Rows(Positions):
     layout_key: str | None = None
     layout: str = ""
 
+    # The buffers of the checkpoint that are as long as the context, by name.
+    stored_buffers: Mapping[str, TensorEntry] = field(default_factory=dict)
+
     has_rows: ClassVar = True
+    unchanged_method: ClassVar = COPY
+    keeping_method: ClassVar = COPY
+    owner: ClassVar = "table"
+    noun: ClassVar = "table"
     is_computed: ClassVar = False
     ignores_stored_rows: ClassVar = False
 
@@ -34,6 +86,46 @@ class Rows(Positions):
     def names(self) -> tuple[str, ...]:
         """All names that the table can have in a checkpoint."""
         return tuple(dict.fromkeys(prefix + self.tensor for prefix in self.prefixes))
+
+    def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
+        """Return the names that the table has in a model; none if it does not have it."""
+        return [name for name in self.names if name in names]
+
+    def found_in(self, checkpoint: Checkpoint) -> Self:
+        """Return the table with the size that it has in a checkpoint.
+
+        Raises:
+            CheckpointError: The stored tensor has an invalid shape or dtype.
+        """
+        weights = checkpoint.weights
+        file = weights.file_of[self.name]
+        entry = file.entries[self.name]
+        scales = f"{self.name.removesuffix('.weight')}.scales"
+        if entry.dtype == MLX_DTYPE and scales in file.entries:
+            message = f"{file.path}: {self.name} is quantised by MLX, and cannot be resized."
+            raise CheckpointError(message, FROM_BASE)
+        _ = float_dtype(file, self.name)
+        if len(entry.shape) != 2 or 0 in entry.shape:
+            message = (
+                f"{file.path}: {self.name} has shape {list(entry.shape)}, expected (rows, "
+                "hidden_size)."
+            )
+            raise CheckpointError(message, "Save it again.")
+        rows, hidden_size = entry.shape
+        return replace(
+            self,
+            rows=rows,
+            hidden_size=hidden_size,
+            dtype=entry.dtype,
+            weights_file=checkpoint.relative(file),
+            read=partial(weights.read_floats, self.name),
+            no_lm=no_lm(checkpoint),
+            stored_buffers=self.buffers_among(weights.entries),
+        )
+
+    def buffers_among(self, entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+        """Return the tensors of a model that are as long as the context, by name."""
+        return {name: entry for name, entry in entries.items() if self.buffer(name) is not None}
 
     @property
     def usual_name(self) -> str:
@@ -48,6 +140,333 @@ class Rows(Positions):
         return self.layout if self.stated(self.layout_key) else ""
 
     @property
-    def scheme(self) -> str:
+    def scheme(self) -> str:  # type: ignore[override]
         """``sinusoidal`` if the model starts with sinusoids, else ``learned``."""
         return "sinusoidal" if self.initial_layout else "learned"
+
+    @property
+    def lengths(self) -> PositionLengths:
+        """The number of usable rows: it is what the model was trained at, states and serves."""
+        length = self.positions_in(self.rows)
+        return PositionLengths(first_trained=length, stated=length, served=length)
+
+    def length(self) -> int:
+        """Return the usable positions."""
+        return self.positions_in(self.rows)
+
+    def agreeing_values(self, length: int) -> tuple[int, ...]:
+        """Return the values of other keys that agree with a length.
+
+        They are this number, and its rows as the key counts them: 512 and 514 for RoBERTa.
+        """
+        return (length, self.key_value(length))
+
+    @property
+    def needs_no_limit(self) -> bool:  # type: ignore[override]
+        """Whether generated texts may exceed the rows, since more are computed when needed."""
+        return self.longer_inputs == "get computed rows"
+
+    card_unchanged: ClassVar = "transformers computes the rows: only config and tokenizer files"
+
+    @property
+    def title(self) -> str:
+        """The name of the table, for users."""
+        return self.title_name
+
+    def card_text(self, names: str, *, is_only: bool) -> str:
+        """Return what the tables are on a model card, with their names."""
+        return f"position table ({names})" if is_only else f"position tables ({names})"
+
+    def unchanged_text(self, length: int) -> str:
+        """Return that a resize to a length changes nothing, as a clause."""
+        return f"The table already has {length} positions"
+
+    # Checks
+
+    def check_rows(self, *, has_config: bool = True) -> None:
+        """Check that the table has a position, and the rows that its config states.
+
+        Args:
+            has_config: Whether the number of rows must be that of the config.
+
+        Raises:
+            CheckpointError: It does not.
+        """
+        if has_config:
+            key = self.effective_key
+            value = self.value(key)
+            expected = self.rows_for(value)
+            if self.rows != expected:
+                default = ""
+                if self.stated(key) is None:
+                    default = " (transformers' default, because the key is missing)"
+                path = ".".join((*self.path, key))
+                message = (
+                    f"{self.file}: {path} is {reprlib.repr(value)}{default}, so {self.name} "
+                    f"should have {reprlib.repr(expected)} rows, but has {self.rows}."
+                )
+                hint = (
+                    f"Correct {self.file} (see ctxextend inspect MODEL --check), resize with "
+                    "--fix-limits, which takes the length of the table, or download config and "
+                    "weights again."
+                )
+                raise CheckpointError(message, hint)
+        if self.length() >= 1:
+            return
+        after = ""
+        if self.extra_rows:
+            after = f" and {self.extra_rows} come after the last position"
+        message = (
+            f"{self.name} has {self.rows} rows, of which {self.reserved_rows} are reserved{after}: "
+            "no position is left."
+        )
+        reserved = self.reserved.config_key or "the number of reserved rows"
+        raise CheckpointError(message, f"Check {reserved} and {self.length_key}.")
+
+    def stated_width(self) -> tuple[str, int] | None:
+        """Return the config key, with dots, that states the width, and its value.
+
+        A config may state a width twice, under the name that its model type uses and under another:
+        the one that is right counts. None if it states no such key, so that transformers' default
+        applies, or if the key is unknown.
+        """
+        family = self.family
+        is_other = (family.model_type, self.part.rpartition(".")[2]) in OTHER_WIDTH_PARTS
+        if not family.tables or is_other:  # of a table that the user names, no more is known
+            return None
+        own = family.width_keys
+        prefix = self.config_key.rpartition(".")[0]
+        widths = list[tuple[str, int]]()
+        for key in WIDTH_KEYS if own is None else own:
+            if prefix:
+                key = f"{prefix}.{key}"
+            value = whole_number(self.stated(key))
+            if value is not None:
+                widths.append((".".join((*self.path, key)), value))
+        if own is None:
+            widths.sort(key=lambda item: item[1] != self.hidden_size)
+        return widths[0] if widths else None
+
+    def check_width(self) -> None:
+        """Check that the config states no other width than the stored table has.
+
+        Raises:
+            CheckpointError: It does.
+        """
+        stated = self.stated_width()
+        if stated is not None and stated[1] != self.hidden_size:
+            key, value = stated
+            message = (
+                f"{self.file}: {key} is {reprlib.repr(value)}, but {self.name} has "
+                f"{self.hidden_size} columns."
+            )
+            hint = (
+                "Correct config.json, or download config and weights again: transformers cannot "
+                "load them together."
+            )
+            raise CheckpointError(message, hint)
+
+    def report(
+        self, checkpoint: Checkpoint, recipe: Step | None, parameters: int
+    ) -> PositionReport:
+        """Return the statistics of the rows, which are read once."""
+        from ctxextend.positions.table_report import report_table
+
+        return report_table(checkpoint, self, recipe, parameters)
+
+    # What a resize changes
+
+    def change(self, settings: Resize, after: int, *, has_others: bool = False) -> Change:
+        """Return the change to another number of positions.
+
+        Stored rows that are extended, or whose limits are made to agree, are read once.
+
+        Args:
+            settings: With the method of this table, which may leave a choice to the rows.
+            after: The new number of usable positions.
+            has_others: Whether the model has other positions.
+
+        Raises:
+            CheckpointError: The config states another number of rows, or the rows cannot be read.
+            ResizeError: A setting does not apply, or the method cannot extend the table.
+        """
+        self.check_rows(has_config=bool(self.config) and not settings.fix_limits)
+        self._check_settings(settings, after)
+        before = self.length()
+        choice = None
+        untrained = None
+        if after > before:
+            choice = limit_kept_first(settings.choice, before)
+        if self.dtype and (after > before or settings.fix_limits):
+            rows = self.read()[self.reserved_rows : self.rows]
+            zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
+            untrained = UntrainedRows(self.random_rows(rows), zero)
+            if choice is not None:
+                choice = self._chosen(rows, after, choice, untrained)
+        elif choice is not None:
+            choice = self.computed_choice(choice)
+        short_inputs = ShortInputs.IDENTICAL
+        if choice is not None and choice.kept_rows(before) != before:
+            short_inputs = ShortInputs.CHANGED
+        keeps_padding = bool(self.family.padding_effect) and not settings.fix_limits
+        change = Change(
+            positions=self,
+            max_len_before=before,
+            max_len_after=after,
+            stated_after=after,
+            choice=choice,
+            short_inputs=short_inputs,
+            same_up_to=before,
+            scales=after > before,
+            untrained=untrained,
+            keeps_padding=keeps_padding and after > before,
+        )
+        return self.with_tensors(change, with_buffers=after != before or settings.fix_limits)
+
+    def _check_settings(self, settings: Resize, after: int) -> None:
+        """Raise ResizeError if the method, its flags or the length do not apply."""
+        before = self.length()
+        choice = settings.choice
+        if choice.facts.scheme:  # a rotary method
+            message = (
+                f"--method {settings.method} does not apply to {self.name}, whose positions are "
+                f"{self.scheme}."
+            )
+            raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
+        if after < before and settings.method_flags:
+            flags = ", ".join(settings.method_flags)
+            verb = "do" if len(settings.method_flags) > 1 else "does"
+            message = (
+                f"{flags} {verb} not apply when shrinking {self.name} from {before} to {after} "
+                f"positions: the first {after} are kept."
+            )
+            raise ResizeError(message, f"Remove {flags}.")
+        if after > before:
+            check_source_rows(before, after, limit_kept_first(self.computed_choice(choice), before))
+        if after != before:
+            self._check_multiple(after)
+
+    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
+        """Return the method of rows that transformers may compute: the requested one."""
+        return choice
+
+    def _check_multiple(self, after: int) -> None:
+        """Raise ResizeError unless a length is a multiple of what inputs are padded to."""
+        key = self.multiple_of
+        lifts = self.multiple_unless
+        if key is None or (lifts is not None and lifts.holds(self.stated(lifts.key))):
+            return
+        stated = self.stated(key)
+        if stated is None:
+            stated = self.family.defaults.get(key)
+        step = max(positive_numbers(stated), default=1)
+        below = after // step * step
+        if after != below:
+            above = below + step
+            message = (
+                f"{self.name}: the length must be a multiple of {step} ({key}, to which inputs are "
+                f"padded), got {after}."
+            )
+            allowed = f"{below} or {above}" if below else str(above)
+            raise ResizeError(message, f"Use --to {allowed}.")
+
+    def _chosen(
+        self, rows: Values, after: int, choice: MethodChoice, untrained: UntrainedRows
+    ) -> MethodChoice:
+        """Return the method of stored rows, which can depend on them, and why."""
+        layout = self.initial_layout
+        rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
+        choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
+        if layout and choice.name != FORMULA:
+            reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
+            choice = replace(choice, reason="; ".join(reasons))
+        if 2 * (len(untrained.random) + len(untrained.zero)) > self.length():
+            choice = replace(choice, reason="")  # random rows are no reason for anything
+        return choice
+
+    def random_rows(self, rows: Values) -> dict[int, float]:
+        """Return the rows that look randomly initialised, and the standard deviation of each.
+
+        Args:
+            rows: Without reserved ones, shape (positions, hidden_size).
+        """
+        stds = list[float]()
+        for config in (nested(self.config, self.path), self.config):
+            if not isinstance(config, Mapping):
+                continue
+            for key in INITIALIZER_KEYS:
+                value = config.get(key)
+                if isinstance(value, int | float) and 0 < value < MAX_STD:
+                    stds.append(float(value))
+        return find_untrained_rows(rows, tuple(dict.fromkeys((*stds, *DEFAULT_STDS))))
+
+    def with_tensors(self, change: Change, *, with_buffers: bool) -> Change:
+        """Return a change with its new tensors: the stored table, and buffers that are kept.
+
+        Other position buffers are dropped: transformers creates them.
+
+        Raises:
+            CheckpointError: A buffer has another dtype or shape than position buffers have.
+        """
+        tensors = list[NewTensor]()
+        dropped = list[str]()
+        if self.dtype:
+            shape = (change.rows_after, self.hidden_size)
+            compute = partial(self.resized, change)
+            tensors.append(NewTensor(self.name, shape, self.dtype, compute))
+        if with_buffers:
+            for name, entry in self.stored_buffers.items():
+                buffer = self.buffer(name)
+                if buffer is not None and buffer.is_kept:
+                    tensors.append(self.new_buffer(entry, buffer, change.max_len_after))
+                else:
+                    dropped.append(name)
+        return replace(change, tensors=tuple(tensors), dropped=tuple(dropped))
+
+    def resized(self, change: Change, values: Values | None = None) -> Values:
+        """Return the table after a change, shape (rows_after, hidden_size).
+
+        Args:
+            change: What changes; with held-out rows, the table has fewer rows than the file.
+            values: The stored values; by default they are read.
+
+        Raises:
+            CheckpointError: The rows cannot be read.
+            ResizeError: The new table does not fit in memory.
+        """
+        before = (self.read() if values is None else values)[: change.rows_before]
+        positions = change.rows_after - self.reserved_rows
+        try:
+            return resize_with_reserved(before, self.reserved_rows, positions, change.choice)
+        except MemoryError:
+            shape = f"({change.rows_after:,}, {self.hidden_size:,})"
+            message = f"Out of memory: {self.name} of shape {shape} is too large."
+            raise ResizeError(message, "Use a smaller --to.") from None
+
+    def new_buffer(self, entry: TensorEntry, buffer: Buffer, length: int) -> NewTensor:
+        """Return a position buffer at another length.
+
+        Raises:
+            CheckpointError: The stored tensor has another dtype or shape than such buffers have.
+        """
+        axes = BUFFER_AXES[buffer.content]
+        shape = list(entry.shape)
+        if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:
+            message = (
+                f"{entry.name} has dtype {entry.dtype} and shape {shape}, not those of a position "
+                "buffer."
+            )
+            raise CheckpointError(message, "Save the model again.")
+        for axis in axes:
+            shape[axis] = self.key_value(length)
+
+        def compute() -> Values:
+            values = np.zeros(shape, numpy_dtype(entry.dtype))
+            if buffer.content == "arange":
+                start = 0 if self.reserved.inside_key else self.reserved_rows
+                values[...] = np.arange(start, start + shape[-1], dtype=values.dtype)
+            elif buffer.content == "causal":
+                values[...] = np.tri(*shape[-2:], dtype=values.dtype)
+            return values
+
+        return NewTensor(entry.name, tuple(shape), entry.dtype, compute, is_table=False)

@@ -1,9 +1,16 @@
 """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Self
 
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.positions.change import Change, Comparison
 from ctxextend.positions.rows import Rows
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+from ctxextend.tables.method_parser import default_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +29,8 @@ class Sinusoids(Rows):
     # - ``frozen``: its class creates them as a constant (Pegasus, Marian), which loaded models do
     #   not train before 5.24.
     # - ``ignored``: it always computes the rows (M2M-100).
-    stored_rows: Literal["trained", "frozen", "ignored"] = "trained"
-    rotates: bool = False  # whether the sinusoids are rotary angles
+    stored_rows: str = "trained"  # type: ignore[misc]
+    rotates: bool = False  # type: ignore[misc]  # whether the sinusoids are rotary angles
 
     @property
     def is_computed(self) -> bool:  # type: ignore[override]
@@ -43,14 +50,83 @@ class Sinusoids(Rows):
         """The layout of the sinusoids."""
         return self.layout
 
-    @property
-    def neighbor_prefix(self) -> str:
-        """The start of the names, after the model's prefix, of tensors that come with the table.
+    def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
+        """Return the name of the table, which transformers may compute.
 
-        They are in the module around that of the table, and in `next_to` in it:
-        ``encoder.embed_positions.weights`` with `next_to` ``.embed_tokens`` gives
-        ``encoder.embed_tokens``.
+        It is then named after the tensors next to it.
         """
+        stored = super().names_among(names, is_only=is_only)
+        if stored or not self.is_computed:
+            return stored
         module, _, _ = self.tensor.rpartition(".")
-        outer_module, _, _ = module.rpartition(".")
-        return outer_module + self.next_to
+        neighbor = module.rpartition(".")[0] + self.next_to
+        for prefix in reversed(self.prefixes):
+            if any(name.startswith(prefix + neighbor) for name in names):
+                return [prefix + self.tensor]
+        return [self.usual_name] if is_only else []  # the file may use other names
+
+    def found_in(self, checkpoint: Checkpoint) -> Self:
+        """Return the table with its size: that in a checkpoint, or else the computed one.
+
+        Raises:
+            CheckpointError: The stored tensor is malformed, or the config does not state the shape.
+        """
+        entries = checkpoint.weights.entries
+        if self.name in entries and not self.ignores_stored_rows:
+            return super().found_in(checkpoint)
+        return replace(self.unstored(), stored_buffers=self.buffers_among(entries))
+
+    def unstored(self) -> Self:
+        """Return the table that transformers computes.
+
+        Raises:
+            CheckpointError: The config does not state its shape.
+        """
+        rows, hidden_size = self.computed_shape()
+        return replace(self, rows=rows, hidden_size=hidden_size)
+
+    def compare(self, change: Change, now: Self) -> Comparison:
+        """Compare the size of the table that transformers computes with that of a change."""
+        result = Comparison()
+        planned = (change.rows_after, self.hidden_size)
+        try:
+            shape = now.computed_shape()
+        except CheckpointError as error:
+            result.faults.append(error.message)
+        else:
+            if shape != planned:
+                result.faults.append(
+                    f"{self.name}: transformers computes a table of {list(shape)}, expected "
+                    f"{list(planned)}"
+                )
+        size = f"{self.name}: {change.rows_before} -> {change.rows_after} rows"
+        result.findings.append(f"{size}, computed by transformers")
+        return result
+
+    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
+        """Return the method of rows that transformers computes: only their formula.
+
+        Raises:
+            ResizeError: Another method is requested.
+        """
+        if self.dtype:
+            return choice
+        values = set(choice.settings.values())
+        is_formula = choice.name == FORMULA and values <= {None, self.layout}
+        if not is_formula and choice.name != DEFAULT_METHOD:
+            message = (
+                f"Only --method {FORMULA} applies to {self.name}: transformers computes its "
+                "sinusoids."
+            )
+            hint = "Remove --method: the length in config.json is all that changes."
+            raise ResizeError(message, hint)
+        return default_choice(FORMULA).keeping(choice.keep_first)
+
+    def computed_shape(self) -> tuple[int, int]:
+        """Return rows and columns of the table that transformers computes from the config.
+
+        Raises:
+            CheckpointError: The config does not state them.
+        """
+        rows = self.rows_for(self.value(self.effective_key))
+        return rows, self.value(str(self.width_key))

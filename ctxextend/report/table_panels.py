@@ -16,7 +16,7 @@ from ctxextend.inspection.inspection_result import (
     short_names,
     tables_by_part,
 )
-from ctxextend.inspection.table_report import TableReport
+from ctxextend.positions.table_report import TableReport
 from ctxextend.report.figures import (
     COLOURS,
     INK,

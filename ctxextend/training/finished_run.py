@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.recipe import Recipe
 from ctxextend.settings import Train
 from ctxextend.training.train_result import TrainResult

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ResizableFiles
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import open_model
+from ctxextend.opening.opened_model import open_model
 from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
 from ctxextend.settings import FROZEN, Train
 from ctxextend.tables.apply import learned_rows
@@ -100,7 +99,7 @@ def short_positions(files: ResizableFiles, base: BaseCheckpoint | None, span: in
     if base is None:
         return None
     if base.provenance is None:
-        length = context_length(open_model(base.ref).tables[0])
+        length = open_model(base.ref).tables[0].length()
     else:
         first = base.provenance.steps[0]
         length = first.max_len_before

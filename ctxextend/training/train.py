@@ -17,7 +17,7 @@ from ctxextend.errors import ResizeError, counted, listed
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.output.write import no_check, write_output
+from ctxextend.output import no_check, write_output
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, Recipe

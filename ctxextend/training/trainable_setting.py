@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ResizableFiles
-from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.settings import Train
 from ctxextend.tables.layouts import find_formula
 from ctxextend.training.training_source import refuse_rows, without_rows
@@ -60,8 +59,7 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
 
 def _is_trained(files: ResizableFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
-    facts = files.tables[0]
-    is_frozen = isinstance(facts, Sinusoids) and facts.stored_rows == "frozen"
+    is_frozen = files.tables[0].stored_rows == "frozen"
     return files.table_name in files.checkpoint.weights.entries and not is_frozen
 
 

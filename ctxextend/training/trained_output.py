@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.weights import Weights
-from ctxextend.families.rope_dialects import both_dialects
-from ctxextend.output.card import CARD_FILE, LOG_FILE, UNDECODED
-from ctxextend.output.output import NewTensors, Output
-from ctxextend.plan.edits import in_existing_objects, missing_engine_keys
+from ctxextend.limits.config_edits import in_existing_objects, missing_engine_keys
+from ctxextend.output import NewTensors, Output
+from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun

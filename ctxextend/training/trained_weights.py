@@ -14,7 +14,7 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.evaluation import eval_model
-from ctxextend.output.prepare import index_text
+from ctxextend.output import index_text
 from ctxextend.training.trainable import TrainableParameters
 
 # Names in safetensors files of the dtypes of --dtype.

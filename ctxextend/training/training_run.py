@@ -18,7 +18,7 @@ from typing import Any
 
 from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values
 from ctxextend.settings import RECIPE_STEPS
 

@@ -14,10 +14,9 @@ from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.notes import warning_texts
-from ctxextend.output.write import output_path
-from ctxextend.plan.file_notes import file_notes
-from ctxextend.plan.found_table import context_length
-from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.opening.opened_model import OpenedModel, open_model
+from ctxextend.output import output_path
+from ctxextend.plan_notes import file_notes
 from ctxextend.planned import Planned
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
@@ -117,7 +116,7 @@ class TrainingSource:
         """The context length that is trained, in tokens."""
         if self.planned is not None:
             return self.planned.plan.max_len_after
-        return context_length(self.model.tables[0])
+        return self.model.tables[0].length()
 
     def check_start(
         self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
@@ -157,7 +156,7 @@ class TrainingSource:
     def _check_trainable(self, settings: Train) -> None:
         """Raise TrainingError if rows are to be trained, and the model has none."""
         table = self.model.tables[0]
-        if self.planned is not None or table.has_rows:
+        if self.planned is not None or table.rows:
             return
         if settings.trainable in ("new", "positions"):
             refuse_rows(table.scheme, settings)

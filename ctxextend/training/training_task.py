@@ -9,7 +9,7 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
-from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
 from ctxextend.settings import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
 from ctxextend.training.parallel import micro_batch_sizes

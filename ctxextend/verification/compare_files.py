@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ctxextend.card import CARD_FILE
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
@@ -12,7 +13,6 @@ from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.length_edits import shown_value
 from ctxextend.limits.statements import GENERATION_CONFIG
-from ctxextend.output.card import CARD_FILE
 from ctxextend.positions.positions import Keys, nested
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check, Evidence
@@ -130,9 +130,9 @@ def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[str]:
 
 def _states_lengths(expected: Expected, resized: Checkpoint) -> bool:
     """Whether the config of a resized checkpoint states the new lengths of all tables."""
-    for table in expected.plan.tables:
-        length = table.location.key_value(table.max_len_after)
-        if nested(resized.config, table.location.length_paths[0]) != length:
+    for table in expected.plan.changes:
+        length = table.positions.key_value(table.max_len_after)
+        if nested(resized.config, table.positions.length_paths[0]) != length:
             return False
     return True
 
@@ -191,7 +191,7 @@ def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Ite
     if is_config:
         changes = [change for change in changes if not _is_engine_key(expected, change)]
     if is_config and changes:
-        changes = changed_meaning(expected.base, expected.plan.tables, before, after, changes)
+        changes = changed_meaning(expected.base, expected.plan.changes, before, after, changes)
     lengths = _edited_lengths(expected, name)
     for path, old, new in changes:
         text = f"{name}: {'.'.join(path)} is {json_text(new)}, expected {json_text(old)}"
@@ -206,12 +206,12 @@ def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
     Outputs of earlier versions lack it as their bases do, and those that were only trained state it
     although their bases do not.
     """
-    for table in expected.plan.tables:
-        key = table.location.engine_paths.get(change.path)
+    for table in expected.plan.changes:
+        key = table.positions.engine_paths.get(change.path)
         if key is None:
             continue
         if change.before is MISSING:
-            needed = key.value or table.location.key_value(table.max_len_after)
+            needed = key.value or table.positions.key_value(table.max_len_after)
             return bool(change.after == needed)
         is_generated = expected.base.config_file in expected.base.generated
         is_in_base = nested(expected.base.config, change.path) is not None and not is_generated

@@ -1,17 +1,15 @@
 """Compare the inverse frequencies of a loaded model with those of its rotary settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
-from ctxextend.plan.table_plan import TablePlan
-from ctxextend.positions.positions import Positions
-from ctxextend.tables.frequencies import frequencies
+from ctxextend.positions.change import Change
+from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.verification.observe import LoadedFrequencies
 
 # Relative rounding: of transformers' float32 formulas, and of buffers that a file stores in 16
@@ -46,7 +44,7 @@ class MissingBuffer:
 
 
 def compare_frequencies(
-    table: TablePlan, resized: Checkpoint, before: LoadedFrequencies, after: LoadedFrequencies
+    table: Change, resized: Checkpoint, before: LoadedFrequencies, after: LoadedFrequencies
 ) -> Iterator[ComparedBuffer | MissingBuffer]:
     """Compare the frequencies that a model has loaded, for each type of layers.
 
@@ -55,18 +53,19 @@ def compare_frequencies(
     Raises:
         CheckpointError: A config is malformed.
     """
-    facts = table.location.rope
-    if facts is None:
+    if not table.positions.settings_paths(table):
         return
-    if not facts.methods:  # the classes ignore these settings, or read only some of them
+    if (
+        not table.positions.may_scale
+    ):  # the classes ignore these settings, or read only some of them
         yield from _compare_with_base(before, after)
         return
-    location = replace(table.location, config=resized.config)
+    now = table.positions.with_config(resized.config)
     changed = {
-        plan.before.layer_type for plan in table.rope if plan.after != plan.before.parameters
+        layers.layer_type for layers, new in table.changed_layers if new != layers.parameters
     }
-    for layers in read_rope(location):
-        expected = _short_frequencies(location, layers)
+    for layers in now.layers:
+        expected = now.frequencies(layers.parameters, 1).inverse
         buffers = _buffers_of(layers, len(expected), after)
         is_changed = layers.layer_type in changed
         compared = _compare_buffers(buffers, expected, before, resized, is_changed=is_changed)
@@ -111,13 +110,6 @@ def _compare_with_base(
         if name in before:
             is_equal = np.array_equal(values, before[name])
             yield ComparedBuffer(name, FrequencySource.BASE, is_equal=is_equal)
-
-
-def _short_frequencies(location: Positions, layers: RopeLayers) -> NDArray[np.float64]:
-    """Return the inverse frequencies of rotary settings for short inputs, shape (pairs,)."""
-    dim = rotary_dim(location, layers.parameters)
-    max_len = location.value(location.effective_key)
-    return frequencies(layers.parameters, dim, max_len, length=1).inverse
 
 
 def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> LoadedFrequencies:

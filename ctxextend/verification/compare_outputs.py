@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.models.load import are_bit_identical, largest_difference
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
     Failed,
@@ -57,7 +57,7 @@ OutputDifference = ValueDifference | OtherShape | NoOutput
 class UnrunTable:
     """A table for which the base ran on no input."""
 
-    table: TablePlan
+    table: Change
     reason: NotRun | Failed
 
 
@@ -128,7 +128,7 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
     """Compare the outputs of a model with those of its base, which ran on the same inputs."""
     differences: dict[str, OutputDifference] = {}
     unrun = list[UnrunTable]()
-    for table in expected.plan.tables:
+    for table in expected.plan.changes:
         differences |= _differences(table, before, after)
         reason = _why_unrun(table, before)
         if reason is not None:
@@ -157,8 +157,8 @@ def _choose_standard(expected: Expected, before: Outcomes) -> Standard:
         return MustBeClose(tolerance=_tolerance(expected.conversion, before))
     if expected.keeps_positions:
         return MustBeEqual()
-    if expected.plan.rounds_short_inputs:
-        longest = max(table.max_len_before for table in expected.plan.tables)
+    if expected.plan.short_inputs is ShortInputs.ROUNDED:
+        longest = max(table.max_len_before for table in expected.plan.changes)
         return MustBeClose(tolerance=frequency_rounding(longest) * _smallest_output(before))
     return MayDiffer()
 
@@ -191,9 +191,7 @@ def embedding_dtype(conversion: Conversion) -> str:
     return model.checkpoint.weights.entries[model.tables[0].name].dtype
 
 
-def _differences(
-    table: TablePlan, before: Outcomes, after: Outcomes
-) -> dict[str, OutputDifference]:
+def _differences(table: Change, before: Outcomes, after: Outcomes) -> dict[str, OutputDifference]:
     """Return how outputs differ, by input, where the base has one."""
     differences: dict[str, OutputDifference] = {}
     for text, old in outcomes_of(table, before).items():
@@ -203,7 +201,7 @@ def _differences(
     return differences
 
 
-def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
+def _why_unrun(table: Change, before: Outcomes) -> NotRun | Failed | None:
     """Return why the base ran on no input for a table: an error, if any; None if it ran on one.
 
     `run_inputs` runs on at least one input for each table.
@@ -243,7 +241,7 @@ def _smallest_output(outcomes: Outcomes) -> float:
     return min(sizes, default=0.0)
 
 
-def output_difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
+def output_difference(table: Change, old: Ran, new: RunOutcome | None) -> OutputDifference:
     """Return how an output differs from one of the base."""
     if new is None:
         return NoOutput("transformers cannot load it")
@@ -270,7 +268,7 @@ def _shared_parts(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return left[shared], right[shared]
 
 
-def _differ_only_in_length(table: TablePlan, old: Tensor, new: Tensor) -> bool:
+def _differ_only_in_length(table: Change, old: Tensor, new: Tensor) -> bool:
     """Whether outputs have one shape, but for sizes that are the number of positions or rows.
 
     Some models have such outputs for an input of any length. What they share is compared.

@@ -1,18 +1,16 @@
 """Compare a model that switches frequencies at a length with models that do not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
-from ctxextend.families.rope import read_rope, rotary_dim
-from ctxextend.families.rope_changes import Changes, rope_changes
-from ctxextend.families.rope_dialects import with_other_dialect, with_values
 from ctxextend.models.load import are_bit_identical, load
 from ctxextend.models.loaded_frequencies import replace_frequencies
-from ctxextend.plan.table_plan import RopePlan, TablePlan, switches
-from ctxextend.tables.frequencies import frequencies
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import with_values
+from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.tables.rope_types import TYPE
 from ctxextend.verification.compare_outputs import (
     OutputDifference,
@@ -34,9 +32,9 @@ class ComparedLongInput:
     tolerance: float
 
 
-def switched_tables(expected: Expected) -> list[TablePlan]:
+def switched_tables(expected: Expected) -> list[Change]:
     """Return the tables whose new settings give only long inputs other frequencies."""
-    return [table for table in expected.plan.tables if switches(table)]
+    return [change for change in expected.plan.changes if change.switches]
 
 
 @dataclass(frozen=True)
@@ -74,50 +72,37 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
         CheckpointError: transformers cannot load it.
     """
     config: Mapping[str, Any] = resized.config
-    for table in switched_tables(expected):
-        config = _without_switch(table, config)
+    for change in switched_tables(expected):
+        settings = dict(change.long_inputs_as)
+        for layers, _ in change.changed_layers:
+            if not _applies(change, layers):
+                settings[layers.layer_type] = layers.parameters
+        config = with_values(config, change.positions.with_config(config).state(settings))
     model, _ = load(resized, expected.base.model_class, config=config)
-    for table in switched_tables(expected):
-        for plan in table.rope:
-            if not _applies(table, plan):
-                _replace_frequencies(model, resized, table, plan)
+    for change in switched_tables(expected):
+        for layers, _ in change.changed_layers:
+            if not _applies(change, layers):
+                _replace_frequencies(model, resized, change, layers)
     return run_inputs(expected, resized, model, [expected.plan.max_len_after])
 
 
-def _without_switch(table: TablePlan, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config with the settings that a table's long inputs correspond to."""
-    location = replace(table.location, config=config)
-    found = {layers.layer_type: layers for layers in read_rope(location)}
-    changes = Changes()
-    for plan in table.rope:
-        settings = plan.long_inputs_as
-        if settings is not None and not _applies(table, plan):
-            settings = plan.before.parameters
-        if settings is not None:
-            layers = found[plan.before.layer_type]
-            changes |= rope_changes(location, layers, settings)
-    return with_values(location, with_other_dialect(location, changes)).config
-
-
-def _applies(table: TablePlan, plan: RopePlan) -> bool:
+def _applies(change: Change, layers: RopeLayers) -> bool:
     """Whether the classes compute the frequencies of long inputs from settings without lists."""
-    facts = table.location.rope
-    if facts is None or plan.long_inputs_as is None:
-        return False
-    kept = plan.before.parameters[TYPE]
-    return plan.long_inputs_as[TYPE] in (*facts.methods, kept)
+    kind = change.long_inputs_as[layers.layer_type][TYPE]
+    return change.positions.applies(kind) or kind == layers.parameters[TYPE]
 
 
-def _replace_frequencies(model: Any, resized: Checkpoint, table: TablePlan, plan: RopePlan) -> None:
+def _replace_frequencies(
+    model: Any, resized: Checkpoint, change: Change, layers: RopeLayers
+) -> None:
     """Give a model the frequencies of long inputs, whatever the input is.
 
     Raises:
         CheckpointError: The model has no buffer for them.
     """
-    if plan.long_inputs_as is None:
-        return
-    dim = rotary_dim(table.location, plan.before.parameters)
-    long = frequencies(plan.long_inputs_as, dim, table.max_len_after)
+    length = change.max_len_after
+    settings = change.long_inputs_as[layers.layer_type]
+    long = change.positions.frequencies(settings, length, length)
     if not replace_frequencies(model, long.inverse, long.attention_factor):
         message = f"{resized.root}: the model has no buffer of {len(long.inverse)} frequencies."
         raise CheckpointError(message)
@@ -136,12 +121,11 @@ def compare_long_inputs(
             continue
         found = after.get((table.name, text))
         size = float(outcome.values.nan_to_num().abs().max())
-        first = next(plan for plan in table.rope if plan.long_inputs_as is not None)
-        assert first.long_inputs_as is not None
+        kinds = [settings[TYPE] for settings in table.long_inputs_as.values()]
         compared.append(
             ComparedLongInput(
                 name=text,
-                scaled_as=first.long_inputs_as[TYPE],
+                scaled_as=kinds[0],
                 difference=output_difference(table, outcome, found),
                 tolerance=frequency_rounding(expected.plan.max_len_after) * size,
             )

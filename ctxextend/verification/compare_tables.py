@@ -1,25 +1,21 @@
 """Recreate the rows of position tables from the base, and compare them."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import CheckpointError, counted
-from ctxextend.output.record import table_hash
-from ctxextend.plan.choose import resize_rows
-from ctxextend.plan.found_table import computed_shape
-from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change
 from ctxextend.provenance import learned_before
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.record import table_hash
 from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, Evidence
-from ctxextend.verification.compare_rope import add_positions
 from ctxextend.verification.compare_tensors import wrong_form
 from ctxextend.verification.expected import Expected, Recorded
 
@@ -41,38 +37,25 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
         ResizeError: The rows cannot be recreated.
     """
     evidence = Evidence()
-    for table in expected.plan.tables:
-        if not table.has_rows:
-            add_positions(evidence, expected, table, resized)
-        elif not table.is_stored:
-            _add_computed_table(evidence, table, resized)
-        else:
-            _add_stored_table(evidence, expected, table, resized)
+    for change in expected.plan.changes:
+        if change.is_stored:
+            _add_stored_table(evidence, expected, change, resized)
+            continue
+        now = change.positions.with_config(resized.config)
+        result = change.positions.compare(change, now)
+        evidence.failures += result.faults
+        if expected.conversion is not None:
+            result.findings[:] = [f"{change.name}: {positions_text(expected.conversion)}"]
+        evidence.findings += result.findings
     return evidence.check("table")
 
 
-def _add_computed_table(evidence: Evidence, table: TablePlan, resized: Checkpoint) -> None:
-    """Compare the size of a table that transformers computes from the config."""
-    planned = (table.rows_after, table.hidden_size)
-    try:
-        shape = computed_shape(replace(table.location, config=resized.config))
-    except CheckpointError as error:
-        evidence.failures.append(error.message)
-    else:
-        if shape != planned:
-            evidence.failures.append(
-                f"{table.name}: transformers computes a table of {list(shape)}, expected "
-                f"{list(planned)}"
-            )
-    evidence.findings.append(f"{_size_text(table)}, computed by transformers")
-
-
-def _size_text(table: TablePlan) -> str:
+def _size_text(table: Change) -> str:
     return f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
 
 
 def _add_stored_table(
-    evidence: Evidence, expected: Expected, table: TablePlan, resized: Checkpoint
+    evidence: Evidence, expected: Expected, table: Change, resized: Checkpoint
 ) -> None:
     recorded = expected.recorded
     shape = (table.rows_after, table.hidden_size)
@@ -80,9 +63,8 @@ def _add_stored_table(
     if fault is not None:
         evidence.failures.append(fault)
         return
-    location = replace(table.location, config=resized.config)
     try:
-        check_width(location, table.hidden_size, table.name)
+        table.positions.with_config(resized.config).check_width()
     except CheckpointError as error:
         evidence.failures.append(error.message)
     after = resized.weights.read_floats(table.name)
@@ -109,15 +91,15 @@ def _add_stored_table(
 
 
 def _add_rows(
-    evidence: Evidence, expected: Expected, table: TablePlan, after: TableValues, rewritten: str
+    evidence: Evidence, expected: Expected, table: Change, after: TableValues, rewritten: str
 ) -> None:
     """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance."""
     plan = expected.plan
-    choice = plan.choice_of(table)
+    choice = table.choice or plan.settings.choice
     before = expected.base.weights.read_floats(table.name)
-    recreated = resize_rows(table, before)
+    recreated = table.positions.resized(table, before)
     matches = equal_rows(recreated, after)
-    tolerance = choice.facts.tolerance if plan.creates_rows else 0.0
+    tolerance = choice.facts.tolerance if plan.extended else 0.0
     exactness = "bit for bit"
     if tolerance:
         exactness = f"within {tolerance:g} of the median norm"
@@ -160,7 +142,7 @@ def _add_rows(
 
 
 def _untrained_rows(
-    recorded: Recorded, table: TablePlan, before: TableValues, recreated: TableValues
+    recorded: Recorded, table: Change, before: TableValues, recreated: TableValues
 ) -> Mask:
     """Return which rows no training has changed, according to the recipe, shape (rows_after,)."""
     if recorded.trainable in FROZEN:

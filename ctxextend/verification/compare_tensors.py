@@ -1,19 +1,16 @@
 """Compare all tensors but tables: names, forms, buffers and bytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import (
     METADATA,
-    NUMPY_DTYPES,
     TensorEntry,
     TensorFile,
 )
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
-from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
-from ctxextend.plan.table_plan import TablePlan
-from ctxextend.positions.facts import Buffer
+from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import TRAINABLE
@@ -100,8 +97,7 @@ def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...
 def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
     """Return the tensors of the base that stay as they are, by name."""
     changed = {
-        *(table.name for table in expected.plan.stored),
-        *(buffer.name for buffer in expected.plan.rebuilt_buffers),
+        *expected.plan.tensors,
         *expected.plan.dropped,
     }
     return {
@@ -120,48 +116,30 @@ def _wrong_names(expected: Expected, resized: Checkpoint) -> Iterator[str]:
 
 
 def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    for buffer in expected.plan.rebuilt_buffers:
-        name = buffer.name
+    for name, tensor in expected.plan.tensors.items():
+        if tensor.is_table:
+            continue
         if name not in resized.weights.entries or not _is_right_buffer(expected, resized, name):
-            fault = wrong_form(resized, name, buffer.dtype, buffer.shape)
+            fault = wrong_form(resized, name, tensor.dtype, tensor.shape)
             yield fault or f"{name} is not the position buffer for the new length"
 
 
 def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
     """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
     entry = resized.weights.entries[name]
-    for table in expected.plan.tables:
-        buffer = table.location.buffer(name)
-        if buffer is not None and entry.dtype in NUMPY_DTYPES:
-            if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):
-                return False
-            values = new_buffer(_planned_buffer(table, buffer, entry))
-            return resized.weights.file_of[name].read_bytes(name).tobytes() == values.tobytes()
+    for change in expected.plan.changes:
+        buffer = change.positions.buffer(name)
+        if buffer is None:
+            continue
+        try:
+            tensor = change.positions.new_buffer(entry, buffer, change.max_len_after)
+        except CheckpointError:
+            return False
+        if tensor.shape != entry.shape:
+            return False
+        found = resized.weights.file_of[name].read_bytes(name).tobytes()
+        return found == tensor.compute().tobytes()
     return False
-
-
-def _key_value(table: TablePlan) -> int:
-    """Return the value of the config key of a table's length, which buffers have as their size."""
-    return table.location.key_value(table.max_len_after)
-
-
-def _has_length(entry: TensorEntry, axes: Sequence[int], length: int) -> bool:
-    """Whether some axes of a tensor have this length."""
-    return len(entry.shape) >= len(axes) and all(entry.shape[axis] == length for axis in axes)
-
-
-def _planned_buffer(table: TablePlan, buffer: Buffer, entry: TensorEntry) -> BufferPlan:
-    """Return the plan of a buffer in the dtype and shape of a tensor."""
-    start = table.reserved_rows
-    if table.location.reserved.inside_key:
-        start = 0
-    return BufferPlan(
-        name=entry.name,
-        content=buffer.content,
-        shape=entry.shape,
-        dtype=entry.dtype,
-        start=start,
-    )
 
 
 def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[str]:

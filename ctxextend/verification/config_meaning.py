@@ -1,15 +1,12 @@
 """What the changes of a model's config mean: other values, or the same ones in another spelling."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
-from ctxextend.families.rope import read_rope
-from ctxextend.families.rope_dialects import old_keys
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Keys, nested
-from ctxextend.tables.rope_types import NEW, TRAINED, rope_type
 from ctxextend.verification.json_changes import (
     INFORMATIONAL_KEYS,
     MISSING,
@@ -20,7 +17,7 @@ from ctxextend.verification.json_changes import (
 
 def changed_meaning(
     base: Checkpoint,
-    tables: Sequence[TablePlan],
+    tables: Sequence[Change],
     before: Any,
     after: Any,
     changes: Sequence[ValueChange],
@@ -31,7 +28,7 @@ def changed_meaning(
     transformers says what they mean: it is imported only if some differ, for example since it has
     saved the checkpoint again, with all of its defaults.
     """
-    rotary = [path for table in tables for path in _rotary_paths(table)]
+    rotary = [path for table in tables for path in table.positions.settings_paths(table)]
     changes = _outside(rotary, changes)
     if not changes or not isinstance(after, dict):
         return changes
@@ -86,17 +83,3 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
     dtypes = {entry.dtype for entry in base.weights.entries.values()}
     stored = {TORCH_DTYPES[dtype] for dtype in dtypes if dtype in TORCH_DTYPES}
     return [*stored] == [change.after]
-
-
-def _rotary_paths(table: TablePlan) -> Iterator[Keys]:
-    """Yield the paths of the keys that state rotary settings, in both dialects."""
-    location = table.location
-    if location.rope is None:
-        return
-    keys = [NEW, *old_keys(location)]
-    settings = [layers.parameters for layers in read_rope(location)]
-    settings += [plan.after for plan in table.rope]
-    if any(rope_type(item).states_trained for item in settings):
-        keys.append(TRAINED)
-    for key in keys:
-        yield from location.paths_of(key)

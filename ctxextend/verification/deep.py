@@ -8,7 +8,6 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.errors import CheckpointError, joined
 from ctxextend.models.load import LoadingInfo, check_loadable, load
-from ctxextend.plan.table_plan import pads_with_positions, same_up_to
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import compare_frequencies
 from ctxextend.verification.compare_outputs import compare_outputs
@@ -110,10 +109,13 @@ def _check_switch(
 
 def _shared_lengths(expected: Expected) -> list[int]:
     """Return lengths in tokens on which both models run and can have the same outputs."""
-    longest = min(min(same_up_to(table), table.max_len_after) for table in expected.plan.tables)
+    longest = min(min(table.same_up_to, table.max_len_after) for table in expected.plan.changes)
     if expected.conversion:
         longest = min(longest, expected.conversion.max_len_before)
-    if any(pads_with_positions(table) for table in expected.plan.tables) and expected.windows:
+    if (
+        any(table.positions.multiple_of is not None for table in expected.plan.changes)
+        and expected.windows
+    ):
         # Inputs are padded to a multiple of the window, which is twice as long.
         longest = max(
             min(longest, expected.plan.max_len_after // 2), expected.windows.settings.half_window
@@ -198,7 +200,7 @@ def _check_loads(
     old = before.frequencies if isinstance(before, Observed) else {}
     frequencies = [
         compared
-        for table in expected.plan.tables
+        for table in expected.plan.changes
         for compared in compare_frequencies(table, resized, old, after.frequencies)
     ]
     return loads_check(expected, before, after, frequencies)

@@ -7,9 +7,10 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
-from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.plan import Plan, make_plan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan
+from ctxextend.positions.change import ShortInputs
 from ctxextend.provenance import (
     Provenance,
     Step,
@@ -68,7 +69,7 @@ class Expected:
     @property
     def keeps_positions(self) -> bool:
         """Whether no position of the base changes its meaning: short inputs give its outputs."""
-        return not self.plan.creates_rows or self.plan.keeps_learned_rows
+        return not self.plan.extended or self.plan.short_inputs is ShortInputs.IDENTICAL
 
     @property
     def replaces_positions(self) -> bool:
@@ -85,7 +86,7 @@ class Expected:
     @property
     def has_rope_changes(self) -> bool:
         """Whether any rotary setting changes."""
-        return any(table.rope for table in self.plan.tables)
+        return any(change.settings for change in self.plan.changes)
 
     @property
     def stale_files(self) -> frozenset[str]:
@@ -136,14 +137,14 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
 def _plan_step(model: OpenedModel, step: Step) -> Planned:
     if step.convert is not None:
         return prepare_convert(model, step.convert)
-    return prepare_plan(plan_model(model, step.settings, step.methods, checks_width=False))
+    return prepare_plan(make_plan(model, step.settings, step.methods, checks_width=False))
 
 
 def _check_rows(plan: Plan, step: Step) -> None:
     """Raise ResizeError if a recipe was written for tables with other numbers of rows."""
     if not step.rows:  # recorded by no table
         return
-    for table in plan.tables:
+    for table in plan.changes:
         rows, _ = step.rows.get(table.name, (0, 0))
         if rows != table.rows_before:
             raise ResizeError(
@@ -167,5 +168,5 @@ def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> 
         message = f"The base is a {before} model, and {resized.source.reference} a {after} model."
         hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
         raise MethodError(message, hint)
-    plan = plan_model(model, settings, checks_width=False)
+    plan = make_plan(model, settings, checks_width=False)
     return Expected(prepare_plan(plan), "as given")

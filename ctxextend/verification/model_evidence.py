@@ -6,7 +6,7 @@ from typing import Literal
 
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import counted
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import (
     ComparedBuffer,
@@ -142,13 +142,13 @@ def runs_check(expected: Expected, before: Observed | NotLoaded, after: Observed
     evidence = Evidence()
     if after.random.decisive:
         evidence.unchecked.append(_random_text(after.random, "the model"))
-    for table in expected.plan.tables:
+    for table in expected.plan.changes:
         _add_run(evidence, table, length_text(expected.plan.max_len_after), before, after)
     return evidence.check("runs")
 
 
 def _add_run(
-    evidence: Evidence, table: TablePlan, text: str, before: Observed | NotLoaded, after: Observed
+    evidence: Evidence, table: Change, text: str, before: Observed | NotLoaded, after: Observed
 ) -> None:
     """Add what happened on the longest input, whose name is `text`."""
     outcome = after.outcomes[table.name, text]
@@ -173,7 +173,7 @@ def _add_run(
         evidence.findings.append(f"{table.name}: runs on {text}")
 
 
-def _base_fails_alike(table: TablePlan, outcome: Failed, before: Observed | NotLoaded) -> bool:
+def _base_fails_alike(table: Change, outcome: Failed, before: Observed | NotLoaded) -> bool:
     """Whether the base fails on one of its inputs with the same error, but for numbers in it."""
     if isinstance(before, NotLoaded):
         return False
@@ -196,7 +196,7 @@ def _is_finite(before: Observed | NotLoaded) -> bool:
     return all(outcome.is_finite for outcome in outcomes if isinstance(outcome, Ran))
 
 
-def _not_run_text(table: TablePlan, reason: NotRun) -> str:
+def _not_run_text(table: Change, reason: NotRun) -> str:
     return f"{table.name}: the model does not run on text only: {reason.reason}"
 
 

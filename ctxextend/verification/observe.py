@@ -19,7 +19,7 @@ from ctxextend.models.load import (
     run_on_tokens,
     separated_ids,
 )
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change
 from ctxextend.verification.expected import Expected
 
 SHORTEST_PAIR = 4  # tokens, of which three are separators
@@ -119,10 +119,10 @@ def run_inputs(
     A model whose outputs depend on the padding length also reads padded texts.
     """
     outcomes: dict[tuple[str, str], RunOutcome] = {}
-    for table in expected.plan.tables:
+    for table in expected.plan.changes:
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
-            folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
+            folder = checkpoint.root / (table.positions.tokenizer or checkpoint.model)
             inputs |= padded_texts(model, folder, table.max_len_before)
         for text, tokens in inputs.items():
             outcomes[table.name, text] = _run(expected, model, table, tokens)
@@ -134,12 +134,12 @@ def length_text(length: int) -> str:
     return f"{length} tokens"
 
 
-def outcomes_of(table: TablePlan, outcomes: Outcomes) -> dict[str, RunOutcome]:
+def outcomes_of(table: Change, outcomes: Outcomes) -> dict[str, RunOutcome]:
     """Return the outcomes for one table, by input."""
     return {text: outcome for (name, text), outcome in outcomes.items() if name == table.name}
 
 
-def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
+def why_not_run(table: Change, outcomes: Outcomes) -> NotRun | None:
     """Return why a model ran on no input for a table; None if it ran on one, or failed."""
     found = outcomes_of(table, outcomes).values()
     reasons = [outcome for outcome in found if isinstance(outcome, NotRun)]
@@ -149,7 +149,7 @@ def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
 
 
 def _run(
-    expected: Expected, model: TransformersModel, table: TablePlan, tokens: int | Tensor
+    expected: Expected, model: TransformersModel, table: Change, tokens: int | Tensor
 ) -> RunOutcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
     name = _name_in_model(model, table)
@@ -185,16 +185,16 @@ def _ids_of_pair(expected: Expected, model: TransformersModel, length: int) -> T
     return separated_ids(model.config, length, expected.windows.config[SEPARATOR_KEY])
 
 
-def _name_in_model(model: TransformersModel, table: TablePlan) -> str:
+def _name_in_model(model: TransformersModel, table: Change) -> str:
     """Return the name of a table in the model, which can differ from that in the file.
 
     The source of a conversion has another prefix than the twin, whose table it is.
     """
     modules = {name for name, _ in model.named_modules()}
-    for name in table.location.names:
+    for name in table.positions.names:
         if name.rpartition(".")[0] in modules:
             return name
-    own_module, _, parameter = table.location.tensor.rpartition(".")
+    own_module, _, parameter = table.positions.tensor.rpartition(".")
     for module in modules:
         if module.endswith(f".{own_module}"):
             return f"{module}.{parameter}"
@@ -236,7 +236,7 @@ def _find_random(
 def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
     """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
     count = 0
-    for table in expected.plan.tables:
+    for table in expected.plan.changes:
         outcome = _run(expected, model, table, length)
         if isinstance(outcome, Ran):
             count += int(outcome.values.isfinite().sum())

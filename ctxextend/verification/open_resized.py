@@ -8,7 +8,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_ggu
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
-from ctxextend.families.gguf_positions import ARCHITECTURE
+from ctxextend.gguf.gguf_config import ARCHITECTURE
 
 
 def open_resized(source: Source, base: Checkpoint) -> Checkpoint:

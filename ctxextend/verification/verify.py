@@ -20,7 +20,7 @@ from ctxextend.errors import (
     joined,
 )
 from ctxextend.keywords import keyword_arguments
-from ctxextend.plan.opened_model import identify_model, open_reference
+from ctxextend.opening.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance

@@ -702,7 +702,7 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(
     added = set(out) - set(kept)
     assert added == {"0_Transformer/model.safetensors", "README.md", "ctxextend.yaml"}
     assert_same_outputs(old, source.load(Path("out/0_Transformer")))
-    assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
+    assert result.plan.changes[0].file == "0_Transformer/pytorch_model.bin"
 
 
 LORA = {
@@ -879,7 +879,7 @@ def test_resize_with_a_named_table(
     name = "net.pos.weight"
     table = f"{name}:{key}:{offset}"
     result = resize(source, to=NEW, table=table, output="out")
-    assert result.plan.tables[0].max_len_before == OLD
+    assert result.plan.changes[0].max_len_before == OLD
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(result.output)
     assert_table(before_tensors, after_tensors, name, NEW + offset)

@@ -343,10 +343,10 @@ def test_resize_by_a_factor_requires_tables_of_one_length_or_a_part(tmp_path: Pa
 def fail_with(raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> Result:
     """Run a resize that raises while it plans."""
 
-    def plan_model(*arguments: Any) -> None:
+    def make_plan(*arguments: Any) -> None:
         raise raised
 
-    monkeypatch.setattr("ctxextend.planned.plan_model", plan_model)
+    monkeypatch.setattr("ctxextend.planned.make_plan", make_plan)
     return run("resize", "tiny-gpt2", "--to", "512")
 
 

@@ -40,7 +40,7 @@ def interrupt(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "command", "message"),
     [
-        ("ctxextend.plan.plan.plan_model", "resize tiny-gpt2 --to 512", NOTHING),
+        ("ctxextend.plan.make_plan", "resize tiny-gpt2 --to 512", NOTHING),
         ("ctxextend.checkpoints.rewrite.write_files", "resize tiny-gpt2 --to 512", NOTHING),
         ("ctxextend.conversion.find.find_conversion", "convert tiny-gpt2 --scheme rotary", NOTHING),
         (
@@ -101,7 +101,7 @@ def test_resize_names_an_output_that_was_complete(monkeypatch: pytest.MonkeyPatc
 def test_a_later_command_does_not_name_earlier_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("resize tiny-gpt2 --to 512 -o longer").exit_code == 0
     monkeypatch.setattr("ctxextend.cli.show_result.finish", interrupt)
-    interrupt_at("ctxextend.plan.plan.plan_model", monkeypatch)
+    interrupt_at("ctxextend.plan.make_plan", monkeypatch)
     assert run("resize tiny-gpt2 --to 256").stderr == NOTHING
 
 

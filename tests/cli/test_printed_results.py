@@ -10,7 +10,7 @@ import ctxextend
 from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
-from ctxextend.plan.plan import Plan
+from ctxextend.plan import Plan
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.result_screens import RESULTS, page_of
 from tests.helpers.trainings import succeed

@@ -15,7 +15,7 @@ from ctxextend import inspect, resize, verify
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
 from ctxextend.errors import ResizeError
-from ctxextend.families.gguf_positions import DEFAULT_BASE
+from ctxextend.gguf.gguf_config import DEFAULT_BASE
 from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
 from tests.engines.cases import Case, Prepared, make_folder, method_of, prepare

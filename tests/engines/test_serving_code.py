@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from ctxextend import resize
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.rope import read_rope, rotary_dim
-from ctxextend.families.rope_dialects import has_settings
-from ctxextend.plan.for_runtime import plan_for_runtime
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.runtime_flags import runtime_flags
+from ctxextend.positions.rotary_settings import read_rope, rotary_dim
+from ctxextend.positions.rotary_dialects import has_settings
+from ctxextend.serving.for_runtime import plan_for_runtime
+from ctxextend.opening.opened_model import open_model
+from ctxextend.serving.runtime_flags import runtime_flags
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     CODE_RUN,

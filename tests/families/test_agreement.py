@@ -13,7 +13,7 @@ from ctxextend import Inspection, inspect, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.json_output import to_json
-from ctxextend.plan.table_checks import stated_width
+from ctxextend.positions.rows import stated_width
 from ctxextend.positions.sinusoids import Sinusoids
 from tests.helpers import model_types, rules, tiny
 from tests.helpers.pico import write_json
@@ -70,11 +70,11 @@ def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path
     longest = max(before.values())
     to = (longest // BLOCK + 2) * BLOCK
     plan = plan_resize(source, to)
-    planned = {table.part: table.max_len_before for table in plan.plan.tables}
+    planned = {table.part: table.max_len_before for table in plan.plan.changes}
     assert planned == before
     result = resize(source, to, output=tmp_path / "out")
     found = inspect(result.output)
-    planned = {table.part: table.max_len_after for table in plan.plan.tables}
+    planned = {table.part: table.max_len_after for table in plan.plan.changes}
     assert positions_of(found) == planned
     assert found.agrees, found.verdict
     values = to_json(found)

@@ -36,9 +36,9 @@ from ctxextend import (
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import ENTRIES
-from ctxextend.families.rope import read_rope, rotary_dim
+from ctxextend.positions.rotary_settings import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.plan.table_plan import TablePlan
+from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Positions
 from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.methods import METHODS
@@ -312,7 +312,7 @@ def test_every_rule_is_planned_as_transformers_applies_it(
         if model is None:
             model = rules.build(model_type, loaded)
             outcome = check_run(model)
-        for table in plan.plan.tables:
+        for table in plan.plan.changes:
             part = reduce(getattr, table.location.path, loaded)
             keeps_max_len = any(rope.keeps_max_len for rope in table.rope)
             max_len = rules.OLD if keeps_max_len else rules.NEW
@@ -350,7 +350,7 @@ def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, 
     return (kind,)
 
 
-def check_rope(model: Any, part: Any, table: TablePlan) -> None:
+def check_rope(model: Any, part: Any, table: Change) -> None:
     """Check the settings that transformers loads, and the frequencies that the model computes."""
     modules = {}
     if model:
@@ -608,7 +608,7 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     extend_model(extended, to=small.new, method="copy")
     for model in (loaded, extended, small.model):
         pico.realign(model)
-    plans = {plan.part: plan for plan in reversed(result.plan.tables)}
+    plans = {plan.part: plan for plan in reversed(result.plan.changes)}
     for location, name, reader, _ in small.readers:
         plan = plans[location.part]
         before = plan.max_len_before
@@ -694,7 +694,7 @@ def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) ->
         output = folder / f"output-{positions}"
         result = resize(source, to=positions, output=output)
         assert result.plan.method == method
-        planned = {plan.name for plan in result.plan.tables if plan.is_stored}
+        planned = {plan.name for plan in result.plan.changes if plan.is_stored}
         assert planned == set(stored)
         check_verified(output, source)
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from typer.testing import Result
 
 import ctxextend
-from ctxextend.families.lengths import PositionLengths, position_lengths
+from ctxextend.positions.rotary_lengths import PositionLengths, position_lengths
 from ctxextend.families.lookup import find_architecture
 from tests.helpers.pico import config_of, read_json, write_json
 from tests.helpers.trainings import invoke, succeed, unwrapped

@@ -188,7 +188,7 @@ def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(
 def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {KEY: 18})
     plan = plan_resize(source.folder, to=NEW)
-    text, entity = plan.plan.tables
+    text, entity = plan.plan.changes
     assert text.part == "text"
     assert text.rows_after == 42
     assert text.max_len_after == NEW
@@ -225,8 +225,8 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
     encoder = plan_resize(source.folder, to=NEW, part="encoder")
     # 42 is not a multiple of the attention window, 8.
     decoder = plan_resize(source.folder, to=42, part="decoder")
-    (encoder_table,) = encoder.plan.tables
-    (decoder_table,) = decoder.plan.tables
+    (encoder_table,) = encoder.plan.changes
+    (decoder_table,) = decoder.plan.changes
     assert encoder_table.part == "encoder"
     assert decoder_table.part == "decoder"
     values = to_json(decoder)
@@ -282,7 +282,7 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
     ones = torch.ones(NEW, NEW, dtype=torch.bool)
     assert torch.equal(mask, ones.tril()[None, None])
     one = plan_resize(source.folder, to=NEW, part="coarse")
-    names = [table.name for table in one.plan.tables]
+    names = [table.name for table in one.plan.changes]
     assert names == ["coarse_acoustics.position_embeds_layer.weight"]
     parts = {buffer.name.split(".")[0] for buffer in one.plan.rebuilt_buffers}
     assert parts == {"coarse_acoustics"}

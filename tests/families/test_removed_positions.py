@@ -10,8 +10,8 @@ from ctxextend.errors import MethodError, UnsupportedModelError
 from ctxextend.families.causal_masks import WITHOUT_CAUSAL_MASK
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.removed_positions import with_removed_positions
-from ctxextend.plan.opened_model import open_model
+from ctxextend.positions.rotary import with_removed_positions
+from ctxextend.opening.opened_model import open_model
 from ctxextend.plan.removal_plan import plan_removal
 from ctxextend.positions.rotary import Rotary
 from ctxextend.settings import CheckpointRef, Convert

@@ -10,18 +10,19 @@ import pytest
 
 from ctxextend import plan_resize
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lengths import layer_lengths
+from ctxextend.positions.rotary_lengths import layer_lengths
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.rope import read_rope, rotary_dim, rotary_facts
-from ctxextend.families.rope_changes import Changes, rope_changes
-from ctxextend.families.rope_dialects import (
+from ctxextend.positions.rotary_settings import read_rope, rotary_dim, rotary_facts
+from ctxextend.positions.positions import Changes
+from ctxextend.positions.rotary_dialects import rope_changes
+from ctxextend.positions.rotary_dialects import (
     both_dialects,
     has_settings,
     old_keys,
     stated_dialects,
     with_other_dialect,
-    with_values,
 )
+from ctxextend.positions.positions import with_values
 from ctxextend.positions.positions import Keys, Positions, nested
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.rope_types import NEW, OLD

@@ -11,10 +11,10 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lengths import position_lengths
+from ctxextend.positions.rotary_lengths import position_lengths
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
-from ctxextend.families.rope_changes import rope_changes
+from ctxextend.positions.rotary_settings import RopeLayers, read_rope, rotary_dim
+from ctxextend.positions.rotary_dialects import rope_changes
 from ctxextend.positions.positions import Positions, nested
 from ctxextend.tables.frequencies import frequencies
 from tests.helpers.pico import read_json

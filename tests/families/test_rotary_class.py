@@ -56,7 +56,7 @@ def test_resize_takes_the_type_of_the_text_config_of_a_multimodal_type(forget: F
     text = {"model_type": "qwen3", **SIZES}
     save_config(Path("source"), {"model_type": "llava", "text_config": text})
     plan = plan_resize("source", NEW)
-    (table,) = plan.plan.tables
+    (table,) = plan.plan.changes
     assert table.location.family.model_type == "qwen3"
 
 

@@ -12,8 +12,8 @@ from ctxextend import plan_resize
 from ctxextend.errors import MethodError
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import ShortInputs
+from ctxextend.plan import Plan
+from ctxextend.positions.change import ShortInputs
 from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.method_facts import SWITCH
 from tests.helpers import model_types, rules
@@ -70,7 +70,7 @@ def test_switch_changes_only_long_inputs_of_every_type(model_type: str, tmp_path
 
 def check_long_frequencies(model: Any, plan: Plan) -> None:
     """Check the frequencies that the last input, a long one, left in a model."""
-    (table,) = plan.tables
+    (table,) = plan.changes
     (rope,) = table.rope
     assert rope.long_inputs_as is not None
     (module,) = [module for module in model.modules() if hasattr(module, "inv_freq")]
@@ -92,7 +92,7 @@ def with_config(model_type: str, content: dict[str, Any], base: Any) -> Any:
 def scaled_config(content: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Return the config with the settings that long inputs correspond to, for all inputs."""
     scaled = rules.edited(content, plan.edits)
-    for table in plan.tables:
+    for table in plan.changes:
         part = reduce(dict.__getitem__, table.location.path, scaled)
         for key in ("rope_scaling", "rope_theta", "original_max_position_embeddings"):
             part.pop(key, None)
@@ -107,7 +107,7 @@ def scaled_config(content: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 
 def short_inputs(plan: Plan) -> set[ShortInputs]:
-    return {rope.short_inputs for table in plan.tables for rope in table.rope}
+    return {rope.short_inputs for table in plan.changes for rope in table.rope}
 
 
 def largest(values: torch.Tensor) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxextend import CheckpointError, convert, inspect, resize, verify
-from ctxextend.plan.table_checks import stated_width
+from ctxextend.positions.rows import stated_width
 from ctxextend.positions.positions import Positions
 from tests.helpers import model_types, pico, tiny
 from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.plan.table_names import match_names
+from ctxextend.opening.opened_model import match_names
 from ctxextend.positions.positions import Positions
 from tests.helpers import tiny, zoo
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import Result
 
 from ctxextend import Inspection, TableReport, inspect, resize
-from ctxextend.inspection.table_report import report_rows
+from ctxextend.positions.table_report import report_rows
 from ctxextend.json_output import to_json
 from tests.helpers import imports, pico
 from tests.helpers.json_schemas import SCHEMAS

@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from ctxextend.output.card import model_card
+from ctxextend.card import model_card
 
 SECTION = "## Context length 64\n\nWords.\n"
 FINETUNE = {"base_model": "owner/old", "base_model_relation": "finetune"}

@@ -54,7 +54,7 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     assert pico.contents(source) == files
     before = pico.tensor_bytes(source)
     after = pico.tensor_bytes(result.output)
-    table = plan.plan.tables[0].name
+    table = plan.plan.changes[0].name
     assert list(after) == list(before)
     changed = {name for name in before if after[name] != before[name]}
     assert changed == {table}
@@ -495,7 +495,7 @@ def test_resize_reports_too_little_memory(
     def fail(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.choose.resize_with_reserved", fail)
+    monkeypatch.setattr("ctxextend.positions.rows.resize_with_reserved", fail)
     message = f"Out of memory: {WPE} of shape .40, 8. is too large. Use a smaller --to."
     assert_rejected(make_pico("gpt2").folder, ResizeError, message)
 

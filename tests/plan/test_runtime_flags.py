@@ -9,9 +9,9 @@ import pytest
 import transformers
 
 from ctxextend import ResizeError, resize
-from ctxextend.plan.for_runtime import plan_for_runtime
-from ctxextend.plan.opened_model import open_model
-from ctxextend.plan.runtime_flags import runtime_flags
+from ctxextend.serving.for_runtime import plan_for_runtime
+from ctxextend.opening.opened_model import open_model
+from ctxextend.serving.runtime_flags import runtime_flags
 from ctxextend.settings import CheckpointRef, Resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf

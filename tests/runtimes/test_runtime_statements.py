@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from ctxextend import plan_resize
-from ctxextend.plan.opened_model import open_model
+from ctxextend.opening.opened_model import open_model
 from ctxextend.planned import prepare_convert
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import (

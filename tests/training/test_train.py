@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import ctxextend
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.output.card import RECIPE_POINTER
+from ctxextend.card import RECIPE_POINTER
 from tests.helpers import pico
 from tests.helpers.trainings import (
     NEW,

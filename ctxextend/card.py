@@ -1,0 +1,184 @@
+"""The model card of an output: the source's card with a section about what changed."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import yaml
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import read_bytes
+from ctxextend.checkpoints.source import is_hub_id
+from ctxextend.errors import printable
+from ctxextend.notes import Code, Note
+from ctxextend.plan import Plan
+from ctxextend.plan_notes import NOT_TRAINED, old_lengths
+from ctxextend.provenance import read_provenance
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.version import __version__
+
+CARD_FILE = "README.md"
+LOG_FILE = "train_log.jsonl"
+# Sentences of a card that are true of the output for which they were written, but not of one that
+# is created from it; `NOT_TRAINED` is another. They are part of the format of cards: a later step
+# finds them as they are, and no other text of a card is read. So they must not change.
+RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
+LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
+BEFORE_TRAINING = "Before training:"  # replaces `NOT_TRAINED` after training
+# The notes whose texts a card has: what holds for whoever loads the output.
+CARD_CODES = (
+    Code.UNTRAINED,
+    Code.SHORT_INPUTS,
+    Code.FAR,
+    Code.LIMITS,
+    Code.PADDING,
+    Code.ATTENTION_WINDOW,
+    Code.TENSORS,
+)
+UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
+
+# As in huggingface_hub: whitespace and a byte order mark may precede it.
+FRONT_MATTER = re.compile(
+    r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE
+)
+MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
+# Keys that a new base model replaces, with the indented lines and list items of their values.
+BASE_MODEL_KEY = re.compile(
+    r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE
+)
+# A local path, as trainers write it.
+LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
+
+
+def resize_card(plan: Plan, notes: Sequence[Note]) -> str:
+    """Return the model card of a resized checkpoint.
+
+    Raises:
+        CheckpointError: The source's card cannot be read.
+    """
+    source = plan.checkpoint.source
+    after = plan.max_len_after
+    names = ", ".join(f"`{change.name}`" for change in plan.changes)
+    positions = plan.changes[0].positions.card_text(names, is_only=len(plan.changes) == 1)
+    what = f"kept at {after} positions"
+    if plan.is_changed:
+        what = f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
+    unchanged = plan.changes[0].positions.card_unchanged
+    if plan.stored:
+        unchanged = "No other weights"
+    sentences = [
+        f"{printable(source.hub_id or source.name)} with its {positions} {what} by ctxextend "
+        f"{__version__}.",
+        f"{unchanged} were changed.",
+        *card_sentences(notes),
+    ]
+    return model_card(
+        read_card(plan.checkpoint),
+        known_base_model(plan.checkpoint),
+        is_adapter=plan.checkpoint.adapter_of is not None,
+        title=f"{printable(source.name)}-{after}",
+        section=f"## Context length {after}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
+    )
+
+
+def card_sentences(notes: Iterable[Note]) -> list[str]:
+    """Return the texts of the notes that a card has."""
+    return [note.text for note in notes if note.code in CARD_CODES]
+
+
+def read_card(checkpoint: Checkpoint) -> str | None:
+    """Return a checkpoint's model card without the sentence about its recipe.
+
+    None if it has no card.
+
+    Raises:
+        CheckpointError: The card cannot be read.
+    """
+    if CARD_FILE not in checkpoint.copied:
+        return None
+    text = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED)
+    return text.replace(RECIPE_POINTER, "")
+
+
+def without_untrained_statements(card: str, max_len: int) -> str:
+    """Return a card without the statements that training at a length makes untrue."""
+    card = card.replace(LOG_POINTER, "")
+    return card.replace(NOT_TRAINED.format(max_len), BEFORE_TRAINING)
+
+
+def known_base_model(checkpoint: Checkpoint) -> str | None:
+    """Return the Hub id of a checkpoint, or of the nearest Hub model that its recipe names.
+
+    None if it is unknown.
+    """
+    if checkpoint.source.hub_id:
+        return checkpoint.source.hub_id
+    provenance = read_provenance(checkpoint)
+    if provenance is None:
+        return None
+    for step in provenance.steps[::-1]:
+        # Only Hub models have a revision in recipes.
+        if step.source.revision and is_hub_id(step.source.source):
+            return step.source.source
+    return None
+
+
+def model_card(
+    card: str | None,
+    base_model: str | None,
+    *,
+    is_adapter: bool = False,
+    title: str,
+    section: str,
+) -> str:
+    """Return a model card with a Markdown section appended.
+
+    Args:
+        card: The source's card; None for a new one.
+        base_model: A Hub id, which replaces the one in the front matter. None keeps that one
+            unless it is a local path.
+        is_adapter: Whether the output is an adapter; ``base_model_relation`` says so if the front
+            matter does not.
+        title: Title of a new card.
+        section: The section.
+    """
+    text = f"# {title}\n" if card is None else card
+    newline = "\r\n" if "\r\n" in text else "\n"
+    match = FRONT_MATTER.match(text)
+    stated = match["yaml"] if match else ""
+    front = stated
+    if base_model is not None or LOCAL_BASE.search(stated):
+        front = BASE_MODEL_KEY.sub("", stated)
+    keys = _keys(front)
+    lacks_relation = "base_model" in keys and "base_model_relation" not in keys
+    added = dict[str, str]()
+    if base_model is not None:
+        added["base_model"] = base_model
+    if base_model is not None or lacks_relation:
+        added["base_model_relation"] = "adapter" if is_adapter else "finetune"
+    if added:
+        front += yaml.safe_dump(added).replace("\n", newline)
+    # Flow style and invalid YAML are not edited.
+    is_editable = bool(_keys(front)) or not front.strip()
+    if front != stated and is_editable:
+        if match:
+            start, end = match.span("yaml")
+            text = text[:start] + front + text[end:]
+        else:
+            text = f"---{newline}{front}---{newline}{text}"
+    return text.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
+
+
+def _keys(text: str) -> list[str]:
+    """Return the keys of a YAML mapping, empty for anything else.
+
+    Its untrusted values are not constructed.
+    """
+    if len(text) > MAX_FRONT_MATTER:
+        return []
+    try:
+        node = yaml.compose(text)
+    except (yaml.YAMLError, RecursionError):
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    return [str(key.value) for key, _ in node.value]

@@ -1,0 +1,1 @@
+"""GGUF files: the positions that their metadata states, and their edits."""

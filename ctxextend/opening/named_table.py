@@ -1,0 +1,155 @@
+"""The position table that the user names with --table."""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.kinds import TableName
+from ctxextend.opening.opened_model import match_names
+from ctxextend.positions.facts import LENGTH, Family, ReservedRows
+from ctxextend.positions.positions import nested
+from ctxextend.positions.rows import Rows
+
+CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
+
+
+def named_architecture(checkpoint: Checkpoint, table: TableName) -> Architecture:
+    """Return an architecture with only the table that the user names; no registry entry is read.
+
+    Raises:
+        CheckpointError: The tensor does not have the shape of a table, or the config states another
+            length.
+    """
+    rows = _rows_of(checkpoint, table.tensor)
+    reserved = ReservedRows(
+        rows=table.reserved_rows,
+        inside_key=checkpoint.has_config and _includes_reserved(checkpoint, table, rows),
+    )
+    *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
+    family = Family(str(checkpoint.config.get("model_type") or "unknown"))
+    location = Rows(
+        family=family,
+        config=checkpoint.config,
+        path=tuple(path),
+        tensor=table.tensor,
+        config_key=last,
+        reserved=reserved,
+    )
+    return Architecture(family, (location,))
+
+
+def _includes_reserved(checkpoint: Checkpoint, table: TableName, rows: int) -> bool:
+    """Whether the length that the config states includes the reserved rows.
+
+    Raises:
+        CheckpointError: It is neither the number of rows nor that without reserved ones.
+    """
+    stated = _stated_length(checkpoint, table)
+    if stated not in (rows, rows - table.reserved_rows):
+        raise CheckpointError(
+            f"config.json: {table.config_key} is {stated!r}, but {table.tensor} has {rows} rows, "
+            f"{table.reserved_rows} of them reserved.",
+            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
+        )
+    return bool(stated == rows)
+
+
+def _stated_length(checkpoint: Checkpoint, table: TableName) -> Any:
+    """Return what the config states under the key that the user names; None if it has no such key.
+
+    Raises:
+        CheckpointError: The user names no key.
+    """
+    if table.config_key is None:
+        raise CheckpointError(
+            f"--table {table}: the key in config.json that states its length is missing.",
+            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
+        )
+    return nested(checkpoint.config, tuple(table.config_key.split(".")))
+
+
+def _rows_of(checkpoint: Checkpoint, table: str) -> int:
+    """Return the number of rows of a tensor.
+
+    Raises:
+        CheckpointError: The tensor is missing, or has another number of dimensions.
+    """
+    if table not in checkpoint.weights.entries:
+        hint = table_flags(checkpoint) or CHECK_FLAGS
+        if checkpoint.config.get("model_type") in FAMILIES:
+            hint = "Remove --table: the tables of this type are known."
+        raise CheckpointError(f"--table {table}: no such tensor in {checkpoint.root}.", hint)
+    shape = checkpoint.weights.entries[table].shape
+    if len(shape) != 2:
+        raise CheckpointError(
+            f"--table {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
+            table_flags(checkpoint) or CHECK_FLAGS,
+        )
+    return shape[0]
+
+
+def check_named_table(checkpoint: Checkpoint, table: TableName) -> None:
+    """Check that no other table of a known model type shares the length of the one in --table.
+
+    Raises:
+        ResizeError: One does.
+    """
+    try:
+        architecture = find_architecture(checkpoint.config)
+        # Its errors are not shown, so they need not say where the names are from.
+        named = match_names(architecture, checkpoint.weights.entries, where="")
+    except (CheckpointError, UnsupportedModelError):  # no other tables are known
+        return
+    for other in named:
+        if other.name != table.tensor and other.length_key == table.config_key:
+            raise ResizeError(
+                f"--table {table}: {other.name} shares the config key {other.length_key}, so both "
+                "must be resized together.",
+                "Remove --table.",
+            )
+
+
+def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:
+    """Return a hint with the flags of the tensors that may be the position table.
+
+    They have as many rows as an integer of the config. Tensors whose names differ only in a number
+    are those of layers.
+
+    Args:
+        checkpoint: The model.
+        table: The only tensor to consider, which the user named.
+
+    Returns:
+        Empty if there are none.
+    """
+    keys = dict[int, list[str]]()
+    for key, value in _integers(checkpoint.config):
+        keys.setdefault(value, []).append(key)
+    names = list(checkpoint.weights.entries) if table is None else [table]
+    alike = Counter(re.sub("[0-9]+", "*", name) for name in names)
+    flags = list[str]()
+    for name in names:
+        shape = checkpoint.weights.entries[name].shape
+        if len(shape) != 2 or alike[re.sub("[0-9]+", "*", name)] > 1:
+            continue
+        for key in keys.get(shape[0], ()):
+            flags.append(shlex.join(["--table", f"{name}:{key}"]))
+    if not flags:
+        return ""
+    listed = "; ".join(flags)
+    return f"Name the table, which has as many rows as a key of config.json states: {listed}."
+
+
+def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the integers of a config with their keys, with dots."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _integers(value, f"{path}{key}.")
+        elif type(value) is int:
+            yield f"{path}{key}", value

@@ -1,0 +1,190 @@
+"""Whether a model type is known and fits a checkpoint, and refusals of what does not."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES, describe_unknown
+from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from ctxextend.opening.own_code import (
+    ANGLE_BUFFERS,
+    advise_code,
+    describe_code,
+    list_keys,
+    named_scheme,
+    own_class,
+    refuse_code,
+    stated_positions,
+)
+from ctxextend.positions.positions import Positions
+
+CHECK_TYPE = (
+    "Check that the weights match model_type in config.json, or the one passed with --model-type."
+)
+# Parts of names in models with adapters that are not merged.
+PEFT = ("base_model.", ".lora_", ".base_layer.")
+SAME_SETTINGS = (
+    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
+)
+
+
+def refuse_missing_table(checkpoint: Checkpoint, architecture: Architecture) -> NoReturn:
+    """Refuse weights without a position table of their model type, with the likely cause.
+
+    Raises:
+        CheckpointError: transformers' class has a table.
+        UnsupportedModelError: It has none, or the folder has its own code.
+    """
+    names = checkpoint.weights.entries
+    expected = expected_names(architecture)
+    if own_class(checkpoint.config) is not None:
+        found = ""
+        if not architecture.unsupported:
+            found = (
+                "The weights have no position table, which in transformers' "
+                f"{architecture.family.model_type} models is {' or '.join(expected)}."
+            )
+        refuse_code(checkpoint.config, checkpoint.config_file, names=names, found=found)
+
+    cause = ""
+    hint = CHECK_TYPE
+    endings = tuple(f".{name}" for name in expected)
+    wrapped = [name for name in names if name.endswith(endings)]
+    stated = stated_positions(checkpoint.config)
+    if any(part in name for part in PEFT for name in names):
+        hint = (
+            "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
+            "model again."
+        )
+    elif wrapped:
+        cause = f"It has {wrapped[0]}, which transformers does not load."
+        hint = "Save only the model's tensors: torch.save(model.state_dict(), NAME)."
+    elif stated:
+        cause = f"The config states {list_keys(stated)}, which transformers' class may not read."
+    refuse_without_table(architecture, str(checkpoint.root), cause, hint)
+
+
+def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
+    """Refuse an unknown model type.
+
+    The hint has the flags of the tensors that may be the position table, if it has one.
+
+    Raises:
+        UnsupportedModelError: Always.
+    """
+    config = checkpoint.config
+    message = describe_unknown(model_type)
+    parts = known_parts(config)
+    if parts:
+        message += f" It contains a part of a known type: {', '.join(parts)}."
+    hints = list[str]()
+    stated = stated_positions(config)
+    scheme = named_scheme(stated, checkpoint.weights.entries)
+    if own_class(config) is not None:
+        message += f" {describe_code(config, checkpoint.config_file)}"
+        hints.append(advise_code(config, checkpoint.weights.entries))
+    elif scheme:
+        evidence = list_keys(stated) or f"the tensors have {ANGLE_BUFFERS}"
+        message += (
+            f" Its positions are {scheme} ({evidence}), without a table, and only known types can "
+            "be resized."
+        )
+    from ctxextend.opening.named_table import table_flags  # it imports what opens a model
+
+    tables = "" if scheme else table_flags(checkpoint)
+    if tables:
+        hints.append(tables)
+    hints += [SAME_SETTINGS, FAMILIES_HINT]
+    raise UnsupportedModelError(message, " ".join(hints))
+
+
+def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
+    """Whether the tensors must decide: a type is unknown, or only a part of the model is known."""
+    if model_type in FAMILIES:
+        return False
+    return model_type not in POSITION_SCHEMES or bool(known_parts(config))
+
+
+def known_parts(config: Mapping[str, Any]) -> list[str]:
+    """Return the known model types of the parts of a model."""
+    parts = [value for value in config.values() if isinstance(value, Mapping)]
+    types = [part.get("model_type") for part in parts]
+    return [name for name in types if isinstance(name, str) and name in FAMILIES]
+
+
+def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_type: str) -> None:
+    """Check that a checkpoint can have the positions of the type that the user named.
+
+    Args:
+        checkpoint: The checkpoint.
+        found: The positions of the type.
+        model_type: The type.
+
+    Raises:
+        CheckpointError: Neither weights nor config can have them.
+    """
+    without_rows = [item for item in found if not item.has_rows]
+    if not without_rows or checkpoint.config.get("model_type") == model_type:
+        return
+    flag = f"--model-type {model_type}"
+    scheme = without_rows[0].scheme
+    if not checkpoint.has_config:
+        message = (
+            f"{flag}: the positions of {model_type} are {scheme}, with settings in config.json."
+        )
+        raise CheckpointError(message, f"{checkpoint.root} has no config.json: add the model's.")
+    locations: Sequence[Positions] = ()
+    with suppress(CheckpointError, UnsupportedModelError):  # the type is unknown or has no table
+        locations = find_architecture(checkpoint.config).locations
+    for location in locations:
+        for name in location.names:
+            if name in checkpoint.weights.entries:
+                message = (
+                    f"{flag}: the weights have {name}, the position table of a "
+                    f"{checkpoint.config['model_type']} model, but {model_type} has {scheme} "
+                    "positions."
+                )
+                raise CheckpointError(message, "Remove --model-type.")
+    for location in without_rows:
+        if location.stated(location.effective_key) is None:
+            message = (
+                f"{flag}: config.json has no {location.length_key}, the context length of "
+                f"{model_type}."
+            )
+            raise CheckpointError(message, "Name the type that the weights have, or add the key.")
+
+
+def refuse_without_table(
+    architecture: Architecture, where: str, cause: str = "", hint: str = CHECK_TYPE
+) -> NoReturn:
+    """Refuse a model whose tensors contain none of its position tables.
+
+    Args:
+        architecture: That of the model.
+        where: The model.
+        cause: A sentence on the likely cause.
+        hint: What to do.
+
+    Raises:
+        CheckpointError: The tables are missing.
+        UnsupportedModelError: A part of the model has none.
+    """
+    if architecture.unsupported:
+        architecture.refuse()
+    expected = " or ".join(expected_names(architecture))
+    message = (
+        f"{where}: no position table found; in a {architecture.family.model_type} model it is "
+        f"{expected}. {cause}"
+    )
+    raise CheckpointError(message.rstrip(), hint)
+
+
+def expected_names(architecture: Architecture) -> list[str]:
+    """Return the names that the position tables of a model can have."""
+    names = dict[str, None]()
+    for location in architecture.locations:
+        names |= dict.fromkeys(location.names)
+    return list(names)

@@ -1,1 +1,0 @@
-"""What an output folder contains, and the one function that writes it."""

@@ -1,0 +1,301 @@
+"""The plan of a resize: a value that says what changes in a checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.rewrite import Layout, plan_layouts
+from ctxextend.errors import ResizeError
+from ctxextend.gguf.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
+from ctxextend.json_output import Result, not_in_json
+from ctxextend.limits.config_edits import plan_edits
+from ctxextend.limits.length_edits import Edit
+from ctxextend.notes import Code, Level, Note
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.opening.own_code import check_own_code, with_type_note
+from ctxextend.positions.change import Change, NewTensor, ShortInputs
+from ctxextend.positions.positions import Positions, of_part
+from ctxextend.settings import Resize
+from ctxextend.tables.choice import MethodChoice, limit_kept_first
+from ctxextend.tables.method_facts import TRUNCATE
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_after")):
+    """What a resize changes in a checkpoint.
+
+    A value: it is complete when it is created, and none of its members reads a file or raises.
+    """
+
+    kind: ClassVar = "method"  # of `summary`, as a label
+
+    model: OpenedModel = field(metadata=not_in_json)  # the source
+    settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
+    changes: tuple[Change, ...]  # the positions for the tokenizer's input first
+    edits: tuple[Edit, ...]  # changed values in JSON files
+    # Of weights files that change or are renamed, by new name.
+    layouts: Mapping[str, Layout] = field(metadata=not_in_json)
+    # Whether limits disagree that are left as they are, since the length stays.
+    has_wrong_limits: bool = field(default=False, metadata=not_in_json)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The source checkpoint."""
+        return self.model.checkpoint
+
+    @cached_property
+    def model_type(self) -> str:
+        """The model type."""
+        return self.model.architecture.family.model_type
+
+    @cached_property
+    def stored(self) -> tuple[Change, ...]:
+        """The tables that the checkpoint contains; transformers computes the others."""
+        return tuple(change for change in self.changes if change.is_stored)
+
+    @cached_property
+    def tensors(self) -> dict[str, NewTensor]:
+        """The tables and position buffers of the output, by name."""
+        return {tensor.name: tensor for change in self.changes for tensor in change.tensors}
+
+    @cached_property
+    def dropped(self) -> tuple[str, ...]:
+        """Position buffers that are not written, because transformers creates them."""
+        names = [name for change in self.changes for name in change.dropped]
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def max_len_before(self) -> int:
+        """Usable positions of the first table before the resize."""
+        return self.changes[0].max_len_before
+
+    @cached_property
+    def max_len_after(self) -> int:
+        """The requested context length, in usable positions."""
+        return self.settings.positions
+
+    @cached_property
+    def is_changed(self) -> bool:
+        """Whether the length of any table changes."""
+        return any(change.is_changed for change in self.changes)
+
+    @cached_property
+    def extended(self) -> tuple[Change, ...]:
+        """The tables that are extended, and positions whose rotary settings are to change."""
+        return tuple(change for change in self.changes if change.is_extended)
+
+    @cached_property
+    def short_inputs(self) -> ShortInputs:
+        """What inputs up to the old length get: the largest change of all positions."""
+        return max(change.short_inputs for change in self.changes)
+
+    @cached_property
+    def choices(self) -> dict[str, MethodChoice]:
+        """The method of each extended table, by table name."""
+        return {change.name: change.choice for change in self.changes if change.choice is not None}
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """The method of each extended table with all of its settings, by table name."""
+        return {name: choice.text for name, choice in self.choices.items()}
+
+    @cached_property
+    def main_choice(self) -> MethodChoice:
+        """The method that creates new rows.
+
+        If the tables' methods differ, that of the first table whose learned rows change.
+        """
+        choices = list(self.choices.values())
+        for choice in choices:
+            if not choice.keeps_learned_rows:
+                return choice
+        return choices[0] if choices else self.settings.choice
+
+    @cached_property
+    def method(self) -> str:
+        """The name of the method that creates new rows.
+
+        It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
+        """
+        if self.extended:
+            return self.main_choice.name
+        if self.is_changed:
+            return TRUNCATE
+        return self.changes[0].positions.unchanged_method
+
+
+def make_plan(
+    model: OpenedModel,
+    settings: Resize,
+    recorded: Mapping[str, MethodChoice] | None = None,
+    *,
+    checks_width: bool = True,
+) -> Plan:
+    """Plan the resize of an open checkpoint.
+
+    Only headers and small files are read, and stored position tables that are extended.
+
+    Args:
+        model: The source.
+        settings: The length and the method.
+        recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
+        checks_width: Whether to fail if the config states another width than a table has.
+
+    Raises:
+        CheckpointError: A file is malformed, or config and table disagree.
+        UnsupportedModelError: The positions are those of the folder's own code.
+        ResizeError: The length, the method or another setting is invalid for this model.
+    """
+    if model.ref.table is not None:
+        from ctxextend.opening.named_table import check_named_table  # few users name a table
+
+        check_named_table(model.checkpoint, model.ref.table)
+    check_own_code(model)
+    selected = of_part(model.tables, settings.part)
+    settings = with_length(settings, selected)
+    is_gguf = gguf_of(model.checkpoint) is not None
+    if is_gguf:
+        check_gguf_settings(model, settings)
+        model = with_methods_note(model, settings)
+    learned = max(positions.length() for positions in selected)
+    settings, notes = _keeping_at_most(settings, learned)
+    model.checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
+    changes = change_positions(model.tables, settings, recorded or {}, checks_width=checks_width)
+
+    if is_gguf:
+        changes = as_gguf_states(changes)
+    if any(change.is_stored and change.is_changed for change in changes):
+        model = model.without_other_format()
+    is_changed = any(change.is_changed for change in changes)
+    edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not is_changed)
+    return Plan(
+        model=with_type_note(model).with_notes(*notes),
+        settings=settings,
+        changes=changes,
+        edits=edits if is_changed or settings.fix_limits else (),
+        layouts={} if is_gguf else weight_layouts(model.checkpoint, changes),
+        has_wrong_limits=bool(edits) and not is_changed and not settings.fix_limits,
+    )
+
+
+def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping[str, Layout]:
+    """Return the new layout of every weights file that changes or is renamed, by its new name.
+
+    Raises:
+        CheckpointError: A header would exceed the limit of safetensors.
+    """
+    shapes = {}
+    dropped = list[str]()
+    for change in changes:
+        dropped += change.dropped
+        for tensor in change.tensors:
+            if change.is_changed or not tensor.is_table:
+                shapes[tensor.name] = tensor.shape
+    return plan_layouts(checkpoint, shapes, dropped)
+
+
+def with_length(settings: Resize, selected: Sequence[Positions]) -> Resize:
+    """Replace a factor such as ``4x`` with a number of positions.
+
+    Raises:
+        CheckpointError: The config states no valid length of positions without a table.
+        ResizeError: The tables differ in length, so that the factor means several lengths.
+    """
+    if isinstance(settings.to, int):
+        return settings
+    lengths = {positions.part: positions.length() for positions in selected}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
+        raise ResizeError(
+            f"--to {settings.to}: the tables differ in length ({listed}).",
+            "Pass a number with --to, or one table with --part.",
+        )
+    _, length = lengths.popitem()
+    return replace(settings, to=settings.to.times(length))
+
+
+def _keeping_at_most(settings: Resize, learned: int) -> tuple[Resize, list[Note]]:
+    """Return settings that keep at most all learned rows, and a note if they asked for more."""
+    given = settings.choice.keep_first
+    kept = limit_kept_first(settings.choice, learned).keep_first
+    if kept == given:
+        return settings, []
+    text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
+    return replace(settings, keep_first=kept), [Note(Code.METHOD, Level.NOTE, text)]
+
+
+def change_positions(
+    found: Sequence[Positions],
+    settings: Resize,
+    recorded: Mapping[str, MethodChoice],
+    *,
+    checks_width: bool = True,
+) -> tuple[Change, ...]:
+    """Return the changes of the requested positions of a checkpoint or of a loaded model.
+
+    Args:
+        found: All positions of the model.
+        settings: With the length as a number.
+        recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
+        checks_width: Whether to fail if the config states another width than a table has.
+
+    Raises:
+        CheckpointError: The config and a table disagree.
+        ResizeError: The model does not support the length, or a setting does not apply.
+    """
+    selected = of_part(found, settings.part)
+    _check_shared_keys(found, selected, settings)
+    lengths = dict[str, int]()
+    for positions in selected:
+        # Tables can share a key: it must fit the longest.
+        values = [
+            other.key_value(settings.positions)
+            for other in found
+            if other.length_key == positions.length_key
+        ]
+        lengths[positions.name] = positions.positions_in(positions.rows_for(max(values)))
+    _check_directions(selected, lengths, settings)
+    changes = list[Change]()
+    for positions in selected:
+        own = replace(settings, method=recorded.get(positions.name, settings.method))
+        length = lengths[positions.name]
+        changes.append(positions.change(own, length, has_others=len(selected) > 1))
+        if checks_width and positions.dtype:
+            positions.check_width()
+    return tuple(changes)
+
+
+def _check_shared_keys(
+    found: Sequence[Positions], selected: Sequence[Positions], settings: Resize
+) -> None:
+    """Raise ResizeError if a table that is not selected shares its config key with one that is."""
+    keys = {positions.length_key for positions in selected}
+    names = {positions.name for positions in selected}
+    for other in found:
+        if other.length_key not in keys or other.name in names:
+            continue
+        both = other.part.rpartition(".")[0]
+        raise ResizeError(
+            f"--part {settings.part}: {other.name} shares the config key {other.length_key}, so "
+            "both must be resized together.",
+            f"Use --part {both}." if both else "Remove --part.",
+        )
+
+
+def _check_directions(
+    selected: Sequence[Positions], lengths: Mapping[str, int], settings: Resize
+) -> None:
+    """Raise ResizeError if one table would grow and another one shrink."""
+    grows = [item for item in selected if lengths[item.name] > item.length()]
+    shrinks = [item for item in selected if lengths[item.name] < item.length()]
+    if not grows or not shrinks:
+        return
+    parts = [f"--part {item.part or '…'}" for item in (grows[-1], shrinks[-1])]
+    raise ResizeError(
+        f"--to {settings.to} would extend {grows[-1].name} (from {grows[-1].length()}) and shrink "
+        f"{shrinks[-1].name} (from {shrinks[-1].length()}).",
+        f"Resize one at a time: {' or '.join(parts)}.",
+    )

@@ -1,1 +1,0 @@
-"""Planning and writing a resize."""

@@ -1,0 +1,340 @@
+"""The notes of a planned output: what to know before it is used."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
+from ctxextend.errors import CheckpointError, joined, listed
+from ctxextend.length_notes import (
+    generation_notes,
+    key_notes,
+    limit_notes,
+    padding_notes,
+    scaling_notes,
+)
+from ctxextend.limits.generation import generates_text
+from ctxextend.notes import Code, Level, Note
+from ctxextend.plan import Plan
+from ctxextend.positions.change import ShortInputs
+from ctxextend.positions.facts import BEYOND
+from ctxextend.runtimes.rule_schema import SWITCHED, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
+from ctxextend.serving.runtime_facts import folder_facts
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.rotary_methods import MSCALE
+from ctxextend.tables.stats import describe_rows
+
+# The start of a note and of cards, which `card` replaces after training.
+NOT_TRAINED = "Not yet trained at {}."
+# Lengths beyond this many times the trained one get a warning; of sentence encoders, the second.
+# Not yet useful and useful lengths: docs/results.md.
+FAR_FACTOR = 8
+FAR_FACTOR_OF_SEARCH = 16
+# Files whose auto_map names code that transformers runs with trust_remote_code=True.
+AUTO_MAP_FILES = (
+    "config.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
+
+
+def plan_notes(
+    plan: Plan,
+    statements: Sequence[RuntimeStatement],
+    for_runtime: RuntimePlan | None = None,
+) -> tuple[Note, ...]:
+    """Return the notes of a planned resize.
+
+    Args:
+        plan: The resize.
+        statements: What engines do with the output.
+        for_runtime: What the requested engine does with it.
+
+    Raises:
+        CheckpointError: A JSON file of the source is malformed.
+    """
+    model_class = plan.checkpoint.model_class or ""
+    generates = generates_text(plan.checkpoint) and not model_class.endswith("ForMaskedLM")
+    limits = list(limit_notes(plan))
+    notes = list[Note]()
+    if plan.is_changed:
+        notes += _effect_notes(plan, truncated_before=bool(limits))
+        notes += _keeping_notes(plan, for_runtime)
+        notes += far_notes(plan)
+    else:
+        notes.append(_unchanged(plan))
+    notes += table_notes(plan)
+    notes += limits
+    notes += scaling_notes(plan)
+    notes += key_notes(plan)
+    notes += padding_notes(plan)
+    for change in plan.changes:
+        notes += change.positions.growing_text_notes(change, generates=generates)
+    notes += generation_notes(plan)
+    notes += _other_files(plan)
+    notes += model_notes(plan)
+    if for_runtime is None:
+        is_given = plan.settings.choice.settings.get(MSCALE) is not None
+        can_add_keys = plan.method == SWITCH and not is_given
+        notes += engine_notes(statements, plan.max_len_after, can_add_keys=can_add_keys)
+    else:
+        notes += requested_engine_notes(for_runtime)
+    return tuple(notes)
+
+
+# What inputs give
+
+
+def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
+    """Yield what short inputs give, and longer ones, if the length changes."""
+    after = plan.max_len_after
+    conditions = ""
+    if any(change.positions.family.padding_effect for change in plan.changes):
+        conditions += " if padded as before"
+    if truncated_before:
+        conditions += " unless they were truncated before"
+    if not plan.extended:
+        longer = "are not supported"
+        if all(change.positions.longer_inputs == "get computed rows" for change in plan.changes):
+            longer = "get computed rows"
+        text = f"Inputs up to {after} tokens give identical outputs{conditions}; longer inputs"
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, f"{text} {longer}.")
+        return
+    if all(change.settings and not change.scales for change in plan.extended):
+        change = plan.extended[0]
+        served = change.positions.lengths.served
+        start = f"The settings already serve {served} tokens."
+        if after > served:
+            start = f"Nothing scales: beyond {served} tokens, {BEYOND[change.scheme]}."
+        text = (
+            f"{start} No position changes its meaning: inputs up to {after} tokens give identical "
+            f"outputs{conditions}."
+        )
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
+        return
+
+    kept = old_lengths(plan)
+    if plan.changes[0].settings:
+        kept = str(plan.changes[0].same_up_to)
+    choice = plan.main_choice
+    longer = choice.facts.long_inputs
+    if choice.name == LIMITS:
+        longer = BEYOND[plan.extended[0].scheme]
+    text = f"{NOT_TRAINED.format(after)} Beyond {kept}, {longer}."
+    yield Note(Code.UNTRAINED, Level.NOTE, text)
+    match plan.short_inputs:
+        case ShortInputs.IDENTICAL:
+            text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
+        case ShortInputs.ROUNDED:
+            same = "give the same outputs within float32 rounding"
+            text = f"Inputs up to {kept} tokens {same}{conditions}."
+        case ShortInputs.CHANGED:
+            effect = choice.facts.short_inputs
+            if any(change.switches for change in plan.changes):
+                effect = "the attention factor applies to short inputs too, so their outputs change"
+            if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+                effect = "learned rows are replaced, so outputs for short inputs change too"
+            text = f"{effect[:1].upper()}{effect[1:]}"
+            if choice.keep_first:
+                text += f" (the first {choice.keep_first} rows are kept)"
+            text += "."
+    yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
+
+
+def old_lengths(plan: Plan) -> str:
+    """Return the tables' old lengths: one number if they agree, else each with its part."""
+    lengths = {change.part: change.max_len_before for change in plan.changes}
+    if len(set(lengths.values())) == 1:
+        return str(plan.max_len_before)
+    return " and ".join(f"{length} ({part})" for part, length in lengths.items())
+
+
+def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
+    """Yield how to keep outputs for short inputs, if the default method changes them.
+
+    It is not part of the note on these outputs, which cards have: a recipe names the method.
+    """
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
+    if plan.short_inputs is not ShortInputs.CHANGED or not is_default or not plan.extended:
+        return
+    keeping = {change.positions.keeping_method for change in plan.changes}
+    if len(keeping) > 1:  # no method applies to all
+        return
+    flag = f"--method {keeping.pop()}"
+    if flag == f"--method {SWITCH}":
+        flag = _switch_flag(plan, for_runtime)
+    elif len({change.max_len_before for change in plan.changes}) == 1:
+        flag = f"--keep-first {plan.max_len_before}"
+    else:
+        flag += ", which is mostly worse for long ones"
+    if flag:
+        yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
+
+
+def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
+    """Return the flag of the method that gives rotary positions two lists of factors.
+
+    It is followed by the engines that apply it. Empty if the model, the files or the requested
+    engine do not.
+    """
+    if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
+        return ""
+    flag = f"--method {SWITCH}"
+    folder = folder_facts(plan)
+    if folder is None:
+        return flag
+    serving = list[str]()
+    for item in runtime_statements(replace(folder, positions=SWITCHED)):
+        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
+            serving.append(item.name)
+    if for_runtime is not None:
+        return flag if for_runtime.runtime.name in serving else ""
+    if not serving:
+        return flag
+    return f"{flag} (right in {joined(serving)})"
+
+
+def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
+    """Yield a warning if the length is further from the trained one than any measured as useful.
+
+    Args:
+        plan: What changes.
+        trained: The trained length, if it is not that of the plan's tables: a twin has its new
+            length already.
+    """
+    after = plan.max_len_after
+    if trained is None:
+        trained = min((change.positions.lengths.served for change in plan.extended), default=after)
+    most = FAR_FACTOR
+    if MODULES in plan.checkpoint.copied:
+        most = FAR_FACTOR_OF_SEARCH
+    if after > most * trained:
+        text = (
+            f"{after} is {after / trained:.0f} times the trained length of {trained}. Nothing "
+            "beyond 4 times was measured as useful for language models: there, untrained, "
+            "perplexity is 3 to 13 % higher than in sliding windows with yarn, and 21 to 62 % with "
+            "new rows. For search, nothing beyond 16 times was."
+        )
+        yield Note(Code.FAR, Level.WARNING, text)
+
+
+def _unchanged(plan: Plan) -> Note:
+    """Return the note that the length stays, with the flags that have no effect."""
+    output = "a copy"
+    if plan.layouts:
+        output = "the same weights as safetensors"
+    if plan.edits:
+        output += " with fixed length limits"
+    text = f"the output is {output}."
+    if plan.settings.method_flags:
+        text += f" No effect: {', '.join(plan.settings.method_flags)}."
+    if plan.has_wrong_limits and gguf_of(plan.checkpoint) is None:
+        text += " Some length limits differ: --fix-limits makes them agree."
+    start = plan.changes[0].positions.unchanged_text(plan.max_len_before)
+    return Note(Code.UNCHANGED, Level.WARNING, f"{start}: {text}")
+
+
+# What is special about the source
+
+
+def table_notes(plan: Plan) -> Iterator[Note]:
+    """Yield what a method chose from the values of each table, and its untrained rows."""
+    for name, choice in plan.choices.items():
+        if choice.reason:
+            start = f"{name}: " if len(plan.choices) > 1 else ""
+            yield Note(Code.METHOD, Level.NOTE, f"{start}{choice.reason}.")
+    for change in plan.changes:
+        if change.untrained is None:
+            continue
+        texts = list(change.untrained.texts())
+        if change.untrained.zero:
+            texts.insert(0, f"zero rows: {describe_rows(change.untrained.zero)}")
+        for text in texts:
+            yield Note(Code.TENSORS, Level.WARNING, f"{change.name} {text}.")
+
+
+def _other_files(plan: Plan) -> Iterator[Note]:
+    """Yield what must change besides the output: a config, a base, a tensor that was not named."""
+    checkpoint = plan.checkpoint
+    base = checkpoint.adapter_of
+    if not checkpoint.has_config and not base and gguf_of(checkpoint) is None:
+        lengths = {}
+        for change in plan.changes:
+            lengths[change.config_key] = change.positions.key_value(change.max_len_after)
+        keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        text = f"No config.json found. To load the output, transformers needs one with {keys}."
+        yield Note(Code.FILES, Level.WARNING, text)
+    if base and plan.is_changed:
+        text = (
+            f"The adapter now only fits {base} at {plan.max_len_after} positions: resize that "
+            "too, and load the adapter onto the result (adapter_config.json is not updated)."
+        )
+        yield Note(Code.ADAPTER, Level.WARNING, text)
+    named = plan.model.ref.table
+    if named is None or not plan.is_changed:
+        return
+    lengths_before = {change.rows_before for change in plan.changes}
+    lengths_before |= {change.max_len_before for change in plan.changes}
+    for entry in checkpoint.weights.entries.values():
+        is_other = entry.name != named.tensor and "pos" in entry.name
+        if is_other and lengths_before & set(entry.shape):
+            shape = list(entry.shape)
+            text = f"{entry.name} {shape} may depend on the length too, but is not changed."
+            yield Note(Code.TENSORS, Level.WARNING, text)
+
+
+def model_notes(plan: Plan) -> Iterator[Note]:
+    """Yield how the source was read, what is special about its model type, and its files."""
+    yield from source_notes(plan.checkpoint)
+    families = [change.positions.family for change in plan.changes]
+    texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
+    for text in dict.fromkeys(texts):
+        yield Note(Code.SOURCE, Level.NOTE, text)
+    for change in plan.changes:
+        yield from change.positions.window_notes(change)
+    yield from file_notes(plan.checkpoint)
+
+
+def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
+    """Yield the files that are not copied, by reason, and a warning for auto_map entries."""
+    by_reason = dict[str, list[str]]()
+    for name, reason in checkpoint.omitted.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        if reason != OUTSIDE:
+            yield Note(Code.FILES, Level.NOTE, f"Not copied: {listed(names)} ({reason}).")
+            continue
+        kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
+        text = (
+            f"Not copied: {listed(names)}, {kind} outside the folder. "
+            f"{dereference_hint(checkpoint.root)}"
+        )
+        yield Note(Code.FILES, Level.WARNING, text)
+
+    classes = dict[str, None]()  # ``modeling_x.XModel``, ``owner/repo--modeling_x.XModel``
+    for name in checkpoint.copied:
+        if PurePosixPath(name).name not in AUTO_MAP_FILES:
+            continue
+        try:
+            auto_map = load_object(checkpoint.root / name).get("auto_map")
+        except CheckpointError:  # reported when the file is edited
+            continue
+        if not isinstance(auto_map, Mapping):
+            continue
+        for value in auto_map.values():
+            values = value if isinstance(value, list) else [value]
+            classes |= {item: None for item in values if isinstance(item, str)}
+    if classes:
+        text = (
+            f"auto_map in the output's config files refers to code: {listed(list(classes))}. "
+            "Loading the output with trust_remote_code=True runs it, wherever it is."
+        )
+        yield Note(Code.OWN_CODE, Level.WARNING, text)

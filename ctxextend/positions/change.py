@@ -1,0 +1,259 @@
+"""What a resize changes in the positions of a model."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+from numpy.typing import NDArray
+
+from ctxextend.errors import counted
+from ctxextend.json_output import not_in_json
+from ctxextend.positions.positions import Changes, Positions, nested, with_values
+from ctxextend.positions.rotary_settings import RopeLayers
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.rope_types import Parameters
+from ctxextend.tables.stats import describe_rows
+
+
+class ShortInputs(IntEnum):
+    """What inputs up to the old length get, the least change first."""
+
+    IDENTICAL = auto()  # the same as before, bit for bit
+    ROUNDED = auto()  # the same within float32 rounding
+    CHANGED = auto()  # others
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What positions of a checkpoint have that is not as planned, and what they have, as texts."""
+
+    faults: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+
+class NewTensor(NamedTuple):
+    """A tensor that an output has instead of that of the source."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    compute: Callable[[], NDArray[Any]]  # may raise CheckpointError or ResizeError
+    is_table: bool = True  # else a position buffer
+
+
+class UntrainedRows(NamedTuple):
+    """The rows of a table that no training has changed, by position."""
+
+    random: Mapping[int, float]  # those like random initialisation, with its standard deviation
+    zero: tuple[int, ...]
+
+    def texts(self) -> Iterator[str]:
+        """Yield a clause for each standard deviation that rows fit."""
+        for std in dict.fromkeys(self.random.values()):
+            matching = [row for row, fitted in self.random.items() if fitted == std]
+            count = counted(len(matching), "row")
+            yield (
+                f"looks untrained: {describe_rows(matching)} ({count} like random initialisation "
+                f"with std {std:g})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a resize changes in the positions of a model: all that later stages need."""
+
+    positions: Positions = field(metadata=not_in_json)  # as they are
+    max_len_before: int  # usable positions
+    max_len_after: int
+    # Usable positions that the config key must state: some rotary settings read it as the first
+    # trained length.
+    stated_after: int = field(metadata=not_in_json)
+    # The method that extends them, with all settings, and why; None if they are not extended.
+    choice: MethodChoice | None = field(default=None, metadata=not_in_json)
+    short_inputs: ShortInputs = field(default=ShortInputs.IDENTICAL, metadata=not_in_json)
+    # The longest input, in tokens, whose outputs can stay.
+    same_up_to: int = field(metadata=not_in_json)
+    # New rotary settings by type of layers; empty if no layers change.
+    settings: Mapping[str, Parameters] = field(default_factory=dict, metadata=not_in_json)
+    # Whether any position changes its meaning, and not only limits.
+    scales: bool = field(default=False, metadata=not_in_json)
+    # Settings that give inputs of any length what `settings` give inputs beyond the old length,
+    # where only these get other frequencies.
+    long_inputs_as: Mapping[str, Parameters] = field(default_factory=dict, metadata=not_in_json)
+    tensors: tuple[NewTensor, ...] = field(default=(), metadata=not_in_json)
+    dropped: tuple[str, ...] = field(default=(), metadata=not_in_json)  # buffers not to write
+    # Rows that no training has changed; None if they were not looked at.
+    untrained: UntrainedRows | None = field(default=None, metadata=not_in_json)
+    # Whether the tokenizer keeps the old limits: they are also the padding length, on which the
+    # outputs of some model types depend.
+    keeps_padding: bool = field(default=False, metadata=not_in_json)
+    json_properties: ClassVar = (
+        "name",
+        "part",
+        "file",
+        "config_key",
+        "rows_before",
+        "rows_after",
+        "reserved_rows",
+        "hidden_size",
+        "dtype",
+        "lengths",
+        "scheme",
+    )
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor in the checkpoint; without a table, a key of the config."""
+        return self.positions.name
+
+    @property
+    def part(self) -> str:
+        """Its part (encoder, decoder, text, …) in models with several tables; else empty."""
+        return self.positions.part
+
+    @property
+    def file(self) -> str:
+        """The weights file, relative to the root; empty if transformers computes the rows."""
+        return self.positions.weights_file
+
+    @property
+    def config_key(self) -> str:
+        """The config key of the length, with dots for nested configs."""
+        return self.positions.length_key
+
+    @property
+    def rows_before(self) -> int:
+        """The rows, or tokens without a table, with reserved ones and those after the last."""
+        return self.positions.rows_for(self.positions.key_value(self.max_len_before))
+
+    @property
+    def rows_after(self) -> int:
+        """The number of rows after the change."""
+        return self.positions.rows_for(self.positions.key_value(self.max_len_after))
+
+    @property
+    def reserved_rows(self) -> int:
+        """The rows before position 0, which are kept."""
+        return self.positions.reserved_rows
+
+    @property
+    def hidden_size(self) -> int:
+        """The columns of a table."""
+        return self.positions.hidden_size
+
+    @property
+    def dtype(self) -> str:
+        """The dtype in safetensors' spelling; empty if transformers computes the rows."""
+        return self.positions.dtype
+
+    @property
+    def lengths(self) -> Any:
+        """First trained, stated and served length before the change."""
+        return self.positions.lengths
+
+    @property
+    def scheme(self) -> str:
+        """The position scheme: learned, sinusoidal, rotary, ALiBi, relative or none."""
+        return self.positions.scheme
+
+    @property
+    def method(self) -> str:
+        """The name of the method that extends them; empty if they are not extended."""
+        return "" if self.choice is None else self.choice.name
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the checkpoint contains the rows; otherwise transformers computes them."""
+        return bool(self.positions.dtype)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the length changes, or any rotary setting."""
+        return self.max_len_before != self.max_len_after or bool(self.settings)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether positions are created, or rotary settings are to change."""
+        return self.max_len_after > self.max_len_before or bool(self.settings)
+
+    @property
+    def changed_layers(self) -> list[tuple[RopeLayers, Parameters]]:
+        """The layers whose rotary settings change, each with the new ones."""
+        return [
+            (layers, self.settings[layers.layer_type])
+            for layers in self.positions.layers
+            if layers.layer_type in self.settings
+        ]
+
+    @property
+    def switches(self) -> bool:
+        """Whether only inputs beyond the old length get other frequencies, by a separate list."""
+        return bool(self.long_inputs_as)
+
+    def edits(
+        self, config: Mapping[str, Any] | None = None, *, fix_limits: bool = False
+    ) -> Changes:
+        """Return the values of the config that the change needs.
+
+        Args:
+            config: The config to change; by default that of the positions.
+            fix_limits: Whether statements of a length that stays are corrected.
+        """
+        positions = self.positions
+        if config is not None:
+            positions = positions.with_config(config)
+        changes = Changes()
+        if self.settings:
+            changes |= positions.state(self.settings)
+            value = positions.key_value(self.stated_after)
+            changes |= dict.fromkeys(positions.copied_length_paths(), value)
+        if self.is_changed:
+            changes |= self._length_values(positions)
+        elif fix_limits:
+            changes |= self._corrected_values(positions)
+        return changes
+
+    def _length_values(self, positions: Positions) -> Changes:
+        """Return the values of a new length: its keys, pinned keys, and keys that follow it."""
+        changes = Changes()
+        if self.stated_after != positions.lengths.stated:
+            value = positions.key_value(self.stated_after)
+            changes |= dict.fromkeys(positions.length_paths, value)
+        for path, key in positions.engine_paths.items():
+            if key.value and nested(positions.config, path) is None:
+                changes[path] = key.value
+        before = positions.key_value(self.max_len_before)
+        after = positions.key_value(self.max_len_after)
+        for pin in positions.family.pins:
+            if pin.condition is not None and not positions.stated(pin.condition):
+                continue
+            stated = positions.stated(pin.key)
+            if stated is None:
+                stated = positions.family.defaults.get(pin.key)
+            pinned = pin.value(stated, before, after)
+            if pinned is not None:
+                changes |= dict.fromkeys(positions.paths_of(pin.key), pinned)
+        return changes
+
+    def _corrected_values(self, positions: Positions) -> Changes:
+        """Return the values that disagree with a length that stays the same.
+
+        A missing key may stay missing if transformers' default is right.
+        """
+        value = positions.key_value(self.stated_after)
+        changes = Changes()
+        for path in positions.length_paths:
+            if nested(positions.config, path) not in (None, value):
+                changes[path] = value
+        key = positions.effective_key
+        is_default = positions.family.defaults.get(key) == positions.key_value(self.max_len_after)
+        if positions.stated(key) is None and not is_default:
+            changes |= dict.fromkeys(positions.length_paths, value)
+        return changes
+
+    @cached_property
+    def result(self) -> Positions:
+        """The positions as the changed config states them."""
+        return self.positions.with_config(with_values(self.positions.config, self.edits()))

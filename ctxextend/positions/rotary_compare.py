@@ -1,0 +1,107 @@
+"""Compare rotary settings with the planned ones, and the frequencies that both give."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import CheckpointError
+from ctxextend.positions.change import Change, Comparison
+from ctxextend.positions.rotary_settings import RopeLayers
+from ctxextend.tables.rope_types import Parameters, rotates
+
+if TYPE_CHECKING:
+    from ctxextend.positions.rotary import Rotary
+
+MISSING = "missing"  # for a setting that is not stated
+
+
+def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Comparison:
+    """Compare the settings of a checkpoint with those of a change.
+
+    Args:
+        before: The positions of the base.
+        change: What changes in them.
+        now: Those of the checkpoint.
+    """
+    result = Comparison()
+    try:
+        stated = {layers.layer_type: layers.parameters for layers in now.layers}
+    except CheckpointError as error:
+        result.faults.append(error.message)
+        return result
+    for layers in before.layers:
+        name = f"{before.name}.{layers.layer_type}" if layers.layer_type else before.name
+        found = stated[layers.layer_type]
+        planned = change.settings.get(layers.layer_type)
+        if planned is None:
+            result.faults.extend(_wrong_settings(name, layers.parameters, found))
+            continue
+        result.faults.extend(_wrong_settings(name, planned, found))
+        _add_frequencies(result, name, change, (before, now), layers, found)
+    return result
+
+
+def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that are not as planned; of a list, the first item."""
+    for key in {**expected, **stated}:
+        found = stated.get(key)
+        planned = expected.get(key)
+        if found == planned:
+            continue
+        path = key
+        if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
+            pairs = zip(found, planned, strict=True)
+            index = next(index for index, (one, other) in enumerate(pairs) if one != other)
+            path = f"{key}[{index}]"
+            found = found[index]
+            planned = planned[index]
+        texts = [MISSING if value is None else json.dumps(value) for value in (found, planned)]
+        yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
+
+
+def _add_frequencies(
+    result: Comparison,
+    name: str,
+    change: Change,
+    positions: tuple["Rotary", "Rotary"],
+    layers: RopeLayers,
+    stated: Parameters,
+) -> None:
+    """Add what is wrong with the frequencies of layers, and how far a method slows them down."""
+    before, now = positions
+    planned = change.settings[layers.layer_type]
+    length = change.max_len_after
+    key = before.key_value(change.stated_after)
+    old = before.frequencies(layers.parameters, before.value(before.effective_key)).inverse
+    ours = before.frequencies(planned, length, key).inverse
+    # Those of short inputs may be others.
+    matches = _are_close(ours, now.frequencies(stated, length).inverse) & _are_close(
+        before.frequencies(planned, 1, key).inverse, now.frequencies(stated, 1).inverse
+    )
+    assert change.choice is not None
+    method = change.choice.text
+    total = len(matches)
+    if not matches.all():
+        count = int((~matches).sum())
+        result.faults.append(f"{name}: {count} of {total} frequencies are not those of {method}")
+    if not rotates(planned):
+        result.findings.append(f"{name}: {method}: no pair turns")
+        return
+    # Infinite where a pair does not turn at the new length.
+    slowdown = np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0)
+    unchanged = int(np.isclose(slowdown, 1).sum())
+    kept = f"{unchanged} of {total} frequencies unchanged"
+    if change.stated_after != length or change.switches:
+        # Inputs up to the trained length have other frequencies.
+        kept = f"at {length} tokens, {kept}"
+    if unchanged < total:
+        kept += f", the others up to {slowdown.max():.3g}x slower"
+    result.findings.append(f"{name}: {method}: {kept}")
+
+
+def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which frequencies are equal but for another order of float64 operations."""
+    return np.isclose(ours, theirs, rtol=1e-12, atol=0)

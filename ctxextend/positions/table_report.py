@@ -1,0 +1,437 @@
+"""Position tables of rows: their statistics, and what is unusual about them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
+from ctxextend.json_output import not_in_json
+from ctxextend.positions.change import UntrainedRows
+from ctxextend.positions.position_report import PositionReport
+from ctxextend.positions.positions import Positions
+from ctxextend.provenance import Step
+from ctxextend.tables.layouts import LayoutFit, fit_layout, sinusoidal_rows
+from ctxextend.tables.stats import (
+    Repetition,
+    RowRange,
+    TableStats,
+    describe_range,
+    describe_rows,
+    find_outliers,
+    find_repetition,
+    find_seams,
+    measure,
+    median,
+    row_ranges,
+)
+
+if TYPE_CHECKING:
+    from ctxextend.positions.rows import Rows
+
+MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are listed one by one
+MAX_VALUES = 2**28  # of a computed table, whose size only the config states
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableReport(
+    PositionReport, shows=("name", "positions", "reserved_rows", "hidden_size", "dtype")
+):
+    """One position table and its statistics.
+
+    Row indices start at the tensor's first row, including reserved rows; positions start after the
+    reserved rows.
+    """
+
+    # Relative to the checkpoint folder; empty if the table is computed by transformers, not stored.
+    file: str
+    # Reserved rows + positions; a few architectures have more rows after the last position.
+    rows: int
+    reserved_rows: int  # rows before position 0
+    hidden_size: int
+    dtype: str  # as in safetensors
+    bytes: int  # size in the file
+    share: float  # share of the checkpoint's parameters, 0 to 1
+    new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
+    norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
+    # How sinusoidal its rows are; None if rows are not finite, or equal.
+    sinusoidal: LayoutFit | None
+    stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
+    outlier_reasons: dict[int, str] = field(metadata=not_in_json)  # by position
+    repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
+    # Positions where the table jumps, by the older length that they are multiples of; see
+    # `find_seams`.
+    seams_of_lengths: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
+    # The std of initialisation that a row matches, by position.
+    untrained: dict[int, float] = field(metadata=not_in_json)
+    # With reserved rows, shape (rows, hidden_size), in the file's dtype.
+    values: NDArray[Any] = field(metadata=not_in_json)
+
+    json_properties: ClassVar = (
+        "neighbour_cosines",
+        "norm",
+        "neighbour_cosine",
+        "effective_rank",
+        "mean_row_norm",
+        "outliers",
+        "outlier_count",
+        "zero_rows",
+        "nonfinite_rows",
+        "untrained_rows",
+        "tiling",
+        "duplicates",
+        "duplicate_count",
+        "seams",
+    )
+
+    @property
+    def neighbour_cosines(self) -> NDArray[np.float64]:
+        """Cosines of rows to the next ones, without reserved rows."""
+        return self.stats.cosines
+
+    @property
+    def norm(self) -> dict[str, float | None]:
+        """The norms of rows: ``min``, ``median``, ``mean``, ``max`` and ``variation``."""
+        return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
+
+    @property
+    def neighbour_cosine(self) -> dict[str, float | None]:
+        """The cosines of neighbours: ``min``, ``median``, ``mean``, ``max`` and ``worst_row``."""
+        cosines = self.stats.cosines[~np.isnan(self.stats.cosines)]
+        worst_row = self.stats.worst_neighbours
+        if worst_row is not None:
+            worst_row += self.reserved_rows
+        return {**_summary(cosines), "worst_row": worst_row}
+
+    @property
+    def effective_rank(self) -> float | None:
+        """The number of directions that the rows use."""
+        return self.stats.effective_rank
+
+    @property
+    def mean_row_norm(self) -> float:
+        """The norm of the mean row."""
+        return self.stats.mean_norm
+
+    @property
+    def outliers(self) -> list[dict[str, Any]]:
+        """Unusual rows: ``row`` and ``reason``."""
+        return [
+            {"row": position + self.reserved_rows, "reason": reason}
+            for position, reason in self.outlier_reasons.items()
+        ]
+
+    @property
+    def outlier_count(self) -> int:
+        """The number of unusual rows."""
+        return len(self.outlier_reasons)
+
+    @property
+    def zero_rows(self) -> list[RowRange]:
+        """Ranges of rows that are zero."""
+        return self._ranges(self.stats.zeros)
+
+    @property
+    def nonfinite_rows(self) -> list[RowRange]:
+        """Ranges of rows with NaN or infinity."""
+        return self._ranges(self.stats.nonfinite)
+
+    @property
+    def untrained_rows(self) -> list[RowRange]:
+        """Ranges of rows that look randomly initialised."""
+        return self._ranges(self.untrained)
+
+    def _ranges(self, positions: Iterable[int]) -> list[RowRange]:
+        return row_ranges(position + self.reserved_rows for position in positions)
+
+    @property
+    def tiling(self) -> dict[str, Any] | None:
+        """How rows repeat: ``period``, ``start``, ``stop`` and ``copies``; None if they do not."""
+        repetition = self.repetition
+        if not repetition.period:
+            return None
+        return {
+            "period": repetition.period,
+            "start": repetition.start + self.reserved_rows,
+            "stop": repetition.stop + self.reserved_rows,
+            "copies": repetition.copies,
+        }
+
+    @property
+    def duplicates(self) -> list[list[int]]:
+        """Groups of equal rows."""
+        groups = self.repetition.groups
+        return [[position + self.reserved_rows for position in group] for group in groups]
+
+    @property
+    def duplicate_count(self) -> int:
+        """The number of groups of equal rows."""
+        return len(self.repetition.groups)
+
+    @property
+    def seams(self) -> list[dict[str, Any]]:
+        """Where it jumps: ``length`` of an older table, ``positions`` and their ``count``."""
+        return [
+            {"length": length, "positions": positions, "count": len(positions)}
+            for length, positions in self.seams_of_lengths.items()
+        ]
+
+    def findings(self) -> Iterator[str]:
+        """Yield the findings, most severe first."""
+        yield from describe_defects(self)
+        yield from _describe_seams(self.seams_of_lengths)
+        # Rows after the first period are copies.
+        first_copies = len(self.stats.norms)
+        if self.repetition.period:
+            first_copies = self.repetition.start + self.repetition.period
+        outliers = {
+            row: reason for row, reason in self.outlier_reasons.items() if row < first_copies
+        }
+        yield from _describe_outliers(outliers)
+
+    @property
+    def trained_positions(self) -> int:  # type: ignore[override]
+        """The positions before the last rows that are zero or look randomly initialised."""
+        count = self.positions
+        while count and (count - 1 in self.untrained or count - 1 in self.stats.zeros):
+            count -= 1
+        return count
+
+    def is_new(self, position: int) -> bool:
+        """Whether a resize created the row of a position; False if unknown."""
+        row = position + self.reserved_rows
+        return any(start <= row < stop for start, stop in self.new_rows or ())
+
+
+def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """Return minimum, median, mean and maximum; None of each without values."""
+    if not values.size:
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    return {
+        "min": float(values.min()),
+        "median": median(values),
+        "mean": float(values.mean()),
+        "max": float(values.max()),
+    }
+
+
+# Findings, as text
+
+
+def describe_defects(table: TableReport) -> Iterator[str]:
+    """Yield the findings that make a table unusable or untrained, most severe first."""
+    if table.stats.nonfinite:
+        yield f"NaN or infinity: {describe_rows(table.stats.nonfinite)}"
+    if table.stats.zeros:
+        yield f"zero rows: {describe_rows(table.stats.zeros)}"
+    yield from _describe_repetition(table.repetition, len(table.stats.norms))
+    yield from UntrainedRows(table.untrained, ()).texts()
+
+
+def _describe_repetition(repetition: Repetition, count: int) -> Iterator[str]:
+    """Yield what repeats among `count` positions."""
+    if repetition.period:
+        rows = "rows"
+        if repetition.start > 0 or repetition.stop < count:
+            rows = f"rows {describe_range(repetition.start, repetition.stop)}"
+        yield (
+            f"{rows} repeat every {repetition.period} positions ({repetition.copies:.4g} copies)"
+        )
+    for group in repetition.groups[:MAX_LISTED]:
+        yield f"duplicate rows: {describe_rows(group)}"
+    more = len(repetition.groups) - MAX_LISTED
+    if more > 0:
+        yield f"duplicate rows: {more} more groups"
+
+
+def _describe_seams(seams: dict[int, tuple[int, ...]]) -> Iterator[str]:
+    for length, positions in seams.items():
+        reason = "possible end of a shorter table"
+        if len(positions) > 1:
+            reason = f"multiples of {length}"
+        yield f"seam: {describe_rows(positions)} ({reason})"
+
+
+def _describe_outliers(outliers: dict[int, str]) -> Iterator[str]:
+    rows = list(outliers)
+    for row in rows[:MAX_LISTED]:
+        yield f"outlier row {row}: {outliers[row]}"
+    if len(rows) > MAX_LISTED:
+        yield f"outlier rows: {describe_rows(rows[MAX_LISTED:])}"
+
+
+# Statistics of single rows
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """The statistics of one row."""
+
+    row: int  # including reserved rows
+    position: int | None  # None of reserved rows, and of rows after the last position
+    norm: float
+    cosine_to_next: float | None
+    origin: str  # ``reserved``, ``learned`` or ``new``; empty if unknown
+    remarks: list[str]
+
+
+def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
+    """Yield the statistics of some rows; indices include reserved rows."""
+    seams = {position for positions in table.seams_of_lengths.values() for position in positions}
+    for row in range(*rows.indices(table.rows)):
+        position = row - table.reserved_rows
+        is_usable = 0 <= position < table.positions
+        cosine_to_next = None
+        if 0 <= position < len(table.stats.cosines):
+            cosine_to_next = table.stats.cosines[position]
+        yield RowReport(
+            row=row,
+            position=position if is_usable else None,
+            norm=table.norms[row],
+            cosine_to_next=cosine_to_next,
+            origin=_origin(table, position),
+            remarks=_remarks(table, position, seams),
+        )
+
+
+def _origin(table: TableReport, position: int) -> str:
+    if position < 0:
+        return "reserved"
+    if table.new_rows is None:
+        return ""
+    if table.is_new(position):
+        return "new"
+    return "learned"
+
+
+def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
+    remarks = list[str]()
+    if position in table.stats.nonfinite:
+        remarks.append("NaN or infinity")
+    if position in table.stats.zeros:
+        remarks.append("zero row")
+    if position in table.untrained:
+        remarks.append("looks untrained")
+    if position in seams:
+        remarks.append("seam")
+    if position in table.outlier_reasons:
+        remarks.append(table.outlier_reasons[position])
+    return remarks
+
+
+# Measuring a table
+
+
+def report_table(
+    checkpoint: Checkpoint, table: "Rows", recipe: Step | None, parameters: int
+) -> TableReport:
+    """Read a table once, and measure its rows.
+
+    Args:
+        checkpoint: Its checkpoint.
+        table: The table.
+        recipe: The resize that made the checkpoint, if any.
+        parameters: The number of the checkpoint's parameters.
+
+    Raises:
+        CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
+    """
+    location = table
+    name = table.name
+    table.check_rows(has_config=False)
+    if table.weights_file:
+        values = checkpoint.weights.read_floats(name)
+        stated_in = f"{table.weights_file} {name}"
+        stored_bytes = values.nbytes
+        share = values.size / parameters
+    else:
+        values = _computed_rows(location, table.rows, table.hidden_size)
+        stated_in = f"{location.file} {location.length_key}"
+        stored_bytes = 0
+        share = 0.0
+    first = location.reserved_rows
+    stats = measure(values[first:])
+    repetition = find_repetition(values[first:])
+    new_rows, older_length = _resized_rows(location, name, table.rows, recipe)
+    # Lengths of older tables, whose multiples may be seams.
+    lengths = {length for length in (repetition.period, older_length) if length}
+    positions = location.positions_in(table.rows)
+    return TableReport(
+        name=name,
+        part=location.part,
+        config_key=location.length_key,
+        positions=positions,
+        key_value=location.key_value(positions),
+        stated_in=stated_in,
+        location=location,
+        file=table.weights_file,
+        rows=table.rows,
+        reserved_rows=first,
+        hidden_size=table.hidden_size,
+        dtype=table.dtype,
+        bytes=stored_bytes,
+        share=share,
+        new_rows=new_rows,
+        norms=np.concatenate([_norms(values[:first]), stats.norms]),
+        sinusoidal=_fit_sinusoids(location, values, stats),
+        stats=stats,
+        outlier_reasons=find_outliers(stats.norms, stats.cosines),
+        repetition=repetition,
+        seams_of_lengths=find_seams(stats, lengths),
+        untrained=table.random_rows(values[first:]),
+        values=values,
+    )
+
+
+def _computed_rows(location: Positions, rows: int, hidden_size: int) -> NDArray[Any]:
+    """Return the sinusoids that transformers computes, with zeros for padding, in float32."""
+    if rows * hidden_size > MAX_VALUES:
+        message = (
+            f"config.json: {location.length_key} requires {rows:,} computed rows, too many to "
+            "inspect."
+        )
+        raise CheckpointError(message, "Correct config.json.")
+    values = sinusoidal_rows(np.arange(rows), hidden_size, location.initial_layout)
+    values = values.astype(np.float32)
+    first = location.reserved_rows
+    values[max(first - 1, 0) : first] = 0
+    return values
+
+
+def _norms(rows: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms: NDArray[np.float64] = np.linalg.norm(rows.astype(np.float64), axis=1)
+    return norms
+
+
+def _fit_sinusoids(
+    location: Positions, values: NDArray[Any], stats: TableStats
+) -> LayoutFit | None:
+    """Return how sinusoidal the rows are, with row indices that include reserved rows."""
+    if stats.nonfinite:
+        return None
+    first = location.reserved_rows
+    fit = fit_layout(values[first:], location.initial_layout)
+    if fit is None or fit.first_deviating_row is None:
+        return fit
+    return replace(fit, first_deviating_row=fit.first_deviating_row + first)
+
+
+def _resized_rows(
+    location: Positions, name: str, rows: int, recipe: Step | None
+) -> tuple[tuple[RowRange, ...] | None, int | None]:
+    """Return the rows that a recipe created, and the length before; None of both if unknown."""
+    if recipe is None:
+        return None, None
+    before, after = recipe.rows.get(name, (0, 0))
+    first = location.reserved_rows
+    if after != rows or before <= first:
+        return None, None
+    if after <= before:
+        return (), None
+    settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
+    kept = settings.choice.kept_rows(before - first)
+    return ((first + kept, rows),), location.positions_in(before)

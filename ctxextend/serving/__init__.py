@@ -1,0 +1,1 @@
+"""What engines do with a planned folder, and how they are started."""
