@@ -154,7 +154,7 @@ def make_plan(
 
         check_named_table(model.checkpoint, model.ref.table)
     check_own_code(model)
-    selected = of_part(model.tables, settings.part)
+    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
     is_gguf = gguf_of(model.checkpoint) is not None
     if is_gguf:
@@ -163,7 +163,9 @@ def make_plan(
     learned = max(positions.length() for positions in selected)
     settings, notes = _keeping_at_most(settings, learned)
     model.checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
-    changes = change_positions(model.tables, settings, recorded or {}, checks_width=checks_width)
+    changes = change_positions(
+        model.tables, selected, settings, recorded or {}, checks_width=checks_width
+    )
 
     if is_gguf:
         changes = as_gguf_states(changes)
@@ -229,6 +231,7 @@ def _keeping_at_most(settings: Resize, learned: int) -> tuple[Resize, list[Note]
 
 def change_positions(
     found: Sequence[Positions],
+    selected: Sequence[Positions],
     settings: Resize,
     recorded: Mapping[str, MethodChoice],
     *,
@@ -238,6 +241,7 @@ def change_positions(
 
     Args:
         found: All positions of the model.
+        selected: Those to change.
         settings: With the length as a number.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
         checks_width: Whether to fail if the config states another width than a table has.
@@ -246,7 +250,6 @@ def change_positions(
         CheckpointError: The config and a table disagree.
         ResizeError: The model does not support the length, or a setting does not apply.
     """
-    selected = of_part(found, settings.part)
     _check_shared_keys(found, selected, settings)
     lengths = dict[str, int]()
     for positions in selected:

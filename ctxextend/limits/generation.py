@@ -6,7 +6,7 @@ Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_conf
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
 from ctxextend.families.lookup import MAX_CONFIG_DEPTH
@@ -166,30 +166,20 @@ def generates_text(checkpoint: Checkpoint) -> bool:
     return no_lm(checkpoint) == ""
 
 
-class HasPart(Protocol):
-    """Positions as they are, planned or reported."""
+def generating_table(tables: Sequence[Positions]) -> Positions | None:
+    """Return the table whose positions generated texts use up; None if none reads text.
 
-    @property
-    def part(self) -> str:
-        """Its part of the model."""
-
-
-Part = TypeVar("Part", bound=HasPart)
-
-
-def generating_table(tables: Sequence[Part]) -> Part | None:
-    """Return the table whose positions generated texts use up; None without tables.
-
-    It is the first of the decoder, else the first of the text, else the first of all.
+    It is the first of the decoder, else the first of the text, else the first that reads tokens.
     """
     parts = [table.part.rpartition(".")[2] for table in tables]
     for table, part in zip(tables, parts, strict=True):
         if part.endswith(DECODER_PARTS):
             return table
-    for table, part in zip(tables, parts, strict=True):
-        if part in TEXT_PARTS:
+    reading = [table for table in tables if table.tokenizer is not None]
+    for table in reading:
+        if table.part.rpartition(".")[2] in TEXT_PARTS:
             return table
-    return tables[0] if tables else None
+    return reading[0] if reading else None
 
 
 def shares_positions(location: Positions) -> bool:

@@ -77,8 +77,9 @@ def extend_model(
     architecture = _find_positions(model, config, trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     found = _find_tables(model, architecture, state)
-    requested = with_length(requested, of_part(found, part))
-    changes = change_positions(found, requested, recorded={})
+    selected = of_part(found, part, state)
+    requested = with_length(requested, selected)
+    changes = change_positions(found, selected, requested, recorded={})
     weights = {}
     for change in changes:
         for tensor in change.tensors:

@@ -13,7 +13,7 @@ from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.kinds import TableName
 from ctxextend.opening.opened_model import match_names
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows
-from ctxextend.positions.positions import nested
+from ctxextend.positions.positions import Positions, nested
 from ctxextend.positions.rows import Rows
 
 CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
@@ -33,8 +33,12 @@ def named_architecture(checkpoint: Checkpoint, table: TableName) -> Architecture
     )
     *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
+    tokenizer: str | None = ""
+    if any(other.tokenizer is not None for other in _known_tables(checkpoint, table)):
+        tokenizer = None  # that table reads the tokens
     location = Rows(
         family=family,
+        tokenizer=tokenizer,
         config=checkpoint.config,
         path=tuple(path),
         tensor=table.tensor,
@@ -100,19 +104,24 @@ def check_named_table(checkpoint: Checkpoint, table: TableName) -> None:
     Raises:
         ResizeError: One does.
     """
-    try:
-        architecture = find_architecture(checkpoint.config)
-        # Its errors are not shown, so they need not say where the names are from.
-        named = match_names(architecture, checkpoint.weights.entries, where="")
-    except (CheckpointError, UnsupportedModelError):  # no other tables are known
-        return
-    for other in named:
-        if other.name != table.tensor and other.length_key == table.config_key:
+    for other in _known_tables(checkpoint, table):
+        if other.length_key == table.config_key:
             raise ResizeError(
                 f"--table {table}: {other.name} shares the config key {other.length_key}, so both "
                 "must be resized together.",
                 "Remove --table.",
             )
+
+
+def _known_tables(checkpoint: Checkpoint, table: TableName) -> list[Positions]:
+    """Return the other tables of a known model type."""
+    try:
+        architecture = find_architecture(checkpoint.config)
+        # Its errors are not shown, so they need not say where the names are from.
+        named = match_names(architecture, checkpoint.weights.entries, where="")
+    except (CheckpointError, UnsupportedModelError):
+        return []
+    return [other for other in named if other.name != table.tensor]
 
 
 def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:

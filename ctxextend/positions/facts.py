@@ -124,6 +124,8 @@ class RotaryFacts(NamedTuple):
     # Whether released files of the default length state the length after scaling, not that of the
     # first training.
     releases_are_scaled: bool = False
+    # Whether a ``sliding_window`` is that of all layers; of others, only some have it.
+    windows_all_layers: bool = False
     # Whether a config states the settings in a dialect of transformers; a GGUF file does not.
     has_dialects: bool = True
 

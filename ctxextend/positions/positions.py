@@ -615,20 +615,33 @@ class Positions(Model):
         return []
 
 
-def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
+def of_part(
+    found: Sequence[Positions], part: str | None, names: Collection[str] = ()
+) -> list[Positions]:
     """Return the positions of one part of a model, or all if `part` is None.
 
+    Args:
+        found: All positions of the model that can be resized.
+        part: The part.
+        names: The names of the model's tensors.
+
     Raises:
-        ResizeError: The model does not have the part.
+        ResizeError: The model does not have the part, or nothing to resize in it.
     """
     if part is None:
         return list(found)
     selected = [item for item in found if f"{item.part}.".startswith(f"{part}.")]
     if selected:
         return selected
+    message = f"--part {part}: this model has no such part with a position table."
+    for name in names:
+        words = name.split(".")
+        if part in words and any("pos" in word for word in words[words.index(part) :]):
+            message = f"--part {part}: the rows of {name} are no positions of tokens."
+            break
     parts = dict.fromkeys(item.part for item in found if item.part)
-    hint = "The model has one position table: remove --part."
+    hint = f"Only {found[0].name} can be resized, without --part."
     if parts:
         flags = " or ".join(f"--part {name}" for name in parts)
         hint = f"Use {flags}."
-    raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)
+    raise ResizeError(message, hint)

@@ -267,13 +267,14 @@ class Rotary(Positions):
         ]
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
+        kinds = self.stated("layer_types")
         if local:
             text = (
                 f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
                 "settings."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-        elif isinstance(window, int) and is_used and not self.stated("layer_types"):
+        elif isinstance(window, int) and is_used and self.rope.windows_all_layers and not kinds:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."

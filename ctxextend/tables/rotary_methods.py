@@ -130,12 +130,14 @@ def yarn(
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
     settings = {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained, **stated}
-    _check_ramp(settings, dim)
+    _check_ramp(settings, dim, are_betas_given=not stated.keys().isdisjoint(YARN_BETAS))
     return settings
 
 
-def _check_ramp(settings: Parameters, dim: int) -> None:
+def _check_ramp(settings: Parameters, dim: int, *, are_betas_given: bool) -> None:
     """Check that yarn settings have a ramp: pairs of several wavelengths, and ordered betas.
+
+    Betas of the file are kept in any order, since the model was trained with them.
 
     Raises:
         MethodError: They have none.
@@ -149,7 +151,7 @@ def _check_ramp(settings: Parameters, dim: int) -> None:
         )
         raise MethodError(message, "Use another method, such as --method linear.")
     fast, slow = (settings.get(key) or default for key, default in YARN_BETAS.items())
-    if fast <= slow:
+    if are_betas_given and fast <= slow:
         message = f"--method yarn: beta-fast must be above beta-slow, got {fast:g} and {slow:g}."
         raise MethodError(message, "State both, as in --method yarn:beta-fast=16,beta-slow=2.")
 
