@@ -58,16 +58,15 @@ def resize_card(plan: Plan, notes: Sequence[Note]) -> str:
     source = plan.checkpoint.source
     after = plan.max_len_after
     names = ", ".join(f"`{change.name}`" for change in plan.changes)
-    positions = plan.changes[0].positions.card_text(names, is_only=len(plan.changes) == 1)
     what = f"kept at {after} positions"
     if plan.is_changed:
         what = f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
-    unchanged = plan.changes[0].positions.card_unchanged
+    unchanged = "All weights are the same: only config and tokenizer files"
     if plan.stored:
         unchanged = "No other weights"
+    name = printable(source.hub_id or source.name)
     sentences = [
-        f"{printable(source.hub_id or source.name)} with its {positions} {what} by ctxextend "
-        f"{__version__}.",
+        f"{name} with its positions ({names}) {what} by ctxextend {__version__}.",
         f"{unchanged} were changed.",
         *card_sentences(notes),
     ]

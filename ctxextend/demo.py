@@ -24,7 +24,8 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import identify_model
-from ctxextend.planned import prepare_resize
+from ctxextend.plan import make_plan
+from ctxextend.planned import prepare_plan
 from ctxextend.progress import Progress
 from ctxextend.settings import CheckpointRef, Resize
 
@@ -89,7 +90,9 @@ def run_demo(progress: Progress) -> Demo:
         import_module(library)
     # The bundled checkpoint, even if the current folder has a folder of the same name.
     base = open_checkpoint(bundled_source(DEMO_SOURCE), None)
-    planned = prepare_resize(identify_model(base, CheckpointRef(DEMO_SOURCE)), Resize(DEMO_LENGTH))
+    planned = prepare_plan(
+        make_plan(identify_model(base, CheckpointRef(DEMO_SOURCE)), Resize(DEMO_LENGTH))
+    )
     window = planned.plan.max_len_before
     tokenizer = TextTokenizer.open(base.root)
     documents = python_documents()

@@ -213,12 +213,12 @@ NEW_LENGTH = Kind(int | str, _read_new_length)
 
 
 def _read_method(value: Any) -> Any:
-    choice_type = import_module("ctxextend.tables.choice").MethodChoice
+    choice_type = import_module("ctxextend.tables.method_facts").MethodChoice
     if isinstance(value, choice_type):
         return value
     if not isinstance(value, str):
         raise ValueError("text, such as linear or bands:gain=1.2")
-    return import_module("ctxextend.tables.method_parser").parse_method(value)
+    return import_module("ctxextend.tables.methods").parse_method(value)
 
 
 def _table_methods() -> Collection[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -19,8 +18,7 @@ from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.positions.change import Change, NewTensor, ShortInputs
 from ctxextend.positions.positions import Positions, of_part
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_facts import TRUNCATE
+from ctxextend.tables.method_facts import TRUNCATE, MethodChoice, limit_kept_first
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,90 +39,58 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # Whether limits disagree that are left as they are, since the length stays.
     has_wrong_limits: bool = field(default=False, metadata=not_in_json)
 
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """The source checkpoint."""
-        return self.model.checkpoint
+    # What follows from these values.
+    checkpoint: Checkpoint = field(init=False, metadata=not_in_json)  # the source
+    model_type: str = field(init=False, metadata=not_in_json)
+    max_len_before: int = field(init=False, metadata=not_in_json)  # of the first table
+    max_len_after: int = field(init=False, metadata=not_in_json)  # as requested
+    # The tables that the checkpoint contains; transformers computes the others.
+    stored: tuple[Change, ...] = field(init=False, metadata=not_in_json)
+    # The tables that are extended, and positions whose rotary settings are to change.
+    extended: tuple[Change, ...] = field(init=False, metadata=not_in_json)
+    is_changed: bool = field(init=False, metadata=not_in_json)  # whether any length changes
+    # The tables and position buffers of the output, by name, and buffers that are not written,
+    # because transformers creates them.
+    tensors: Mapping[str, NewTensor] = field(init=False, metadata=not_in_json)
+    dropped: tuple[str, ...] = field(init=False, metadata=not_in_json)
+    # What inputs up to the old length get: the largest change of all positions.
+    short_inputs: ShortInputs = field(init=False, metadata=not_in_json)
+    # The method of each extended table with all of its settings, by table name.
+    methods: Mapping[str, str] = field(init=False, metadata=not_in_json)
+    # The method that creates new rows. If the tables' methods differ, that of the first table whose
+    # learned rows change.
+    main_choice: MethodChoice = field(init=False, metadata=not_in_json)
+    # Its name; ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
+    method: str = field(init=False, metadata=not_in_json)
 
-    @cached_property
-    def model_type(self) -> str:
-        """The model type."""
-        return self.model.architecture.family.model_type
-
-    @cached_property
-    def stored(self) -> tuple[Change, ...]:
-        """The tables that the checkpoint contains; transformers computes the others."""
-        return tuple(change for change in self.changes if change.is_stored)
-
-    @cached_property
-    def tensors(self) -> dict[str, NewTensor]:
-        """The tables and position buffers of the output, by name."""
-        return {tensor.name: tensor for change in self.changes for tensor in change.tensors}
-
-    @cached_property
-    def dropped(self) -> tuple[str, ...]:
-        """Position buffers that are not written, because transformers creates them."""
-        names = [name for change in self.changes for name in change.dropped]
-        return tuple(dict.fromkeys(names))
-
-    @cached_property
-    def max_len_before(self) -> int:
-        """Usable positions of the first table before the resize."""
-        return self.changes[0].max_len_before
-
-    @cached_property
-    def max_len_after(self) -> int:
-        """The requested context length, in usable positions."""
-        return self.settings.positions
-
-    @cached_property
-    def is_changed(self) -> bool:
-        """Whether the length of any table changes."""
-        return any(change.is_changed for change in self.changes)
-
-    @cached_property
-    def extended(self) -> tuple[Change, ...]:
-        """The tables that are extended, and positions whose rotary settings are to change."""
-        return tuple(change for change in self.changes if change.is_extended)
-
-    @cached_property
-    def short_inputs(self) -> ShortInputs:
-        """What inputs up to the old length get: the largest change of all positions."""
-        return max(change.short_inputs for change in self.changes)
-
-    @cached_property
-    def choices(self) -> dict[str, MethodChoice]:
-        """The method of each extended table, by table name."""
-        return {change.name: change.choice for change in self.changes if change.choice is not None}
-
-    @cached_property
-    def methods(self) -> dict[str, str]:
-        """The method of each extended table with all of its settings, by table name."""
-        return {name: choice.text for name, choice in self.choices.items()}
-
-    @cached_property
-    def main_choice(self) -> MethodChoice:
-        """The method that creates new rows.
-
-        If the tables' methods differ, that of the first table whose learned rows change.
-        """
-        choices = list(self.choices.values())
-        for choice in choices:
-            if not choice.keeps_learned_rows:
-                return choice
-        return choices[0] if choices else self.settings.choice
-
-    @cached_property
-    def method(self) -> str:
-        """The name of the method that creates new rows.
-
-        It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
-        """
-        if self.extended:
-            return self.main_choice.name
-        if self.is_changed:
-            return TRUNCATE
-        return self.changes[0].positions.unchanged_method
+    def __post_init__(self) -> None:
+        changes = self.changes
+        extended = tuple(change for change in changes if change.is_extended)
+        is_changed = any(change.is_changed for change in changes)
+        choices = [change.choice for change in extended if change.choice is not None]
+        changing = [choice for choice in choices if not choice.keeps_learned_rows]
+        main_choice = [*changing, *choices, self.settings.choice][0]
+        method = main_choice.name
+        if not extended:
+            method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
+        dropped = [name for change in changes for name in change.dropped]
+        values = {
+            "checkpoint": self.model.checkpoint,
+            "model_type": self.model.architecture.family.model_type,
+            "max_len_before": changes[0].max_len_before,
+            "max_len_after": self.settings.positions,
+            "stored": tuple(change for change in changes if change.dtype),
+            "extended": extended,
+            "is_changed": is_changed,
+            "tensors": {tensor.name: tensor for change in changes for tensor in change.tensors},
+            "dropped": tuple(dict.fromkeys(dropped)),
+            "short_inputs": max(change.short_inputs for change in changes),
+            "methods": {item.name: item.choice.text for item in extended if item.choice},
+            "main_choice": main_choice,
+            "method": method,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 def make_plan(
@@ -169,7 +135,7 @@ def make_plan(
 
     if is_gguf:
         changes = as_gguf_states(changes)
-    if any(change.is_stored and change.is_changed for change in changes):
+    if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
     is_changed = any(change.is_changed for change in changes)
     edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not is_changed)

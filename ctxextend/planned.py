@@ -33,10 +33,9 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from ctxextend.runtimes.runtime_statements import runtime_statements
-from ctxextend.serving.for_runtime import RuntimePlan
+from ctxextend.serving.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
@@ -496,22 +495,25 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         return f"from transformers import {model_class}; {load}"
 
 
-def prepare_resize(
-    model: OpenedModel,
-    settings: Resize,
-    recorded: Mapping[str, MethodChoice] | None = None,
-) -> Planned:
-    """Plan the resize of an open checkpoint, and prepare its output.
+def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool = False) -> Planned:
+    """Open a checkpoint, plan its resize, and prepare its output.
 
     Args:
-        model: The source.
-        settings: The length and the method.
-        recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
+        ref: The checkpoint.
+        settings: The length, the method and the engine.
+        only_headers: Whether only the headers of weights on the Hub are read.
 
     Raises:
+        RemoteWeightsError: `only_headers` is set, but values of tensors are needed.
         CtxextendError: As `plan_resize`.
     """
-    return prepare_plan(make_plan(model, settings, recorded))
+    model = open_model(ref, reads_gguf=True, only_headers=only_headers)
+    if gguf_of(model.checkpoint) is not None:
+        check_gguf_steps(settings)
+    if settings.engine is None:
+        return prepare_plan(make_plan(model, settings))
+    for_runtime = plan_for_runtime(model, settings, settings.engine)
+    return prepare_plan(for_runtime.plan, for_runtime=for_runtime)
 
 
 def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
@@ -619,4 +621,4 @@ def plan_resize(ref: CheckpointRef, settings: Resize) -> Planned:
     Raises:
         CtxextendError: As `resize`, except OutputError.
     """
-    return prepare_resize(open_model(ref, reads_gguf=True), settings)
+    return plan_checkpoint(ref, settings)

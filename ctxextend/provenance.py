@@ -31,10 +31,8 @@ from ctxextend.recipe import (
 )
 from ctxextend.settings import TRAINABLE, CheckpointRef, Convert, Resize
 from ctxextend.tables.apply import learned_rows_after
-from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import TRUNCATE
-from ctxextend.tables.method_parser import parse_method
-from ctxextend.tables.methods import METHODS
+from ctxextend.tables.method_facts import TRUNCATE, MethodChoice
+from ctxextend.tables.methods import METHODS, parse_method
 
 # What the recipe of an output records of each earlier step, besides its settings.
 STEP_FACTS = ("source_fingerprint", "method", "max_len_before", "tables")

@@ -16,7 +16,7 @@ from ctxextend.plan import Plan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import Recipe, recipe_values, yaml_text
 from ctxextend.settings import CheckpointRef, Resize
-from ctxextend.tables.method_parser import TRUNCATION_CHOICE
+from ctxextend.tables.methods import TRUNCATION_CHOICE
 from ctxextend.version import __version__
 
 PLACEHOLDER = "x" * 64  # as long as a hash, to plan the size of a recipe
@@ -142,7 +142,7 @@ def resize_facts(plan: Plan, settings: Resize) -> dict[str, Any]:
             values["method"] = plan.methods[table.name]
         values["rows_before"] = table.rows_before
         values["rows_after"] = table.rows_after
-        if table.is_stored:
+        if table.dtype:
             values["sha256"] = PLACEHOLDER
         tables.append(values)
     return {**facts, "tables": tables}

@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
+from ctxextend.errors import RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note, warning_texts
 from ctxextend.opening.opened_model import OpenedModel, open_model
@@ -14,14 +13,11 @@ from ctxextend.output import no_check, output_path, refuse_weights
 from ctxextend.planned import (
     Planned,
     ResizeResult,
+    plan_checkpoint,
     prepare_convert,
-    prepare_plan,
-    prepare_resize,
 )
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
-from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
-from ctxextend.serving.for_runtime import plan_for_runtime
 from ctxextend.settings import (
     TUNING_SECONDS,
     WITHOUT_POSITIONS,
@@ -93,7 +89,15 @@ def resize_checkpoint(
     events = events or Silence()
     if settings.tune:
         check_beginnings(settings.tune)
-    planned = _open_and_plan(ref, settings)
+    writes_weights = not (settings.edit_only or settings.dry_run)
+    reads_text = bool(settings.tune or settings.train)
+    try:
+        only_headers = not (writes_weights or reads_text)
+        planned = plan_checkpoint(ref, settings, only_headers=only_headers)
+    except RemoteWeightsError as error:  # values of tensors are needed: they are downloaded
+        if settings.edit_only:
+            refuse_weights([error.file])
+        planned = plan_checkpoint(ref, settings)
     if settings.tune:
         from ctxextend.comparison.tuning_settings import check_tunable
         from ctxextend.training.training_source import check_libraries
@@ -108,54 +112,10 @@ def resize_checkpoint(
     if not settings.dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
         check_can_write(recipe, planned, settings)
-    announce(planned, events)
+    events.warning(*warning_texts(planned.notes))
     if settings.tune and not settings.dry_run:
         return _tune(recipe, planned, settings, events)
     return _make(recipe, planned, settings, events)
-
-
-def _open_and_plan(ref: CheckpointRef, settings: Resize) -> Planned:
-    """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
-    writes_weights = not (settings.edit_only or settings.dry_run)
-    reads_text = bool(settings.tune or settings.train)
-    if writes_weights or reads_text:
-        return _plan_opened(ref, settings, only_headers=False)
-    try:
-        return _plan_opened(ref, settings, only_headers=True)
-    except RemoteWeightsError as error:
-        if settings.edit_only:
-            refuse_weights([error.file])
-        return _plan_opened(ref, settings, only_headers=False)
-
-
-def _plan_opened(ref: CheckpointRef, settings: Resize, *, only_headers: bool) -> Planned:
-    """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
-    model = open_model(ref, reads_gguf=True, only_headers=only_headers)
-    if gguf_of(model.checkpoint) is not None:
-        _check_gguf_settings(settings)
-    if settings.engine is None:
-        return prepare_resize(model, settings)
-    for_runtime = plan_for_runtime(model, settings, settings.engine)
-    return prepare_plan(for_runtime.plan, for_runtime=for_runtime)
-
-
-def _check_gguf_settings(settings: Resize) -> None:
-    """Check that no step is requested that a GGUF file cannot take.
-
-    Raises:
-        MethodError: One is.
-    """
-    if settings.train or settings.tune:
-        flag = "--train" if settings.train else "--tune"
-        message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
-        raise MethodError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
-    if settings.engine not in (None, LLAMA_CPP):
-        message = f"--for {settings.engine}: a GGUF file is planned as llama.cpp reads it."
-        hint = (
-            "Use --for llama.cpp, or resize the checkpoint that it was made from, a folder, with "
-            f"--for {settings.engine}."
-        )
-        raise MethodError(message, hint)
 
 
 def convert_checkpoint(
@@ -169,7 +129,7 @@ def convert_checkpoint(
         planned = planned.with_links()
     if not settings.dry_run:
         check_can_write(recipe, planned, settings)
-    announce(planned, events)
+    events.warning(*warning_texts(planned.notes))
     return _make(recipe, planned, settings, events)
 
 
@@ -204,11 +164,6 @@ def check_can_write(recipe: Recipe, planned: Planned, saving: Saving) -> None:
     folder = RunFolder.for_output(output_path(saving.output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
         check_train_texts(recipe.train)
-
-
-def announce(planned: Planned, events: Events) -> None:
-    """Report the warnings of an output before it is written."""
-    events.warning(*warning_texts(planned.notes))
 
 
 def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) -> ResizeResult:

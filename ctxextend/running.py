@@ -14,7 +14,8 @@ from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, check_steps, run_recipe
-from ctxextend.planned import Planned, prepare_convert, prepare_resize
+from ctxextend.plan import make_plan
+from ctxextend.planned import Planned, prepare_convert, prepare_plan
 from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
@@ -125,7 +126,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
     if recipe.resize is not None:
-        planned = prepare_resize(model, recipe.resize, recorded.methods)
+        planned = prepare_plan(make_plan(model, recipe.resize, recorded.methods))
         return replace(planned, notes=(*planned.notes, *_kept_settings(file, recorded, planned)))
     return None
 

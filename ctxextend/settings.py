@@ -21,7 +21,7 @@ from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.kinds import Factor, Kind, TableName
 
 if TYPE_CHECKING:
-    from ctxextend.tables.choice import MethodChoice
+    from ctxextend.tables.method_facts import MethodChoice
 
 
 class Heading(StrEnum):
@@ -470,7 +470,7 @@ class Resize(Writing):
         """The requested method with all of its settings."""
         choice = self.method
         if choice is None:
-            choice = import_module("ctxextend.tables.method_parser").default_choice()
+            choice = import_module("ctxextend.tables.methods").default_choice()
         if self.keep_first is None:
             return choice
         return choice.keeping(self.keep_first)

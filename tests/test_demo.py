@@ -3,7 +3,6 @@
 import hashlib
 import json
 import signal
-import sys
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -69,14 +68,6 @@ def test_demo_shows_what_training_brings() -> None:
     base, resized, trained = json.loads(demo("--json").stdout)["readers"]
     assert base["beyond"] < 0.05 < 0.2 < resized["beyond"] < 0.8 < trained["beyond"]
     assert min(base["within"], trained["within"]) > 0.9
-
-
-@pytest.mark.parametrize("library", ["torch", "transformers"])
-def test_demo_without_torch_says_so(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    done = demo()
-    assert done.exit_code == 1
-    assert f"This needs {library}: pip install {library}" in done.stderr
 
 
 @pytest.mark.usefixtures("short")

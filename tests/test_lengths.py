@@ -1,14 +1,12 @@
 """Lengths as users write them, in flags, recipes and Python."""
 
-from typing import Any
-
 import pytest
 
 from ctxextend import extend_model, plan_resize
 from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.kinds import Factor
 from ctxextend.recipe import parse_recipe
-from ctxextend.settings import CheckpointRef, Convert, Evaluate, Resize, Train
+from ctxextend.settings import Resize
 from tests.helpers.trainings import invoke
 
 
@@ -84,16 +82,6 @@ def test_every_command_names_the_lengths_next_to_a_fraction(command: str) -> Non
     assert "Use --to 166 or --to 167." in refused.stderr
 
 
-def test_settings_read_every_length_as_text() -> None:
-    text: Any = "1k"
-    assert CheckpointRef("m", trained_length=text).trained_length == 1024
-    assert Convert("window", "4k", attention_window=text).attention_window == 1024
-    evaluate = Evaluate(("a",), length=("1k", "2,048"))
-    assert evaluate.length == (1024, 2048)
-    train = Train(("a",), 1, seq_len=text, window=text)
-    assert (train.seq_len, train.window) == (1024, 1024)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -110,12 +98,6 @@ def test_flags_of_lengths_say_what_they_accept(arguments: str) -> None:
     assert refused.exit_code == 2
     *_, flag, _ = [word for word in arguments.split() if "book" not in word and word != "--data"]
     assert f"{flag} must be a number of tokens, such as 4096, 4,096, 4k or 1m" in refused.stderr
-
-
-@pytest.mark.usefixtures("book")
-def test_flags_of_lengths_read_units() -> None:
-    planned = invoke("resize", "tiny-gpt2", "--to", "1k", "--dry-run")
-    assert "128 -> 1024 positions" in planned.stdout
 
 
 def test_recipes_read_lengths_as_text() -> None:

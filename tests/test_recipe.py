@@ -270,23 +270,6 @@ def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_recipe(latin)
 
 
-def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
-    text = (
-        "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
-    )
-    expected = [
-        "line 2: output must",
-        "line 3: --keep-first must",
-        "line 3: --to must",
-        "line 3: Unknown method",
-        "line 4: --seq-len must",
-        "line 4: train.data is missing",
-        "line 4: train.steps is missing",
-    ]
-    for line, start in zip(error_lines(text), expected, strict=True):
-        assert start in line
-
-
 @pytest.mark.parametrize("steps", ["5", "[5]", "text", "[{source: a}]", "{source: a}"])
 def test_parse_provenance_rejects_steps_that_are_no_list_of_recipes(steps: str) -> None:
     text = f"{{source: a, resize: {{to: 2}}, provenance: {{steps: {steps}}}}}"

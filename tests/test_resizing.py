@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ctxextend import ResizeError, ResizeResult, VerificationError, convert, resize
+from ctxextend import ResizeResult, VerificationError, convert, resize
 from ctxextend.cli.app import build_app
 from tests.helpers.trainings import fix_steps, make_source
 from tests.helpers.word_tokenizer import write_texts
@@ -98,23 +98,4 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
     monkeypatch.setattr("ctxextend.verification.verify.check_output", fail)
     with pytest.raises(VerificationError):
         resize("tiny-gpt2", 256, verify=True, output="out")
-    assert not Path("out").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"budget": 60}, "--budget requires --tune"),
-        ({"train": "book.txt"}, "--train requires --steps"),
-        ({"steps": 1}, "--steps requires --train"),
-        (
-            {"train": "book.txt", "steps": 1, "verify": True},
-            "--verify cannot be used with --train",
-        ),
-        ({"edit_only": True, "verify": True}, "--edit-only cannot be used with --verify"),
-    ],
-)
-def test_resize_rejects_what_excludes_each_other(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ResizeError, match=message):
-        resize("tiny-gpt2", 256, output="out", **settings)
     assert not Path("out").exists()

@@ -138,15 +138,6 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     assert "has changed since the recipe was written" in evaluated.stderr
 
 
-def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
-    weights = copy_of_tiny_gpt2(Path("source"))
-    first = resize("./source", to=160, output="first").output
-    flip_bit(weights, 0.25)
-    done = invoke("first/ctxextend.yaml", "-o", "again")
-    assert done.exit_code == 0
-    assert pico.contents(Path("again")) != pico.contents(first)
-
-
 def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,14 +170,6 @@ def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_c
     done = invoke("../recipes/recipe.yaml", "--set", "train=null")
     assert done.exit_code == 0
     assert done.stdout == f"{tmp_path}/recipes/out\n"
-
-
-def test_read_recipe_keeps_an_empty_source() -> None:
-    Path("recipes").mkdir()
-    path = Path("recipes/empty.yaml")
-    path.write_text("source: ''\nresize: {to: 40}\n")
-    recipe = read_recipe(path).recipe
-    assert recipe.checkpoint.source == ""
 
 
 @pytest.mark.usefixtures("book")
@@ -448,21 +431,16 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     assert "b.txt does not exist." in without_text.stderr
 
 
-def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) -> None:
+def test_run_takes_the_length_of_the_table_with_fix_limits(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", n_positions=512)
     recipe = write(f"source: {source}\nresize: {{to: 32}}\n")
     refused = invoke(recipe, "-o", "out")
-    message = " ".join(refused.stderr.split())
     assert refused.exit_code == 1
-    assert "resize with --fix-limits, which takes the length of the table" in message
+    assert "resize with --fix-limits, which takes the length of the table" in refused.stderr
 
     fixed = invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true")
     assert fixed.exit_code == 0
-
-    direct = trainings.invoke("resize", source, "--to", 32, "-o", "direct")
-    message = " ".join(direct.stderr.split())
-    assert "resize with --fix-limits, which takes the length of the table" in message
 
 
 def test_run_of_a_recipe_from_elsewhere_takes_the_source_that_is_set(tmp_path: Path) -> None:
@@ -498,15 +476,6 @@ def test_run_says_that_recorded_settings_are_those_of_another_length(method: str
     assert note in " ".join(invoke(recipe, *flags).stderr.split())
 
 
-def test_run_says_that_settings_of_a_written_recipe_are_those_of_another_length() -> None:
-    text = "source: tiny-gpt2\nresize:\n  to: 256\n  method: bands:gain=1.1\noutput: out\n"
-    Path("mine.yaml").write_text(text)
-    done = invoke("mine.yaml", "--set", "resize.to=512", "--dry-run")
-    assert "bands:gain=1.1 is kept, which the recipe states for 256" in " ".join(
-        done.stderr.split()
-    )
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -519,12 +488,5 @@ def test_run_says_that_settings_of_a_written_recipe_are_those_of_another_length(
 def test_run_says_nothing_about_settings_that_suit_the_length(changes: list[str]) -> None:
     resize("tiny-gpt2", to=256, output="out")
     done = invoke("out/ctxextend.yaml", *set_flags(changes), "--dry-run")
-    assert done.exit_code == 0
-    assert "is kept, which" not in done.stderr
-
-
-def test_run_says_nothing_about_a_recorded_method_without_settings() -> None:
-    resize("tiny-gpt2", to=256, method="copy", output="out")
-    done = invoke("out/ctxextend.yaml", "--set", "resize.to=512", "--dry-run")
     assert done.exit_code == 0
     assert "is kept, which" not in done.stderr

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 import ctxextend
-from ctxextend import kinds
 from ctxextend.cli.app import build_app
 from ctxextend.errors import ResizeError
-from ctxextend.kinds import Kind, TableName
+from ctxextend.kinds import TableName
 from ctxextend.recipe import SETTINGS
 from ctxextend.settings import (
     CheckpointRef,
@@ -36,28 +35,6 @@ def test_a_setting_is_a_flag_a_keyword_and_a_recipe_key() -> None:
         assert (item.name in keywords) == option.in_python
         assert (f"resize.{item.name}" in SETTINGS) == option.in_recipe
         assert flag_of(item).startswith("--")
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (kinds.NEW_LENGTH, "4k"),
-        (kinds.NEW_LENGTH, "1.5x"),
-        (kinds.METHOD, "bands:gain=1.2"),
-        (kinds.TABLE, "pos.weight:n_positions:2"),
-        (kinds.ROW_RANGE, "3:9"),
-        (kinds.ROW_RANGE, "5"),
-        (kinds.ROW_RANGE, "all"),
-        (kinds.OUTPUT_PATH, "out"),
-        (kinds.ENGINE, "vLLM"),
-        (kinds.ABOVE_ZERO, "1e-4"),
-        (kinds.length(8), "1,024"),
-        (kinds.DEVICE, "cuda:1"),
-    ],
-)
-def test_a_value_that_was_read_stays_as_it_is(kind: Kind, value: str) -> None:
-    read = kind.read(value)
-    assert kind.read(read) == read
 
 
 def test_all_invalid_values_are_reported_at_once() -> None:

@@ -136,7 +136,8 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
             change = f"{table.max_len_before} -> {table.max_len_after} positions by {method}"
         if table.reserved_rows:
             change += f", after {counted(table.reserved_rows, 'reserved row')}"
-        yield table.positions.noun, f"{table.positions.title}, {change}"
+        name = f"{table.name} ({table.part})" if table.part else table.name
+        yield "positions", f"{table.scheme}: {name}, {change}"
 
 
 def _edit_items(planned: "Planned") -> Items:

@@ -102,8 +102,7 @@ def _new_length(files: ResizableFiles, settings: Compare) -> int:
 
 def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
-    chosen = make_plan(opened, Resize(to)).choices.values()
-    names = {choice.name for choice in chosen}
+    names = {change.method for change in make_plan(opened, Resize(to)).extended}
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 
 

@@ -7,10 +7,8 @@ from typing import NamedTuple
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.kinds import Factor
 from ctxextend.settings import Compare, Evaluate, Resize
-from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.tables.method_parser import parse_method
-from ctxextend.tables.methods import METHODS
+from ctxextend.tables.method_facts import DEFAULT_METHOD, MethodChoice
+from ctxextend.tables.methods import METHODS, parse_method
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 
 EVERY_METHOD = "all"  # every method of the registry with its defaults

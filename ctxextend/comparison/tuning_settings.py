@@ -25,7 +25,7 @@ def check_tunable(plan: Plan) -> None:
     if not table.positions.rows:
         message = f"{table.positions.scheme.capitalize()} positions have no rows to tune."
         raise MethodError(message, hint)
-    if not table.is_stored or (table.choice or plan.settings.choice).name == FORMULA:
+    if not table.dtype or (table.choice or plan.settings.choice).name == FORMULA:
         message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
         raise MethodError(message, hint)
     if table.rows_after <= table.rows_before:

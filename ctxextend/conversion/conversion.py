@@ -25,8 +25,7 @@ from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin, TwinHead
 from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.side_files import TOKENIZER_FILES
-from ctxextend.limits.statements import TOKENIZER_CONFIG
+from ctxextend.limits.statements import TOKENIZER_CONFIG, TOKENIZER_FILES
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.settings import Convert
 from ctxextend.tables.apply import nonfinite_rows

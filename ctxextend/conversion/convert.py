@@ -16,7 +16,7 @@ from ctxextend.output import Output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
-from ctxextend.tables.method_parser import default_choice
+from ctxextend.tables.methods import default_choice
 from ctxextend.version import __version__
 
 

@@ -7,10 +7,16 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.conversion.twins import FOR_GLOBAL, SEPARATOR_KEY
 from ctxextend.errors import counted, joined
-from ctxextend.length_notes import generation_notes, limit_notes
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
-from ctxextend.plan_notes import NOT_TRAINED, far_notes, model_notes, table_notes
+from ctxextend.plan_notes import (
+    NOT_TRAINED,
+    far_notes,
+    generation_notes,
+    limit_notes,
+    model_notes,
+    table_notes,
+)
 from ctxextend.positions.change import ShortInputs
 from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import engine_notes
@@ -139,7 +145,7 @@ def twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     """
     positions = twin_plan.changes[0].positions
     name = positions.scheme
-    if positions.may_scale:
+    if positions.methods:
         name = RAISED_THETA
     return FolderFacts(
         model_type=conversion.twin.model_type,

@@ -7,14 +7,13 @@ from ctxextend.card import card_sentences
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import ResizeError, UnsupportedModelError, printable
 from ctxextend.families.causal_masks import mask_remover
-from ctxextend.length_notes import generation_notes, limit_notes
 from ctxextend.limits.config_edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.output import Output
 from ctxextend.plan import Plan, weight_layouts, with_length
-from ctxextend.plan_notes import NOT_TRAINED, far_notes, model_notes
+from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit_notes, model_notes
 from ctxextend.positions.change import Change
 from ctxextend.provenance import SAME_LENGTH
 from ctxextend.runtimes.rule_schema import RuntimeStatement
@@ -36,14 +35,6 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     """
     check_own_code(model)
     for positions in model.tables:
-        positions.check_removable(model.ref.source)
-        cause = mask_remover(model.architecture, positions)
-        if cause is not None:
-            message = (
-                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
-                "mask. Without positions, it could not know the order of tokens."
-            )
-            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
         question = positions.lengths.question
         if settings.to is None and question:
             message = f"{positions.file}: {question}."
@@ -51,6 +42,14 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
     changes = list[Change]()
     for positions in model.tables:
+        changes.append(positions.remove(resize.positions, model.ref.source))
+        cause = mask_remover(model.architecture, positions)
+        if cause is not None:
+            message = (
+                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
+                "mask. Without positions, it could not know the order of tokens."
+            )
+            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
         before = positions.length()
         if resize.positions < before:
             message = (
@@ -58,7 +57,6 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
                 f"{resize.positions}."
             )
             raise ResizeError(message, "Remove --to, or use a longer length.")
-        changes.append(positions.remove(resize.positions))
     return Plan(
         model=with_type_note(model),
         settings=resize,

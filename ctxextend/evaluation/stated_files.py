@@ -16,7 +16,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
 from ctxextend.evaluation.text_tokenizer import NamedTokenizer
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.limits.stated_length import StatedLength, stated_length
+from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
 from ctxextend.opening.opened_model import open_model
 from ctxextend.opening.own_code import own_class

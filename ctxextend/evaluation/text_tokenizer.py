@@ -13,7 +13,7 @@ import numpy as np
 from ctxextend.checkpoints.source import BUNDLED, HUB_ID
 from ctxextend.errors import CheckpointError, DataError, one_line
 from ctxextend.held_out import Ids
-from ctxextend.limits.side_files import TOKENIZER_FILES
+from ctxextend.limits.statements import TOKENIZER_FILES
 
 COPY_TOKENIZER = (
     "Copy the tokenizer files into the folder, or pass --tokenizer: the model's own, or "

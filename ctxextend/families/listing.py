@@ -103,7 +103,6 @@ def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
 
 def _family_entry(model_type: str, location: Positions) -> FamilyTable:
     """Return the entry of positions of a model type."""
-    rope = location.rope
     return FamilyTable(
         model_type,
         part=location.part,
@@ -111,7 +110,7 @@ def _family_entry(model_type: str, location: Positions) -> FamilyTable:
         config_key=location.length_key,
         reserved_rows=_reserved_text(location.reserved),
         scheme=location.scheme,
-        methods=() if rope is None else rope.methods,
+        methods=location.methods,
         notes=tuple(_notes(location, whole=FAMILIES[model_type])),
     )
 

@@ -10,11 +10,11 @@ from ctxextend.inspection.stated_limits import (
     longer_inputs,
     tables_by_tokenizer,
 )
-from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    TOKENIZER_FILES,
     TOKENIZERS,
     TRANSFORMERS,
 )

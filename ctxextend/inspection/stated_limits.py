@@ -9,19 +9,12 @@ from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
-from ctxextend.limits.config_keys import (
-    config_length_keys,
-    may_take,
-    params_lengths,
-    readers,
-)
 from ctxextend.limits.generation import (
     GenerationLimit,
     deciding_limit,
     generating_table,
     generation_limits,
 )
-from ctxextend.limits.side_files import StatedLimit, sentence_config, stated_limits
 from ctxextend.limits.statements import (
     GENERATE,
     MAX_NEW_TOKENS,
@@ -29,6 +22,13 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     VLLM,
+    StatedLimit,
+    config_length_keys,
+    may_take,
+    params_lengths,
+    readers,
+    sentence_config,
+    stated_limits,
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
@@ -349,7 +349,7 @@ def _raise_limits_remark(model: OpenedModel, length: int) -> str:
 
 def _may_be_trained_longer(table: PositionReport) -> bool:
     """Whether rotary positions may have been trained at a longer length that another key states."""
-    if not table.location.may_scale or table.location.trained_length is not None:
+    if not table.location.methods or table.location.trained_length is not None:
         return False
     return table.location.lengths.served == table.location.lengths.first_trained
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.json_output import not_in_json
-from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.generation import (
     MAXIMA,
     MINIMA,
@@ -16,13 +15,15 @@ from ctxextend.limits.generation import (
     generation_limits,
     shares_positions,
 )
-from ctxextend.limits.side_files import PADS_TO_LONGEST, stated_limits
 from ctxextend.limits.statements import (
     GENERATION_CONFIG,
     MAX_LENGTH,
     MAX_NEW_TOKENS,
     MIN_LENGTH,
     MIN_NEW_TOKENS,
+    PADS_TO_LONGEST,
+    config_length_keys,
+    stated_limits,
 )
 from ctxextend.positions.positions import Keys, Positions, nested
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from ctxextend.checkpoints.mistral_files import mistral_params, params_path
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.limits.config_keys import params_lengths
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import Edit, LengthChange, following_value, shown_value
+from ctxextend.limits.statements import params_lengths
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor

@@ -9,9 +9,12 @@ from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.lookup import Architecture
-from ctxextend.limits.config_keys import config_length_keys
-from ctxextend.limits.side_files import stated_limits
-from ctxextend.limits.statements import SENTENCE_CONFIG, TOKENIZER
+from ctxextend.limits.statements import (
+    SENTENCE_CONFIG,
+    TOKENIZER,
+    config_length_keys,
+    stated_limits,
+)
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import read_provenance
 
@@ -78,7 +81,7 @@ def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
     """
-    if not location.may_scale or location.trained_length is not None:
+    if not location.methods or location.trained_length is not None:
         return False
     lengths = location.lengths
     if lengths.served != lengths.first_trained:

@@ -4,15 +4,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from ctxextend.errors import counted
 from ctxextend.json_output import not_in_json
-from ctxextend.positions.positions import Changes, Positions, nested, with_values
+from ctxextend.positions.positions import (
+    Changes,
+    PositionLengths,
+    Positions,
+    nested,
+    with_values,
+)
 from ctxextend.positions.rotary_settings import RopeLayers
-from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import MethodChoice
 from ctxextend.tables.rope_types import Parameters
 from ctxextend.tables.stats import describe_rows
 
@@ -89,94 +95,46 @@ class Change:
     # Whether the tokenizer keeps the old limits: they are also the padding length, on which the
     # outputs of some model types depend.
     keeps_padding: bool = field(default=False, metadata=not_in_json)
-    json_properties: ClassVar = (
-        "name",
-        "part",
-        "file",
-        "config_key",
-        "rows_before",
-        "rows_after",
-        "reserved_rows",
-        "hidden_size",
-        "dtype",
-        "lengths",
-        "scheme",
-    )
+    name: str = field(init=False)  # tensor in the checkpoint; without a table, a key of the config
+    part: str = field(init=False)  # encoder, decoder, text, … in models with several; else empty
+    file: str = field(init=False)  # of the weights, relative to the root; empty if not stored
+    config_key: str = field(init=False)  # config key of the length, with dots for nested configs
+    # Rows, or tokens without a table: reserved ones, positions, and a few after the last position.
+    rows_before: int = field(init=False)
+    rows_after: int = field(init=False)
+    reserved_rows: int = field(init=False)  # rows before position 0, which are kept
+    hidden_size: int = field(init=False)  # columns
+    dtype: str = field(init=False)  # in safetensors' spelling; empty if the rows are not stored
+    lengths: PositionLengths = field(init=False)  # before the change
+    scheme: str = field(init=False)  # learned, sinusoidal, rotary, ALiBi, relative or none
+    # Whether the length changes, or any rotary setting; and whether positions are created by that.
+    is_changed: bool = field(init=False, metadata=not_in_json)
+    is_extended: bool = field(init=False, metadata=not_in_json)
 
-    @property
-    def name(self) -> str:
-        """The name of the tensor in the checkpoint; without a table, a key of the config."""
-        return self.positions.name
-
-    @property
-    def part(self) -> str:
-        """Its part (encoder, decoder, text, …) in models with several tables; else empty."""
-        return self.positions.part
-
-    @property
-    def file(self) -> str:
-        """The weights file, relative to the root; empty if transformers computes the rows."""
-        return self.positions.weights_file
-
-    @property
-    def config_key(self) -> str:
-        """The config key of the length, with dots for nested configs."""
-        return self.positions.length_key
-
-    @property
-    def rows_before(self) -> int:
-        """The rows, or tokens without a table, with reserved ones and those after the last."""
-        return self.positions.rows_for(self.positions.key_value(self.max_len_before))
-
-    @property
-    def rows_after(self) -> int:
-        """The number of rows after the change."""
-        return self.positions.rows_for(self.positions.key_value(self.max_len_after))
-
-    @property
-    def reserved_rows(self) -> int:
-        """The rows before position 0, which are kept."""
-        return self.positions.reserved_rows
-
-    @property
-    def hidden_size(self) -> int:
-        """The columns of a table."""
-        return self.positions.hidden_size
-
-    @property
-    def dtype(self) -> str:
-        """The dtype in safetensors' spelling; empty if transformers computes the rows."""
-        return self.positions.dtype
-
-    @property
-    def lengths(self) -> Any:
-        """First trained, stated and served length before the change."""
-        return self.positions.lengths
-
-    @property
-    def scheme(self) -> str:
-        """The position scheme: learned, sinusoidal, rotary, ALiBi, relative or none."""
-        return self.positions.scheme
+    def __post_init__(self) -> None:
+        positions = self.positions
+        values = {
+            "name": positions.name,
+            "part": positions.part,
+            "file": positions.weights_file,
+            "config_key": positions.length_key,
+            "rows_before": positions.rows_for(positions.key_value(self.max_len_before)),
+            "rows_after": positions.rows_for(positions.key_value(self.max_len_after)),
+            "reserved_rows": positions.reserved_rows,
+            "hidden_size": positions.hidden_size,
+            "dtype": positions.dtype,
+            "lengths": positions.lengths,
+            "scheme": positions.scheme,
+            "is_changed": self.max_len_before != self.max_len_after or bool(self.settings),
+            "is_extended": self.max_len_after > self.max_len_before or bool(self.settings),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def method(self) -> str:
         """The name of the method that extends them; empty if they are not extended."""
         return "" if self.choice is None else self.choice.name
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the checkpoint contains the rows; otherwise transformers computes them."""
-        return bool(self.positions.dtype)
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the length changes, or any rotary setting."""
-        return self.max_len_before != self.max_len_after or bool(self.settings)
-
-    @property
-    def is_extended(self) -> bool:
-        """Whether positions are created, or rotary settings are to change."""
-        return self.max_len_after > self.max_len_before or bool(self.settings)
 
     @property
     def changed_layers(self) -> list[tuple[RopeLayers, Parameters]]:
@@ -186,11 +144,6 @@ class Change:
             for layers in self.positions.layers
             if layers.layer_type in self.settings
         ]
-
-    @property
-    def switches(self) -> bool:
-        """Whether only inputs beyond the old length get other frequencies, by a separate list."""
-        return bool(self.long_inputs_as)
 
     def edits(
         self, config: Mapping[str, Any] | None = None, *, fix_limits: bool = False
@@ -206,9 +159,7 @@ class Change:
             positions = positions.with_config(config)
         changes = Changes()
         if self.settings:
-            changes |= positions.state(self.settings)
-            value = positions.key_value(self.stated_after)
-            changes |= dict.fromkeys(positions.copied_length_paths(), value)
+            changes |= positions.state(self.settings, self.stated_after)
         if self.is_changed:
             changes |= self._length_values(positions)
         elif fix_limits:

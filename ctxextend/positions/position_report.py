@@ -1,6 +1,5 @@
 """Positions without a table of rows: rotary with its wavelengths, ALiBi or relative."""
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -8,15 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.positions.rotary_settings import RopeLayers
-from ctxextend.provenance import Step
-from ctxextend.tables.frequencies import frequencies, ntk_base
 
 if TYPE_CHECKING:
     from ctxextend.positions.positions import Positions
-from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
-
-ROUNDING = 1e-9  # relative
+from ctxextend.tables.rope_types import Parameters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,20 +117,12 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
         return tuple(dict.fromkeys(kinds))
 
 
-@dataclass(frozen=True)
-class ThetaResize:
-    """A resize by method ``theta``: settings state only the new base, and the recipe the rest."""
-
-    factor: float
-    length_before: int  # in tokens
-
-
-def report_scheme(positions: "Positions", recipe: Step | None) -> SchemeReport:
+def report_scheme(positions: "Positions", layers: tuple[RopeReport, ...] = ()) -> SchemeReport:
     """Report positions without a table of rows.
 
     Args:
         positions: The positions.
-        recipe: The resize that made the checkpoint, if any.
+        layers: The wavelengths of rotary ones.
 
     Raises:
         CheckpointError: The rotary settings are invalid.
@@ -145,10 +131,6 @@ def report_scheme(positions: "Positions", recipe: Step | None) -> SchemeReport:
     length_to_state = lengths.context
     if lengths.key_is_first_trained:
         length_to_state = lengths.stated
-    layers = tuple[RopeReport, ...]()
-    if positions.may_scale:
-        theta = _theta_resize(positions, recipe, lengths.context)
-        layers = tuple(_report_layers(positions, item, theta) for item in positions.layers)
     return SchemeReport(
         name=positions.name,
         part=positions.part,
@@ -162,136 +144,8 @@ def report_scheme(positions: "Positions", recipe: Step | None) -> SchemeReport:
         stated=lengths.stated,
         served=lengths.served,
         layers=layers,
-        rope_dialects=positions.dialects if positions.may_scale else (),
+        rope_dialects=positions.dialects,
     )
-
-
-def _theta_resize(table: "Positions", recipe: Step | None, length: int) -> ThetaResize | None:
-    """Return the resize by ``theta`` that gave rotary positions a length; None if none did.
-
-    Args:
-        table: The positions, whose rows in a recipe are tokens.
-        recipe: The resize that made the checkpoint, if any.
-        length: The context length, in tokens. A recipe of another length is out of date.
-    """
-    if recipe is None:
-        return None
-    before, after = recipe.rows.get(table.name, (0, 0))
-    is_longer = 0 < before < after
-    is_current = after == length
-    if not is_longer or not is_current:
-        return None
-    method = recipe.methods.get(table.name, recipe.settings.method)
-    if method is None or method.name != "theta":
-        return None
-    # An edited recipe may lack the factor; the method's default serves the new length.
-    factor = method.settings.get("factor") or after / before
-    return ThetaResize(factor=factor, length_before=before)
-
-
-def _report_layers(
-    positions: "Positions", layers: RopeLayers, theta: ThetaResize | None
-) -> RopeReport:
-    """Report the layers of one type: compare their settings with those before any scaling.
-
-    Args:
-        positions: The positions.
-        layers: The layers and their settings.
-        theta: The resize that changed their base, if one did: the settings then state only the new
-            length, and the recipe the old one.
-    """
-    lengths = positions.layer_lengths(layers)
-    served = lengths.served
-    trained = lengths.first_trained
-    if layers.is_local:  # they read the same inputs as the others, and are not resized
-        theta = None
-        served = positions.lengths.served
-    if theta is not None:
-        trained = theta.length_before
-    settings = layers.parameters
-    scaled = positions.frequencies(settings, served)
-    short = positions.frequencies(settings, 1)
-    dim = positions.rotated_values(settings)
-    before = _unscaled_settings(settings, dim, theta)
-    unscaled = frequencies(before, dim, positions.value(positions.effective_key))
-    rotates = scaled.inverse > 0  # other pairs are the same at every position
-    return _compare_wavelengths(
-        layers=layers,
-        attention_factor=scaled.attention_factor,
-        scaled=2 * math.pi / scaled.inverse[rotates],
-        short=2 * math.pi / short.inverse[rotates],
-        unscaled=2 * math.pi / unscaled.inverse[rotates],
-        served=served,
-        trained=trained,
-    )
-
-
-def _unscaled_settings(rope: Parameters, dim: int, theta: ThetaResize | None) -> Parameters:
-    """Return the settings before any scaling: of type ``default``, with the base of the training.
-
-    Settings with alpha stay as they are: the model was trained with the scaled base.
-
-    Args:
-        rope: The scaled settings.
-        dim: The number of rotated values per head.
-        theta: The resize that changed the base, if one did.
-    """
-    unscaled = dict(rope)
-    if rope["rope_type"] != NTK_ALPHA:
-        unscaled["rope_type"] = "default"
-    if theta is not None:
-        unscaled["rope_theta"] = ntk_base(rope["rope_theta"], 1 / theta.factor, dim)
-    return unscaled
-
-
-def _compare_wavelengths(
-    *,
-    layers: RopeLayers,
-    attention_factor: float,
-    scaled: NDArray[np.float64],
-    short: NDArray[np.float64],
-    unscaled: NDArray[np.float64],
-    served: int,
-    trained: int,
-) -> RopeReport:
-    """Compare the wavelengths of layers with those before any scaling.
-
-    Args:
-        layers: The layers and their settings.
-        attention_factor: By which cosines and sines are multiplied.
-        scaled: The wavelengths at the served length, in tokens, shape (pairs,).
-        short: Those in the shortest inputs.
-        unscaled: The wavelengths at the trained length, in tokens, shape (pairs,).
-        served: The length that the settings serve, in tokens.
-        trained: The length before any scaling, in tokens.
-    """
-    turns = served / scaled
-    trained_turns = trained / unscaled
-    is_partial = _is_less(turns, 1)
-    was_partial = _is_less(trained_turns, 1)
-    turns_further = _is_less(trained_turns, turns)
-    is_slowed = _is_less(unscaled, scaled)
-    return RopeReport(
-        layers=layers.layer_type,
-        is_local=layers.is_local,
-        parameters=layers.parameters,
-        trained_length=trained,
-        positions=served,
-        attention_factor=attention_factor,
-        wavelengths=scaled,
-        unscaled_wavelengths=unscaled,
-        partial_turns=int(is_partial.sum()),
-        trained_partial_turns=int(was_partial.sum()),
-        slowed=int(is_slowed.sum()),
-        slowed_for_short=int(_is_less(unscaled, short).sum()),
-        slowdown=float((scaled / unscaled).max(initial=1)),
-        untrained=int((was_partial & turns_further).sum()),
-    )
-
-
-def _is_less(values: NDArray[np.float64], limits: NDArray[np.float64] | int) -> NDArray[np.bool_]:
-    """Whether each value is below its limit by more than rounding."""
-    return np.asarray(values * (1 + ROUNDING) < limits)
 
 
 def report_quantised(table: "Positions") -> SchemeReport:

@@ -19,7 +19,6 @@ from ctxextend.positions.facts import (
     EngineKey,
     Family,
     ReservedRows,
-    RotaryFacts,
 )
 from ctxextend.tables.method_facts import LIMITS, SWITCH
 from ctxextend.tables.rope_types import NONE, Parameters
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ctxextend.checkpoints.safetensors_file import TensorEntry
     from ctxextend.positions.change import Change, Comparison, NewTensor
     from ctxextend.positions.position_report import PositionReport
-    from ctxextend.positions.rotary_settings import RopeLayers
     from ctxextend.provenance import Step
     from ctxextend.settings import Resize
     from ctxextend.tables.frequencies import Frequencies
@@ -220,10 +218,10 @@ class Positions(Model):
     stored_rows: ClassVar[str] = "trained"  # what transformers does with rows in a file
     extra_rows: ClassVar[int] = 0
     buffers: ClassVar[tuple[Buffer, ...]] = ()
-    rope: ClassVar[RotaryFacts | None] = None
     initial_layout: ClassVar[str] = ""
     trained_key: ClassVar[Any] = None  # the first trained length next to rotary settings
-    may_scale: ClassVar = False  # whether settings in the config can scale them
+    methods: ClassVar[tuple[str, ...]] = ()  # that scale them by settings in the config
+    unscaled_name: ClassVar[str] = ""  # in rules of engines, if not the scheme
     dialects: ClassVar[tuple[str, ...]] = ()
     layers: ClassVar[tuple[Any, ...]] = ()
     unchanged_method: ClassVar[str] = LIMITS  # of a resize to the length that they have
@@ -231,7 +229,6 @@ class Positions(Model):
     can_switch: ClassVar = False  # whether `SWITCH` applies to all of their settings
     needs_no_limit: ClassVar = False  # whether generated texts may exceed the length
     owner: ClassVar[str] = "model"  # of the length, as users call it
-    noun: ClassVar[str] = "positions"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -401,14 +398,6 @@ class Positions(Model):
         """
         raise NotImplementedError
 
-    def rotated_values(self, parameters: Parameters) -> int:
-        """Return the number of rotated values per head, from which frequencies are computed."""
-        raise NotImplementedError
-
-    def layer_lengths(self, layers: "RopeLayers") -> PositionLengths:
-        """Return the lengths of layers that share rotary settings."""
-        raise NotImplementedError
-
     def report(
         self, checkpoint: "Checkpoint", recipe: "Step | None", parameters: int
     ) -> "PositionReport":
@@ -424,7 +413,7 @@ class Positions(Model):
         """
         from ctxextend.positions.position_report import report_scheme
 
-        return report_scheme(self, recipe)
+        return report_scheme(self)
 
     def frequencies(
         self, parameters: Parameters, tokens: int, stated: int | None = None
@@ -454,14 +443,16 @@ class Positions(Model):
         """Return the paths of the keys that state rotary settings, in both dialects."""
         return []
 
-    def check_removable(self, source: str) -> None:
-        """Check that positions are rotary, which settings can remove.
+    def remove(self, after: int, source: str) -> "Change":
+        """Return the change to settings that rotate nothing, in all layers.
 
         Args:
-            source: The reference of the checkpoint.
+            after: The length, in tokens.
+            source: The reference of the checkpoint, for messages.
 
         Raises:
-            UnsupportedModelError: They are not.
+            UnsupportedModelError: The positions are not rotary.
+            MethodError: No settings of the classes stop the rotation.
         """
         name = f"{source} ({self.family.model_type})"
         if self.scheme == NONE:
@@ -479,10 +470,6 @@ class Positions(Model):
                 "convert MODEL --scheme rotary --to N"
             )
         raise UnsupportedModelError(message, hint)
-
-    def remove(self, after: int) -> "Change":
-        """Return the change to settings that rotate nothing, at a length; see `check_removable`."""
-        raise NotImplementedError
 
     def check_rows(self, *, has_config: bool = True) -> None:
         """Check that a table has a position, and the rows that its config states.
@@ -512,47 +499,14 @@ class Positions(Model):
         """
         return (length, self.value(self.effective_key))
 
-    def unchanged_text(self, length: int) -> str:
-        """Return that a resize to a length changes nothing, as a clause."""
-        return f"The context length already is {length}"
-
-    def window_notes(self, change: "Change") -> Iterator[Note]:
-        """Yield a note for layers that see no further than a sliding window, if others change."""
-        return iter(())
-
-    def growing_text_notes(self, change: "Change", *, generates: bool) -> Iterator[Note]:
-        """Yield what happens to inputs that share a batch, or that cross the old length.
+    def notes(self, change: "Change", *, generates: bool) -> Iterator[Note]:
+        """Yield what to know of attention windows, and of inputs that cross the old length.
 
         Args:
             change: What changes.
             generates: Whether the model generates text, so that an input can grow.
         """
         return iter(())
-
-    card_unchanged: ClassVar[str] = (
-        "All weights are the same: only config and tokenizer files"  # as the subject on a card
-    )
-
-    @property
-    def title(self) -> str:
-        """Their scheme and name, for users."""
-        return f"{self.scheme}: {self.title_name}"
-
-    @property
-    def title_name(self) -> str:
-        """Their name, with the part of the model."""
-        return f"{self.name} ({self.part})" if self.part else self.name
-
-    def card_text(self, names: str, *, is_only: bool) -> str:
-        """Return what they are on a model card, with their names."""
-        if self.scheme == NONE:
-            return f"context length ({names}), of a model without positions,"
-        return f"{self.scheme} positions ({names})"
-
-    @property
-    def unscaled_name(self) -> str:
-        """What rules of engines call them if only limits change."""
-        return self.scheme
 
     def default_theta(self, layer_type: str) -> float | None:
         """Return the base of rotary layers of one type in a config that states none."""
@@ -594,13 +548,14 @@ class Positions(Model):
         """Return them in a model whose tokens have the positions from 1 on."""
         return self
 
-    def state(self, settings: Mapping[str, Parameters]) -> Changes:
-        """Return the config values that give layers other rotary settings, in both dialects."""
-        return {}
+    def state(self, settings: Mapping[str, Parameters], length: int | None = None) -> Changes:
+        """Return the config values that give layers other rotary settings, in both dialects.
 
-    def applies(self, method: str) -> bool:
-        """Whether the classes apply a rotary method to settings of type ``default``."""
-        return False
+        Args:
+            settings: New settings by type of layers; others stay.
+            length: The length that the config states with them; by default it stays.
+        """
+        return {}
 
     def new_dialect(self) -> Changes:
         """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
@@ -609,10 +564,6 @@ class Positions(Model):
     def reason_to_state(self, path: Keys) -> str:
         """Return why a changed config states a value that it did not, for users; else nothing."""
         return ""
-
-    def copied_length_paths(self) -> list[Keys]:
-        """Return the paths of the length next to copies of rotary settings."""
-        return []
 
 
 def of_part(

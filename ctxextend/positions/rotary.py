@@ -7,11 +7,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.change import Change, Comparison, ShortInputs
 from ctxextend.positions.facts import ROTARY, RotaryFacts
-from ctxextend.positions.positions import Changes, Keys, PositionLengths, Positions, nested
+from ctxextend.positions.position_report import PositionReport
+from ctxextend.positions.positions import (
+    Changes,
+    Keys,
+    PositionLengths,
+    Positions,
+    nested,
+    with_values,
+)
 from ctxextend.positions.rotary_compare import compare_settings
 from ctxextend.positions.rotary_dialects import (
     ADDED,
@@ -28,9 +37,9 @@ from ctxextend.positions.rotary_settings import (
     rotary_dim,
     trained_length_next_to,
 )
-from ctxextend.positions.unlimited import Unlimited, change_limits
+from ctxextend.positions.unlimited import Unlimited, change_limits, check_no_rows
+from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.frequencies import Frequencies, frequencies
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
@@ -38,6 +47,7 @@ from ctxextend.tables.method_facts import (
     LIMITS,
     SCALING_METHODS,
     SWITCH,
+    MethodChoice,
 )
 from ctxextend.tables.no_rotation import REMOVING_METHODS, none
 from ctxextend.tables.rope_types import (
@@ -69,11 +79,12 @@ FREQUENCY_TOLERANCE = 1e-12
 class Rotary(Positions):
     """Rotary positions: settings in the config, and no rows."""
 
-    rope: RotaryFacts  # type: ignore[misc]
+    rope: RotaryFacts
     longer_inputs: str = "run"  # they ``fail`` if the angles are computed once
     settings_key: str = NEW
 
     scheme: ClassVar = ROTARY
+    unscaled_name: ClassVar = "unscaled"
 
     @property
     def usual_name(self) -> str:
@@ -81,9 +92,9 @@ class Rotary(Positions):
         return ".".join((*self.path, self.settings_key))
 
     @property
-    def may_scale(self) -> bool:  # type: ignore[override]
-        """Whether the classes read settings that scale."""
-        return bool(self.rope.methods)
+    def methods(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The methods that the classes apply; none if they ignore the settings."""
+        return self.rope.methods
 
     @cached_property
     def layers(self) -> tuple[RopeLayers, ...]:  # type: ignore[override]
@@ -100,7 +111,7 @@ class Rotary(Positions):
 
         There are none if the classes ignore the settings.
         """
-        if not self.may_scale:
+        if not self.methods:
             return []
         return [layers for layers in self.layers if not layers.is_local]
 
@@ -119,32 +130,38 @@ class Rotary(Positions):
     @cached_property
     def dialects(self) -> tuple[str, ...]:  # type: ignore[override]
         """The dialects that state the settings, each completely; a GGUF file has none."""
-        if not self.may_scale or not self.rope.has_dialects:
+        if not self.methods or not self.rope.has_dialects:
             return ()
         return stated_dialects(self)
 
-    def state(self, settings: Mapping[str, Parameters]) -> Changes:
+    def state(self, settings: Mapping[str, Parameters], length: int | None = None) -> Changes:
         """Return the config values that give layers other settings, in both dialects.
 
-        Args:
-            settings: New settings by type of layers; others stay.
+        Copies of the settings get the length too. A copy without one gets one, since transformers
+        asks for it next to scaled settings.
 
         Raises:
             CheckpointError: The config's own settings are malformed.
         """
-        if not self.may_scale or not self.rope.has_dialects:
+        if not self.methods or not self.rope.has_dialects:
             return {}
-        changes = state_settings(self, settings)
+        config = self.config
+        if length is not None:
+            values = dict.fromkeys(self.length_paths, self.key_value(length))
+            config = with_values(config, values)
+        changes = state_settings(self, settings, config)
         is_removed = settings and not any(map(rotates, settings.values()))
         if is_removed and self.stated(TRAINED) != self.lengths.first_trained:
             # No class reads it there for the rope types that rotate nothing:
             # ``standardize_rope_params`` of modeling_rope_utils.py in transformers.
             changes[self.paths_of(TRAINED)[-1]] = self.lengths.first_trained
+        if length is not None:
+            key = self.effective_key
+            for copied in copied_positions(self):
+                path = (*copied.path, key)
+                if nested(self.config, path) in (None, self.stated(key)):
+                    changes[path] = self.key_value(length)
         return changes
-
-    def applies(self, method: str) -> bool:
-        """Whether the classes apply a method to settings of type ``default``."""
-        return method in self.rope.methods
 
     def new_dialect(self) -> Changes:
         """Return all settings as ``rope_parameters`` states them, by path of keys."""
@@ -159,39 +176,16 @@ class Rotary(Positions):
         added = [keys for name in names for keys in self.paths_of(name)]
         return ADDED if any(path[: len(keys)] == keys for keys in added) else ""
 
-    def copied_length_paths(self) -> list[Keys]:
-        """Return the paths of the length next to copies of the settings.
-
-        They must follow that of the model. A copy without a length gets one, since transformers
-        asks for it next to scaled settings.
-        """
-        key = self.effective_key
-        paths = [(*copied.path, key) for copied in copied_positions(self)]
-        stated = (None, self.stated(key))
-        return [path for path in paths if nested(self.config, path) in stated]
-
-    def rotated_values(self, parameters: Parameters) -> int:
-        """Return the number of rotated values per head, from which frequencies are computed.
-
-        Settings of type ``proportional`` count the whole head; those that it does not rotate have
-        frequency 0.
-        """
-        return rotary_dim(self, parameters)
-
-    def layer_lengths(self, layers: RopeLayers) -> PositionLengths:
-        """Return the lengths of layers that share settings."""
-        return layer_lengths(self, layers)
-
     def with_trained_length(self, length: int) -> Self:
         """Return them with the length of the first training, as the user states it, in tokens."""
-        if not self.may_scale:
+        if not self.methods:
             return self
         return replace(self, trained_length=length)
 
     def without_rotation(self) -> Positions:
         """Return them as positions of scheme ``none`` if their settings rotate nothing."""
         try:
-            is_removed = self.may_scale and not any(
+            is_removed = bool(self.methods) and not any(
                 rotates(layers.parameters) for layers in self.layers
             )
         except CheckpointError:  # reported when the settings are used
@@ -233,11 +227,6 @@ class Rotary(Positions):
         """
         return trained_length_next_to(self, layer_type="")
 
-    @property
-    def unscaled_name(self) -> str:
-        """What rules of engines call them if only limits change."""
-        return "unscaled"
-
     def default_theta(self, layer_type: str) -> float | None:
         """Return the base of layers of one type in a config that states none."""
         return self.rope.theta[layer_type]
@@ -256,10 +245,13 @@ class Rotary(Positions):
             can_switch(layers.parameters) for layers in self.scaled_layers
         )
 
-    def window_notes(self, change: Change) -> Iterator[Note]:
-        """Yield a note for layers that see no further than a sliding window, if others change."""
-        if not change.settings:
-            return
+    def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
+        """Yield what to know of attention windows, and of inputs that cross the old length.
+
+        Transformers chooses frequencies that follow the length by the longest sequence of each
+        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
+        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
+        """
         local = [
             layers.layer_type
             for layers in self.layers
@@ -267,32 +259,25 @@ class Rotary(Positions):
         ]
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
-        kinds = self.stated("layer_types")
-        if local:
+        sees_windows = self.rope.windows_all_layers and not self.stated("layer_types")
+        if change.settings and local:
             text = (
                 f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
                 "settings."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-        elif isinstance(window, int) and is_used and self.rope.windows_all_layers and not kinds:
+        elif change.settings and isinstance(window, int) and is_used and sees_windows:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 
-    def growing_text_notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what happens to inputs that share a batch, or that cross the old length.
-
-        Transformers chooses frequencies that follow the length by the longest sequence of each
-        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
-        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
-        """
         becomes_dynamic = any(
             after[TYPE] == "dynamic" != layers.parameters[TYPE]
             for layers, after in change.changed_layers
         )
-        if not change.switches and not becomes_dynamic:
+        if not change.long_inputs_as and not becomes_dynamic:
             return
         length = change.same_up_to
         text = (
@@ -301,7 +286,7 @@ class Rotary(Positions):
         )
         yield Note(Code.PADDING, Level.NOTE, text)
         effect = ""
-        if change.switches and not self.rope.drops_cache:
+        if change.long_inputs_as and not self.rope.drops_cache:
             effect = "turns into noise, since its cached keys have the frequencies of short inputs"
         elif becomes_dynamic:
             effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
@@ -324,6 +309,14 @@ class Rotary(Positions):
             keys.append(TRAINED)
         return [path for key in keys for path in self.paths_of(key)]
 
+    def report(
+        self, checkpoint: Checkpoint, recipe: Step | None, parameters: int
+    ) -> PositionReport:
+        """Return the lengths, and the wavelengths of all layers if the classes read settings."""
+        from ctxextend.positions.rotary_report import report_rotary
+
+        return report_rotary(self, recipe)
+
     # What a resize changes
 
     def change(self, settings: Resize, after: int, *, has_others: bool = False) -> Change:
@@ -338,6 +331,7 @@ class Rotary(Positions):
             MethodError: The method, or another setting, does not apply to these positions.
             ResizeError: The new length is shorter, or the old one is unknown.
         """
+        check_no_rows(self, settings)
         self._check_settings(settings)
         lengths = self.lengths
         before = lengths.context
@@ -361,7 +355,7 @@ class Rotary(Positions):
                 long_inputs_as[layers.layer_type] = long_settings(
                     layers.parameters,
                     _rope_lengths(own, after),
-                    self.rotated_values(layers.parameters),
+                    rotary_dim(self, layers.parameters),
                     **given,
                 )
             # A file whose key states the first trained length keeps this convention.
@@ -391,7 +385,7 @@ class Rotary(Positions):
             if self._changes_angles(before, after, change):
                 scales = True
                 worst = max(worst, self._short_inputs(before, after, choice))
-        if change.switches:
+        if change.long_inputs_as:
             same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
 
@@ -458,7 +452,7 @@ class Rotary(Positions):
         parameters, choice = resize_rope(
             layers.parameters,
             _rope_lengths(lengths, after),
-            self.rotated_values(layers.parameters),
+            rotary_dim(self, layers.parameters),
             name=settings.choice.name,
             given=settings.choice.settings,
             methods=self.rope.methods,
@@ -537,10 +531,7 @@ class Rotary(Positions):
             return ShortInputs.CHANGED
         return ShortInputs.IDENTICAL if before[TYPE] == "default" else ShortInputs.ROUNDED
 
-    def check_removable(self, source: str) -> None:
-        """Check nothing: rotary positions can be removed, if `remove` finds how."""
-
-    def remove(self, after: int) -> Change:
+    def remove(self, after: int, source: str) -> Change:
         """Return the change to settings that rotate nothing, in all layers.
 
         Layers with a sliding window lose their rotation too, as in DroPE (Gelberg et al. 2025,

@@ -94,7 +94,7 @@ def _add_frequencies(
     slowdown = np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0)
     unchanged = int(np.isclose(slowdown, 1).sum())
     kept = f"{unchanged} of {total} frequencies unchanged"
-    if change.stated_after != length or change.switches:
+    if change.stated_after != length or change.long_inputs_as:
         # Inputs up to the trained length have other frequencies.
         kept = f"at {length} tokens, {kept}"
     if unchanged < total:

@@ -53,7 +53,9 @@ def both_dialects(positions: Iterable[Positions]) -> Changes:
     return changes
 
 
-def state_settings(positions: "Rotary", settings: Mapping[str, Parameters]) -> Changes:
+def state_settings(
+    positions: "Rotary", settings: Mapping[str, Parameters], config: Mapping[str, Any]
+) -> Changes:
     """Return the config values that give layers other settings, in both dialects.
 
     The first of these statements is written with which the config means the same to readers of both
@@ -69,6 +71,7 @@ def state_settings(positions: "Rotary", settings: Mapping[str, Parameters]) -> C
     Args:
         positions: The config, with the settings as they are.
         settings: New ones, by type of layers; others stay.
+        config: The config with its new length, which some settings read.
 
     Raises:
         CheckpointError: The config's own settings are malformed.
@@ -82,7 +85,7 @@ def state_settings(positions: "Rotary", settings: Mapping[str, Parameters]) -> C
         for item in layers:
             if item.layer_type in settings:
                 copies |= _copy_changes(copied, item)
-    config = with_values(positions.config, copies)
+    config = with_values(config, copies)
 
     old_path = positions.paths_of(OLD)[-1]
     old_paths = [path for key in old_keys(positions) for path in positions.paths_of(key)]

@@ -30,10 +30,8 @@ from ctxextend.positions.positions import (
 )
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
-from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_checks import check_source_rows
-from ctxextend.tables.method_facts import COPY, FORMULA
+from ctxextend.tables.apply import check_source_rows, choose_method, deviation, resize_with_reserved
+from ctxextend.tables.method_facts import COPY, FORMULA, MethodChoice, limit_kept_first
 from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
@@ -78,7 +76,6 @@ class Rows(Positions):
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
-    noun: ClassVar = "table"
     is_computed: ClassVar = False
     ignores_stored_rows: ClassVar = False
 
@@ -165,21 +162,6 @@ class Rows(Positions):
     def needs_no_limit(self) -> bool:  # type: ignore[override]
         """Whether generated texts may exceed the rows, since more are computed when needed."""
         return self.longer_inputs == "get computed rows"
-
-    card_unchanged: ClassVar = "transformers computes the rows: only config and tokenizer files"
-
-    @property
-    def title(self) -> str:
-        """The name of the table, for users."""
-        return self.title_name
-
-    def card_text(self, names: str, *, is_only: bool) -> str:
-        """Return what the tables are on a model card, with their names."""
-        return f"position table ({names})" if is_only else f"position tables ({names})"
-
-    def unchanged_text(self, length: int) -> str:
-        """Return that a resize to a length changes nothing, as a clause."""
-        return f"The table already has {length} positions"
 
     # Checks
 

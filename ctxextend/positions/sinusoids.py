@@ -8,9 +8,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.positions.change import Change, Comparison
 from ctxextend.positions.rows import Rows
-from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
-from ctxextend.tables.method_parser import default_choice
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
+from ctxextend.tables.methods import default_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionLengths, Positions, whole_number
 from ctxextend.positions.rotary_settings import OLD_TYPE
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, MethodChoice
 from ctxextend.tables.rope_types import NEW, NONE, OLD, TRAINED, TYPE
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
@@ -67,6 +66,7 @@ class Unlimited(Positions):
             MethodError: A setting does not apply to these positions.
             ResizeError: The new length is shorter.
         """
+        check_no_rows(self, settings)
         name = settings.choice.name
         if name not in (DEFAULT_METHOD, LIMITS):
             message = f"--method {name} does not apply to {self.scheme} positions."
@@ -76,20 +76,23 @@ class Unlimited(Positions):
         return change_limits(self, settings, after, has_others=has_others)
 
 
+def check_no_rows(positions: Positions, settings: Resize) -> None:
+    """Raise MethodError if settings keep rows of positions that have none."""
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
+
+
 def change_limits(
     positions: Positions, settings: Resize, after: int, *, has_others: bool
 ) -> Change:
     """Return a change of only limits, of positions without a table of rows.
 
     Raises:
-        MethodError: ``keep_first`` is set.
         ResizeError: The new length is shorter.
     """
-    if settings.keep_first:
-        message = (
-            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
-        )
-        raise MethodError(message, "Remove --keep-first.")
     lengths = positions.lengths
     before = lengths.context
     if after < before:

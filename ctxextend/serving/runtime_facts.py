@@ -84,7 +84,7 @@ def _other_betas(rope: Parameters) -> tuple[float, float] | None:
 def _positions_of(change: Change) -> str:
     """Return the positions of an output as rules name them."""
     if not change.settings:
-        return change.positions.unscaled_name
+        return change.positions.unscaled_name or change.scheme
     if not any(map(rotates, change.settings.values())):
         return REMOVED
     layers, after = change.changed_layers[0]

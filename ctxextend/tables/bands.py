@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.layouts import BLOCK_ROWS
+from ctxextend.tables.method_facts import MethodChoice
 from ctxextend.tables.stats import find_outliers, median, norms_and_neighbours
 
 Rows = NDArray[np.float64]

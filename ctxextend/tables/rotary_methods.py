@@ -10,7 +10,6 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.frequencies import (
     check_ntk_dim,
     frequencies,
@@ -23,6 +22,7 @@ from ctxextend.tables.method_facts import (
     SCALING_METHODS,
     SWITCH,
     Method,
+    MethodChoice,
     Setting,
     positive_setting,
     registering,

@@ -55,9 +55,7 @@ def compare_frequencies(
     """
     if not table.positions.settings_paths(table):
         return
-    if (
-        not table.positions.may_scale
-    ):  # the classes ignore these settings, or read only some of them
+    if not table.positions.methods:  # the classes ignore these settings, or read only some of them
         yield from _compare_with_base(before, after)
         return
     now = table.positions.with_config(resized.config)

@@ -34,7 +34,7 @@ class ComparedLongInput:
 
 def switched_tables(expected: Expected) -> list[Change]:
     """Return the tables whose new settings give only long inputs other frequencies."""
-    return [change for change in expected.plan.changes if change.switches]
+    return [change for change in expected.plan.changes if change.long_inputs_as]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
 def _applies(change: Change, layers: RopeLayers) -> bool:
     """Whether the classes compute the frequencies of long inputs from settings without lists."""
     kind = change.long_inputs_as[layers.layer_type][TYPE]
-    return change.positions.applies(kind) or kind == layers.parameters[TYPE]
+    return kind in change.positions.methods or kind == layers.parameters[TYPE]
 
 
 def _replace_frequencies(

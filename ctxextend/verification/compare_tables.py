@@ -38,7 +38,7 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
     """
     evidence = Evidence()
     for change in expected.plan.changes:
-        if change.is_stored:
+        if change.dtype:
             _add_stored_table(evidence, expected, change, resized)
             continue
         now = change.positions.with_config(resized.config)

@@ -55,27 +55,6 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if ".ctxextend-" in path.name]
 
 
-def test_atomic_folder_renames_the_output_at_the_end(tmp_path: Path, source: Path) -> None:
-    output = tmp_path / "out"
-    with stage(output, source) as staged:
-        (staged / "config.json").write_text("x")
-        assert not output.exists()
-        assert staged.parent == output.parent
-    assert contents(output) == {"config.json": b"x"}
-    assert leftovers(tmp_path) == []
-
-
-@pytest.mark.parametrize("error", [OutputError("full"), KeyboardInterrupt(), SystemExit(143)])
-def test_atomic_folder_removes_everything_after_an_error(
-    tmp_path: Path, source: Path, error: BaseException
-) -> None:
-    with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source) as staged:
-        (staged / "config.json").write_text("x")
-        raise error
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["source"]
-
-
 def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
     tmp_path: Path, source: Path
 ) -> None:
@@ -89,18 +68,6 @@ def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behave like a file system that does not support exchanging two names."""
     monkeypatch.setattr(atomic_output, "_exchange", lambda path, other: False)
-
-
-@pytest.mark.parametrize("two_renames", [False, True])
-def test_atomic_folder_force_replaces_a_checkpoint(
-    two_renames: bool, tmp_path: Path, source: Path, request: pytest.FixtureRequest
-) -> None:
-    if two_renames:
-        request.getfixturevalue("no_exchange")
-    output = checkpoint(tmp_path / "out", **{"vocab.txt": "old"})
-    write(output, source, force=True)
-    assert contents(output) == NEW
-    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.usefixtures("no_exchange")

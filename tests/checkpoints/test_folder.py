@@ -9,32 +9,11 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError, OutputError
 from tests.helpers import pico
-from tests.helpers.pico import STALE
 
 
 def open_folder(folder: Path) -> Checkpoint:
     source = Source(str(folder), "folder", folder, folder.name)
     return open_checkpoint(source)
-
-
-def test_open_checkpoint_lists_copied_and_omitted_files(
-    make_pico: Callable[..., pico.Pico],
-) -> None:
-    folder = make_pico("gpt2").folder
-    kept = [
-        "vocab.txt",
-        "1_Pooling/config.json",
-        "2_Dense/model.safetensors",
-        "2_Dense/pytorch_model.bin",
-        "LICENSE",
-    ]
-    for name in (*kept, *STALE, ".git/config"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"x")
-    checkpoint = open_folder(folder)
-    assert set(kept) <= set(checkpoint.copied)
-    assert set(checkpoint.omitted) == {*STALE, ".git"}
-    assert all(checkpoint.omitted.values())
 
 
 def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_version(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ctxextend import extend_model, resize, verify
+from ctxextend import resize, verify
 from tests.helpers import mistral_format, pico
 from tests.helpers.hub_server import Hub
 from tests.helpers.mistral_format import NEW, make, make_only_params, weights_of
@@ -79,17 +79,6 @@ def test_converted_models_leave_out_old_consolidated_weights(
         "Not copied: consolidated.safetensors, params.json (Mistral's own format, not rewritten)"
     )
     assert stale in unwrapped(done.stderr)
-
-
-def test_extend_model_ignores_params_json() -> None:
-    from transformers import AutoModelForCausalLM
-
-    folder = make()
-    before = (folder / "params.json").read_bytes()
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    extend_model(model, NEW)
-    assert model.config.max_position_embeddings == NEW
-    assert (folder / "params.json").read_bytes() == before
 
 
 def test_resized_rows_leave_out_old_consolidated_weights(

@@ -18,7 +18,6 @@ from ctxextend.checkpoints.pytorch_file import (
     PytorchFile,
     find_tensors,
 )
-from ctxextend.checkpoints.safetensors_file import open_safetensors
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
@@ -87,20 +86,6 @@ def test_open_pytorch_file_equals_save_pretrained(name: str, tmp_path: Path) -> 
     assert names <= set(model.state_dict())
 
 
-def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
-    half = torch.zeros(5, dtype=torch.float16)
-    values = {"b": torch.ones(2, 3), "a": half, "c": torch.tensor(1)}
-    save_file(values, tmp_path / "a.safetensors")
-    parameter = torch.nn.Parameter(values["a"])
-    trained = values | {"a": parameter}
-    file = open_pytorch_file(save(trained, tmp_path / "a.bin"))
-    assert file.entries == open_safetensors(tmp_path / "a.safetensors").entries
-    assert list(file.header) == ["__metadata__", "b", "a", "c"]
-    assert file.header["__metadata__"] == {"format": "pt"}
-    for tensor in file.tensors.values():
-        assert not tensor.requires_grad
-
-
 def kilobytes_in_memory() -> int:
     """Return how much memory of this process isn't a mapped file, or 0 if nothing states it."""
     status = Path("/proc/self/status")
@@ -120,11 +105,6 @@ def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     assert not file.is_in_memory
     last = file.read_bytes("a")[-4:]
     assert last.tobytes() == np.float32(1).tobytes()
-
-
-def test_open_pytorch_file_reads_legacy_files_into_memory(tmp_path: Path) -> None:
-    path = save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)
-    assert open_pytorch_file(path).is_in_memory
 
 
 @pytest.mark.parametrize("name", NAMES_OF_DTYPES)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate, inspect, resize, train, verify
 from tests.helpers import pico, trainings
+from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import invoke, succeed
 
 OLD, NEW = 16, 40
@@ -104,18 +105,6 @@ def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: 
     assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
 
 
-@pytest.mark.parametrize("form", ["safetensors", "pickled shards"])
-def test_run_reproduces_an_output_of_a_wrapped_model(form: str, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    rewrite(folder, WRAPPERS["compiled"], form)
-    first = resize(folder, to=NEW, output="first").output
-    done = invoke("run", first / "ctxextend.yaml", "--output", "again")
-    assert done.exit_code == 0
-    assert done.stdout == "again\n"
-    again = pico.contents(Path("again"))
-    assert again == pico.contents(first)
-
-
 def test_verify_deep_compares_outputs_with_a_wrapped_base(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS["compiled"], "safetensors")
@@ -176,25 +165,9 @@ def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePic
     assert not checks[0].passed
 
 
-def make_llama(folder: Path) -> pico.Pico:
-    """Save a small Llama, whose positions have no table."""
-    import transformers
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        **pico.ENCODER,
-        "num_key_value_heads": 1,
-        "vocab_size": 32,
-        "max_position_embeddings": OLD,
-    }
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    model.save_pretrained(folder)
-    return pico.Pico(folder, transformers.LlamaForCausalLM)
-
-
 @pytest.mark.parametrize("wrapper", ["data parallel", "compiled"])
-def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str, tmp_path: Path) -> None:
-    source = make_llama(tmp_path / "llama")
+def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str) -> None:
+    source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
     plain = pico.tensor_bytes(source.folder)
     rewrite(source.folder, WRAPPERS[wrapper], "safetensors")
     output = resize(source.folder, to=NEW, output="out").output
@@ -204,7 +177,7 @@ def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str, tmp_p
 
 
 def test_resize_keeps_the_prefix_that_a_model_has_itself(tmp_path: Path) -> None:
-    source = make_llama(tmp_path / "llama")
+    source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
     bart = pico.make_bart(tmp_path / "bart")
     tensors = load_file(bart / SINGLE)
     prefixed = {f"model.{name}": value for name, value in tensors.items()}
@@ -275,9 +248,6 @@ def test_resize_reads_the_model_in_a_container(kind: str, prefix: str, make_pico
     changed = [tensor for tensor in plain if written[tensor] != plain[tensor]]
     assert changed == [WPE]
     source.load(output)
-
-
-# Path and content of the file that a user passes, by kind of part.
 
 
 def test_resize_names_adapters_that_are_not_merged(make_pico: MakePico) -> None:

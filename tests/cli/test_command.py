@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import build_app, help_sections, summary
+from ctxextend.cli.app import build_app, summary
 from ctxextend.settings import SCHEMES, Heading
 from ctxextend.tables.method_names import rotary_method_names
 from ctxextend.tables.methods import METHODS
@@ -61,27 +61,6 @@ def test_help_of_the_app_fits_one_screen_with_one_line_per_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
-    command = COMMANDS[name]
-    text = help_of(name, flag="--help-all")
-
-    usage, empty, first, blank, heading, *_ = text.splitlines()
-    assert usage.startswith(f"Usage: ctxextend {name} [OPTIONS]")
-    assert empty == ""
-    assert first == summary(command)
-    assert blank == ""
-    assert heading == "Examples:"
-
-    context = APP.make_context("ctxextend", [name])
-    own_context = command.make_context(name, [], parent=context, resilient_parsing=True)
-    groups = list(help_sections(command, own_context))
-    last_example = text.rindex(EXAMPLE.findall(text)[-1])
-    for group in groups:
-        assert text.index(f"\n{group}:\n") > last_example
-    assert groups == [panel for panel in Heading if panel in groups]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
 def test_help_all_is_plain_text_of_80_columns_with_every_flag(name: str) -> None:
     text = help_of(name, flag="--help-all")
     assert text.isascii()
@@ -114,17 +93,6 @@ def test_help_has_two_to_four_examples_that_are_valid(name: str) -> None:
         assert program == "ctxextend"
         assert command == name
         COMMANDS[name].make_context(name, arguments)  # raises on a usage error
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_wraps_all_but_usage_and_examples_to_40_columns(name: str) -> None:
-    text = help_of(name)
-    narrow = help_of(name, columns=40)
-    assert EXAMPLE.findall(narrow) == EXAMPLE.findall(text)
-    assert "".join(narrow.split()) == "".join(text.split())
-    for line in narrow.splitlines():
-        if not EXAMPLE.match(line) and not line.startswith("Usage:"):
-            assert len(line) <= 40
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -170,16 +138,6 @@ def test_help_on_a_terminal_without_colour_is_plain_text() -> None:
     assert output == help_of()
 
 
-def test_methods_wraps_to_the_terminal() -> None:
-    variables = environment(TERM="xterm", COLUMNS="40")
-    coloured = on_terminal([*PROGRAM, "methods"], variables)
-    narrow = COLOUR.sub("", coloured)
-    piped = CliRunner().invoke(build_app(), ["methods"], env={"COLUMNS": ""}).stdout
-    assert widest(narrow) <= 40
-    assert 60 < widest(piped) <= 80
-    assert "".join(narrow.split()) == "".join(piped.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "data", "lengths"),
     [
@@ -217,22 +175,6 @@ def completions(typed: str) -> list[str]:
 def test_completion_offers_every_command_and_flag() -> None:
     assert set(completions("")) == set(COMMANDS)
     assert set(completions("resize --")) == flags_of("resize") | {"--help", "--help-all"}
-
-
-@pytest.fixture
-def bash_environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a bash that finds this ctxextend, with completion installed."""
-    programs = Path(sys.executable).parent
-    variables = os.environ | {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "TERM": "dumb",
-        "COLUMNS": "200",
-    }
-    install = ["bash", "-c", "ctxextend --install-completion; true"]
-    done = subprocess.run(install, env=variables, capture_output=True, text=True, check=True)
-    assert "bash completion installed" in done.stdout
-    return variables
 
 
 @pytest.mark.parametrize(
@@ -290,29 +232,3 @@ def test_completion_offers_folders_with_the_bundled_models() -> None:
     Path("tiny.txt").touch()
     assert completions("resize tin") == ["tiny-gpt2", "tiny-lookup", "tiny-mine"]
     assert completions("resize ") == ["tiny-gpt2", "tiny-lookup", "other", "tiny-mine"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        (
-            "ctxextend resize models/b\tmod\t--to 5",
-            "ctxextend resize models/bert/model.safetensors --to 5",
-        ),
-        (
-            "ctxextend resize tiny-gpt2 --meth\tsin\t",
-            "ctxextend resize tiny-gpt2 --method sinusoidal",
-        ),
-    ],
-)
-def test_completion_on_a_terminal_completes_the_line(
-    typed: str, line: str, bash_environment: dict[str, str]
-) -> None:
-    Path("models/bert").mkdir(parents=True)
-    Path("models/gpt2").mkdir()
-    Path("models/bert/model.safetensors").touch()
-    # ^A moves to the start of the line: echo the command, do not run it.
-    keys = f"{typed}\x01echo \nexit\n"
-    output = on_terminal(["bash", "--noprofile", "-i"], bash_environment, keys.encode())
-    lines = [output_line.strip() for output_line in output.splitlines()]
-    assert line in lines

@@ -187,18 +187,6 @@ def test_check_beginnings_reads_the_first_lines_only() -> None:
         check_beginnings(["long.jsonl"])
 
 
-def test_train_in_python_finds_errors_before_imports() -> None:
-    code = (
-        "import sys, ctxextend\n"
-        "try:\n"
-        "    ctxextend.train('tiny-gpt2', 'missing.txt', 1)\n"
-        "except ctxextend.DataError as error:\n"
-        "    print(error.message, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "missing.txt does not exist. False\n"
-
-
 def test_evaluate_accepts_the_default_device() -> None:
     result = ctxextend.evaluate(
         "tiny-gpt2", "ok.txt", no_base=True, measure="position", device="cpu", tokens=256

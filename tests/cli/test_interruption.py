@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from ctxextend.cli.app import COMMANDS, _handle_signal, build_app
 from ctxextend.cli.interruption import WITHOUT_OUTPUT
-from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.training.trainer import RunCallback
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import fix_steps
@@ -20,7 +19,6 @@ from tests.helpers.trainings import fix_steps
 NOTHING = "Stopped: nothing was written. Run the same command again.\n"
 NOTHING_INSPECTED = "Stopped: nothing was inspected.\n"
 NOTHING_MEASURED = "Stopped: nothing was measured.\n"
-PROGRAM = [sys.executable, "-m", "ctxextend"]
 
 
 @pytest.fixture(autouse=True)
@@ -169,18 +167,6 @@ def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = json.loads(done.stdout)["error"]
     assert error == {"type": "Interrupted", "message": NOTHING_INSPECTED.strip(), "hint": None}
     assert done.stderr == NOTHING_INSPECTED
-
-
-@pytest.mark.parametrize("command", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256"])
-def test_a_stopped_measurement_prints_one_line_and_nothing_else(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(EvaluationRun, "measure", interrupt)
-    done = run(f"{command} --data book.txt --report page.html")
-    assert done.exit_code == 130
-    assert done.stdout == ""
-    assert done.stderr == NOTHING_MEASURED
-    assert not Path("page.html").exists()
 
 
 # A signal during a destructor, whose exceptions Python prints and ignores.

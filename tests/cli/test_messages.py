@@ -6,14 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import build_app
-from ctxextend.cli.tables import Page
 from tests.helpers.repository import PACKAGE
 from tests.helpers.terminal import on_terminal
 from tests.helpers.trainings import command_flags, invoke
@@ -84,26 +81,6 @@ def test_every_flag_in_a_text_of_the_package_exists() -> None:
     assert len(flags) > 200
 
 
-def test_help_examples_use_flags_of_their_command() -> None:
-    group: Any = get_command(build_app())
-    flags = command_flags()
-    for name, command in group.commands.items():
-        described = command.callback.__doc__
-        examples = re.findall(rf"^ +ctxextend {name}( .*|)$", described, re.MULTILINE)
-        assert examples, name
-        for example in examples:
-            for flag in FLAG.findall(example):
-                assert flag in flags[name]
-
-
-def test_help_of_resize_starts_with_what_is_recommended() -> None:
-    shown = invoke("resize", "--help").stdout
-    examples = re.findall(r"^ +(ctxextend resize .*)$", shown, re.MULTILINE)
-    assert examples[0] == "ctxextend resize gpt2 --to 4096"
-    for example in examples:
-        assert "--method" not in example
-
-
 def test_help_all_of_the_app_is_its_help() -> None:
     assert invoke("--help-all").stdout == invoke("--help").stdout
 
@@ -148,9 +125,6 @@ def test_a_missing_model_is_compared_with_the_folders_next_to_it() -> None:
     assert "Did you mean models/bert-512?" in invoke("inspect", "models/bert-513").stderr
 
 
-# Lines
-
-
 def test_resize_prints_the_same_messages_on_a_terminal_and_in_a_pipe() -> None:
     resize = [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o"]
     shown = on_terminal([*resize, "longer"], os.environ | {"COLUMNS": "60", "TERM": "xterm"})
@@ -163,42 +137,3 @@ def test_resize_prints_the_same_messages_on_a_terminal_and_in_a_pipe() -> None:
     piped = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     (sentence,) = (line for line in piped.stderr.splitlines() if line.startswith("Not yet"))
     assert sentence in lines
-
-
-def test_resize_wraps_the_plan_of_a_dry_run_on_a_terminal() -> None:
-    flags = ["resize", "tiny-gpt2", "--to", "512", "--dry-run"]
-    command = [*COMMAND, *flags, "--quiet"]
-    shown = on_terminal(command, os.environ | {"COLUMNS": "60", "NO_COLOR": "1"})
-    assert max(map(len, shown.splitlines())) <= 60
-    assert "transformer.wpe.weight" in shown
-
-
-# Tables
-
-ROWS = [
-    ("tokenizer_config.json", "model_max_length of the tokenizer", "512"),
-    ("a-model/with-a-folder/config.json", "max_position_embeddings", "512"),
-]
-
-
-def table_of(width: int) -> list[str]:
-    page = Page(width)
-    page.table(["file", "what it states", "value"], ROWS, left=(0, 1), wrap=True)
-    return ["".join(text for text, _ in line).rstrip() for line in page.lines]
-
-
-@pytest.mark.parametrize("width", [80, 60])
-def test_table_splits_no_file_name(width: int) -> None:
-    lines = table_of(width)
-    for file, _, _ in ROWS:
-        assert any(re.search(rf"(^|\s){re.escape(file)}($|\s)", line) for line in lines)
-    assert max(map(len, lines)) <= width
-
-
-def test_table_wraps_prose_before_names() -> None:
-    assert table_of(67) == [
-        "file                               what it states             value",
-        "tokenizer_config.json              model_max_length of the      512",
-        "                                   tokenizer",
-        "a-model/with-a-folder/config.json  max_position_embeddings      512",
-    ]

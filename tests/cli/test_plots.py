@@ -61,21 +61,6 @@ def test_chart_shows_a_single_row_of_many(row: int, value: float, line: int) -> 
     assert marked[0] == pytest.approx(row * width / len(values), abs=1)
 
 
-def test_chart_colours_each_position() -> None:
-    page = Page(60)
-    values = [1.0] * 8
-    styles = ["learned"] * 4 + ["new"] * 4
-    add_chart(page, "Title", [Curve(values, styles)])
-    pieces = [piece for line in page.lines[1:] for piece in line if columns(f"│{piece[0]}")]
-    assert [style for _, style in pieces if style != "faint"] == ["learned", "new"]
-
-
-def test_chart_leaves_out_values_that_are_not_finite() -> None:
-    assert chart(curve([math.nan, math.inf])) == []
-    lines = chart(curve([math.nan, 1.0, 2.0, math.inf]))
-    assert len(lines) == HEIGHT
-
-
 def test_chart_shows_a_line_of_equal_values() -> None:
     for value in (0.0, 5.0):
         lines = chart(curve([value] * 5), width=60)

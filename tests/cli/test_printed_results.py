@@ -10,7 +10,6 @@ import ctxextend
 from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
-from ctxextend.plan import Plan
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.result_screens import RESULTS, page_of
 from tests.helpers.trainings import succeed
@@ -121,13 +120,6 @@ def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
 def test_repr_html_marks_what_the_screen_marks() -> None:
     assert CSS.keys() == STYLES.keys() - {""}
     assert f'<span style="{CSS["title"]}">' in EXTENDED._repr_html_()
-
-
-def test_print_of_a_result_without_a_screen_is_its_repr() -> None:
-    plan = ctxextend.plan_resize("tiny-gpt2", to=256).plan
-    assert isinstance(plan, Plan)
-    assert str(plan) == repr(plan)
-    assert "\n" not in repr(plan)
 
 
 def test_repr_of_a_result_is_one_line() -> None:

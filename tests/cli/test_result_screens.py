@@ -4,7 +4,6 @@
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,12 +31,6 @@ def test_result_screen_matches_the_golden_file(name: str) -> None:
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
     if name.endswith("-ascii"):
         assert text.isascii()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_result_screen_has_no_line_longer_than_its_width(name: str) -> None:
-    for line in screen(name).splitlines():
-        assert len(line) <= 80 or line.startswith("  ctxextend ")
 
 
 def test_result_screens_use_known_styles() -> None:
@@ -170,14 +163,6 @@ def with_shares(*found: int) -> Evaluation:
     return replace(ENCODER, retrieval=None, effective=replace(ENCODER.effective, tasks=tasks))
 
 
-@pytest.mark.parametrize(("found", "style"), [(18, "right"), (17, "faint"), (0, "faint")])
-def test_evaluation_screen_highlights_only_cells_at_the_threshold(found: int, style: str) -> None:
-    lines = page_of(with_shares(24, found)).lines
-    (row,) = (line for line in lines if line and line[0][0] == "0-100 %")
-    _, style_of_cell = row[2]
-    assert style_of_cell == style
-
-
 @pytest.mark.parametrize(("found", "is_drawn"), [((2, 5, 2), False), ((2, 2, 12), True)])
 def test_evaluation_screen_draws_a_map_only_above_chance(
     found: Sequence[int], is_drawn: bool
@@ -198,15 +183,6 @@ def test_evaluation_screen_says_what_stays_open() -> None:
     left_out = replace(EFFECTIVE.effective, left_out=(2048,), left_out_seconds=1234.0, budget=60)
     text = screen_of(replace(EFFECTIVE, effective=left_out), 300)
     assert "Not measured: 2,048 tokens, for which --budget 60 is about 1,200 s too short." in text
-
-
-def test_evaluation_screen_marks_lengths_beyond_the_base() -> None:
-    text = screen_of(EXTENDED, 80)
-    assert re.search(r"depth +64 +128 +256\* +512\*\n", text)
-    assert "\n* longer than the base's context.\n" in text
-    text = screen_of(EFFECTIVE, 80)
-    assert re.search(r"depth +256 +512 +1,024 +8,192\n", text)
-    assert "*" not in text
 
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,8 @@ from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
 from ctxextend.training.parallel import open_devices
 from tests.helpers.parameters import slow
-from tests.helpers.pico import Pico
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import write_book
-from tests.helpers.word_tokenizer import add_tokenizer
 
 MODEL = torch.nn.Linear(1000, 1000)
 TINY = torch.nn.Linear(10, 10)
@@ -223,17 +221,6 @@ def test_recipe_of_an_output_omits_device_and_threads() -> None:
 # ---- messages of transformers
 
 
-@pytest.mark.slow
-def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
-    # Its config has token ids beyond its vocabulary.
-    folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
-    Path("text.txt").write_text("a b c d e f " * 50)
-    command = [sys.executable, "-m", "ctxextend", "evaluate", str(folder)]
-    flags = ["--data", "text.txt", "--measure", "position"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=True)
-    assert "[transformers]" not in done.stderr
-
-
 # ---- without torch or transformers
 
 # Makes imports of some libraries fail, and find_spec return None.
@@ -298,16 +285,6 @@ def test_missing_library_is_reported_with_an_install_command(blocked: str, argum
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
-
-
-@pytest.mark.slow
-def test_demo_without_the_extras_ends_after_the_resize() -> None:
-    blocked = "accelerate datasets peft sentence_transformers matplotlib jinja2"
-    done = run_without(blocked, "demo")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "resized to 512" in done.stdout
-    assert "pip install 'ctxextend[train]'" in done.stdout
-    assert "matplotlib" not in done.stdout
 
 
 def check_extra_is_named(blocked: str, arguments: str, extra: str) -> None:

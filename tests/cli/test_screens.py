@@ -111,21 +111,6 @@ def test_inspect_screen_matches_the_golden_file(name: str, screens: dict[str, st
         assert text.isascii()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_inspect_screen_is_about_as_wide_as_asked(name: str, screens: dict[str, str]) -> None:
-    widest = max(map(len, screens[name].splitlines()))
-    assert 72 <= widest <= 80
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_inspect_screen_of_one_model_shows_the_limits_early(
-    name: str, screens: dict[str, str]
-) -> None:
-    if len(MODELS[name.removesuffix("-chart")]) == 1:
-        lines = screens[name].splitlines()
-        assert lines.index("Limits") <= 40
-
-
 def test_every_golden_file_is_tested() -> None:
     files = sorted(path.stem for path in SCREENS.iterdir())
     assert files == sorted([*NAMES, *results.NAMES])
@@ -190,16 +175,6 @@ def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None
     assert "42 rows = 2 reserved + 40 positions" in " ".join(text.split())
     assert "(roberta, rows created by copy)" in text
     assert "new positions: 16-39" in text
-
-
-def test_inspect_screen_of_a_truncated_table_has_no_new_rows(make_pico: MakePico) -> None:
-    source = make_pico("roberta").folder
-    shorter = resize(source, to=8, output="shorter").output
-    text = inspect(shorter)
-    assert text.startswith(
-        "8 positions, all files agree; rows look trained.\n\nshorter (roberta)\n"
-    )
-    assert "new" not in text
 
 
 def terminal_screen(*arguments: str, **environment: str) -> str:

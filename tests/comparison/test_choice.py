@@ -27,7 +27,7 @@ from ctxextend.report.figures import error_bar
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS
-from tests.helpers.trainings import invoke, make_encoder, make_source
+from tests.helpers.trainings import invoke, make_encoder
 from tests.helpers.word_tokenizer import write_texts
 
 
@@ -178,32 +178,22 @@ def test_percent_stays_between_0_and_100() -> None:
 # ---- how much text was used
 
 
-@pytest.mark.parametrize("kind", ["roberta", "encoder"])
-def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None:
-    if kind == "encoder":
-        source = make_encoder(tmp_path / "one")
-        measure = "retrieval"
-    else:
-        source = make_source(tmp_path / "one", kind)
-        measure = "position"
+def test_evaluate_states_one_number_of_tokens(tmp_path: Path) -> None:
+    source = make_encoder(tmp_path / "one")
     data = write_texts(100, 10)
     longer = invoke("resize", source, "--to", 64, "-o", "longer", "--method", "copy")
     assert longer.exit_code == 0, longer.stderr
 
-    flags = ("--data", data, "--tokens", 300, "--measure", measure)
+    flags = ("--data", data, "--tokens", 300, "--measure", "retrieval")
     values = json.loads(invoke("evaluate", "longer", *flags, "--json").stdout)
-    if kind == "encoder":
-        windows = values["retrieval"]["documents"]
-        assert values["retrieval"]["length"] == 64
-    else:
-        windows = values["positions"]["windows"]
-        assert values["positions"]["length"] == 64
-    assert values["tokens"] == 64 * windows
+    documents = values["retrieval"]["documents"]
+    assert values["retrieval"]["length"] == 64
+    assert values["tokens"] == 64 * documents
     assert values["tokens"] <= 300
     assert values["limited_by"] == "tokens"
 
     screen = invoke("evaluate", "longer", *flags).stdout
-    assert f"text        {64 * windows} tokens, " in screen
+    assert f"text        {64 * documents} tokens, " in screen
     assert "; limited by --tokens" in screen
 
 

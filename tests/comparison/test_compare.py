@@ -7,10 +7,8 @@ import pytest
 import torch
 
 import ctxextend
-from ctxextend.comparison import comparison_run
 from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from tests.helpers import pico
@@ -133,27 +131,6 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, method=["copy", name])
-
-
-def test_compare_loads_one_model_and_reports_progress(
-    source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[object] = []
-    calls: list[tuple[int, int, str]] = []
-
-    def count_load(*arguments: Any) -> Any:
-        loads.append(arguments)
-        return load_eval_model(*arguments)
-
-    def record(advance: int, total: int, label: str = "") -> None:
-        calls.append((advance, total, label))
-
-    monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
-    ctxextend.compare(source, TO, texts, method=FEW, tokens=512, progress=record)
-    assert len(loads) == 1
-    tokens = sum(call[0] for call in calls)
-    assert {call[1] for call in calls} == {tokens}
-    assert {call[2] for call in calls} == {"the base", *FEW}
 
 
 def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:

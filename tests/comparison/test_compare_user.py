@@ -1,6 +1,5 @@
 """Tests of the command `ctxextend compare`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from typer.testing import Result
 
 from ctxextend.errors import OutputError
 from ctxextend.report import html
-from tests.helpers.json_schemas import check_result
 from tests.helpers.trainings import invoke, make_source
 from tests.helpers.word_tokenizer import write_texts
 
@@ -47,21 +45,6 @@ def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> No
     assert "<html" in page
     figure = Path("figure.svg").read_text("utf-8")
     assert "<svg" in figure
-
-
-def test_compare_json_prints_one_object(source: Path) -> None:
-    methods = ("--method", "copy", "--method", "stretch:keep-first=5")
-    measured = ("--length", 16, "--measure", "context")
-    done = compare(source, *methods, *measured, "--seed", 5, "--json")
-    assert done.exit_code == 0, done.stderr
-    values = json.loads(done.stdout)
-    check_result(values)
-    assert values["seed"] == 5
-    assert {row["method"] for row in values["rows"]} == {"copy", "stretch:keep-first=5"}
-    points = values["rows"][0]["evaluation"]["contexts"]["points"]
-    assert [point["context"] for point in points] == [16, 64]
-    shown = [line for line in done.stderr.splitlines() if "Warn" in line]
-    assert values["warnings"] == [line.removeprefix("Warning: ") for line in shown]
 
 
 @pytest.mark.parametrize(

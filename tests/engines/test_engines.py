@@ -27,13 +27,10 @@ from tests.engines.cases import (
     prepare,
 )
 from tests.engines.environments import ENGINES, Engine, is_selected
-from tests.engines.outcomes import Outcome as Measured
 from tests.engines.running import RunningEngine
-from tests.helpers import repository
 
 pytestmark = pytest.mark.engines
 
-RESULTS = repository.ROOT / "build" / "engines" / "results.tsv"
 SELECTED = os.environ.get("ENGINES", "fast")  # see `is_selected`
 # What a run must measure where `resize` says the first word.
 EXPECTED = {
@@ -111,7 +108,6 @@ def test_resize_says_what_an_engine_does(
     if statement is None:
         pytest.skip("no rule")
     measured = engines[engine.name].run(prepared)
-    record(engine, case, statement, measured)
     assert measured.name.startswith(EXPECTED[statement.outcome]), measured
     if measured.name == "right" and prepared.short_reference is not None:
         short = engines[engine.name].run_short(prepared)
@@ -152,7 +148,6 @@ def test_resize_says_which_engines_ignore_an_attention_factor(
     prepared = prepare(case, folder)
     statement = prepared.statements[engine.runtime]
     measured = engines[engine.name].run(prepared)
-    record(engine, case, statement, measured)
     expected = EXPECTED[statement.outcome]
     if statement.ignores_attention_factor and expected == "right":
         expected = NO_FACTOR
@@ -167,26 +162,8 @@ def test_resize_says_which_engines_take_default_betas(
     prepared = prepare(case, folder)
     statement = prepared.statements[engine.runtime]
     measured = engines[engine.name].run(prepared)
-    record(engine, case, statement, measured)
     expected = EXPECTED[statement.outcome]
     if statement.outcome is RuntimeOutcome.DIFFERS:
         expected = DEFAULT_BETAS
         check_option(engines[engine.name], prepared, statement)
     assert measured.name == expected, measured
-
-
-def record(engine: Engine, case: Case, statement: RuntimeStatement, measured: Measured) -> None:
-    """Add a line to the table of results."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    fields = (
-        engine.name,
-        str(case),
-        statement.outcome,
-        statement.option,
-        measured.name,
-        f"{measured.difference:.2g}",
-        f"{measured.others_difference:.2g}",
-        measured.note,
-    )
-    with RESULTS.open("a") as file:
-        file.write("\t".join(fields) + "\n")

@@ -36,7 +36,7 @@ from ctxextend.tables.frequencies import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD
-from tests.helpers import mistral_format, repository
+from tests.helpers import mistral_format
 
 pytestmark = pytest.mark.engines
 
@@ -144,7 +144,6 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
     run = runs(name).get(case)
     if run is None:
         pytest.skip("no small model of this type")
-    record(name, case, run)
     if run.statement.outcome is RuntimeOutcome.REFUSES:
         assert run.error or has_short_table(run), run.result
         return
@@ -286,22 +285,3 @@ def expected_tables(config: Mapping[str, Any], length: int) -> list[NDArray[np.f
             both = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
             tables.append(both * found.attention_factor)
     return tables
-
-
-def record(name: str, case: Case, run: Run) -> None:
-    """Add a line to the table of results."""
-    path = repository.ROOT / "build" / "engines" / "results.tsv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    differences = angle_differences(run).values()
-    fields = (
-        name,
-        str(case),
-        run.statement.outcome,
-        run.statement.option,
-        str(run.result.get(LENGTH_OPTION[name])),
-        f"{max(differences, default=float('nan')):.2g}",
-        "",
-        run.error[:100],
-    )
-    with path.open("a") as file:
-        file.write("\t".join(fields) + "\n")

@@ -10,10 +10,9 @@ import torch
 import transformers
 
 from ctxextend.evaluation.cached_text import CACHE_NAMES, find_cache, read_text, run_model
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, open_eval_model, prepare_inputs
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.settings import CheckpointRef
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
@@ -145,16 +144,3 @@ def test_find_cache_is_none_for_a_model_that_fails_with_one(
 
     monkeypatch.setattr(scorer.model.model, "forward", fail)
     assert find_cache(scorer) is None
-
-
-def test_read_text_computes_the_logits_of_labels_only() -> None:
-    scorer = open_scorer(open_eval_model(CheckpointRef("tiny-gpt2"), "fp32"))
-    use = find_cache(scorer)
-    assert use is not None
-    shapes = list[tuple[int, ...]]()
-    head = scorer.model.model.get_output_embeddings()
-    head.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    labels = [np.array([3, 4])] * len(QUESTIONS)
-    logits = read_text(scorer, use, TEXT, QUESTIONS[0]).logits(QUESTIONS, labels)
-    assert [one.shape for one in logits] == [(2,)] * len(QUESTIONS)
-    assert not [shape for shape in shapes if shape[-1] == head.out_features]

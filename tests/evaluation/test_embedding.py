@@ -1,4 +1,4 @@
-"""Embeddings, compared with sentence-transformers for each pooling, and ranks, with manual ones."""
+"""Embeddings, compared with sentence-transformers for each pooling."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,10 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import (
     POOLINGS,
     Embedder,
-    cosines,
     open_embedder,
     read_pooling,
 )
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.retrieval import MRR, score_rankings
-from tests.helpers.mock_models import counts, mock_model
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -96,41 +93,6 @@ def test_embed_chunks_averages_all_chunks_by_their_tokens(minilm: EvalModel) -> 
     np.testing.assert_allclose(embedded.means, [mean, of_short], atol=1e-6)
 
 
-COUNTED = [[9, 9, 9, 8, 8, 8, 7], [9, 8], [6] * 6, []]
-
-
-@pytest.fixture
-def counter(minilm: EvalModel) -> EvalModel:
-    """A mock encoder of chunks of three tokens, whose embeddings count the tokens of a text."""
-    return mock_model(minilm, lambda ids: counts(ids, 200), max_len=5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "chunks_read"),
-    [(2, [[9, 9], [6, 6]]), (3, []), (4, [[8], [6]]), (6, []), (7, [])],
-)
-def test_means_of_starts_read_only_chunks_that_are_cut(
-    tokens: int, chunks_read: list[list[int]], counter: EvalModel
-) -> None:
-    texts = [np.array(text, np.int64) for text in COUNTED]
-    embedder = Embedder(counter, ("mean",))
-    embedded = embedder.embed_chunks(texts)
-    cut = embedder.embed_chunks([text[:tokens] for text in texts])
-    inputs = counter.model.inputs
-    before = len(inputs)
-
-    means = embedded.means_of_starts(tokens)
-
-    read = [row[1:-1].tolist() for batch in inputs[before:] for row in batch]
-    assert read == chunks_read
-    np.testing.assert_allclose(means, cut.means, atol=1e-7)
-    assert (means[1] == embedded.means[1]).all()
-    if tokens == 4:  # three tokens 9, then one 8; each chunk has two special tokens
-        special = 1 / np.sqrt(3**2 + 2), 1 / np.sqrt(1 + 2)
-        ratio = (3 * 3 * special[0]) / (1 * 1 * special[1])
-        assert means[0, 9] / means[0, 8] == pytest.approx(ratio)
-
-
 @pytest.mark.parametrize(
     ("kinds", "config", "expected"),
     [
@@ -190,22 +152,3 @@ def test_read_pooling_rejects_unknown_modules_and_poolings(
     folder = write_folder(tmp_path, kinds, config, path)
     with pytest.raises(error, match=message):
         read_pooling(folder)
-
-
-def ranks(queries: Any, documents: Any, owners: list[int]) -> list[float]:
-    """Return the rank of each query's document."""
-    relevant = [{owner: 1} for owner in owners]
-    found = score_rankings(cosines(queries, documents), relevant)
-    rank_of_each: list[float] = (1 / found[MRR]).round(9).tolist()
-    return rank_of_each
-
-
-def test_rankings_equal_manual_ranks() -> None:
-    documents = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.6, 0.8]], np.float32)
-    queries = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
-    # Two equal documents both get the lower rank.
-    assert ranks(queries, documents, [0, 1, 2, 2]) == [1, 4, 3, 3]
-    documents[1] = np.nan
-    assert ranks(queries, documents, [0, 1, 2, 2]) == [2, 4, 4, 3]
-    zero_query = np.zeros((1, 2), np.float32)
-    assert ranks(zero_query, documents[[0, 2]], [0]) == [2]

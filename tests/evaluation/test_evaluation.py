@@ -86,25 +86,6 @@ def test_evaluate_always_measures_base_at_its_context_length(extended: Path, tex
     assert change["mean"] == pytest.approx(expected["mean"], abs=1e-5)
 
 
-def test_evaluate_without_base_measures_model_only(texts: Path) -> None:
-    found = evaluate_json("tiny-gpt2", texts, tokens=2048, measure=LOSSES)
-
-    assert found["base"] is None
-    assert found["base_max_len"] is None
-    assert any("--base" in note for note in found["notes"])
-    positions = found["positions"]
-    assert list(positions["losses"]) == [MODEL]
-    assert positions["changes"] == {}
-    contexts = found["contexts"]
-    assert [point["context"] for point in contexts["points"]] == [16, 32, 64, 128]
-    assert contexts["reference"] == 16
-    for point in contexts["points"]:
-        assert point["base"] is None
-    # tiny-gpt2 uses its context.
-    change = contexts["points"][-1]["change"]
-    assert change["mean"] < -change["ci95"]
-
-
 def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -> None:
     settings: dict[str, Any] = {"tokens": 128 * 4, "measure": ["position"]}
     model = open_eval_model(CheckpointRef("tiny-gpt2"))
@@ -187,16 +168,6 @@ def test_evaluate_warns_if_base_is_missing(base: Path, longer: Path, tmp_path: P
 
     stated = ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES)
     assert stated.base == str(elsewhere)
-
-
-def test_evaluate_warns_if_base_is_changed(
-    base: Path, longer: Path, make_pico: Make, tmp_path: Path
-) -> None:
-    base.rename(tmp_path / "elsewhere")
-    add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, special_tokens=False)
-    found = ctxextend.evaluate(longer, write_texts(200, 1), measure=["position"])
-    assert found.base is None
-    assert any("has changed since the recipe was written" in warning for warning in found.warnings)
 
 
 def test_evaluate_rejects_base_of_another_kind(base: Path, masked: Path) -> None:

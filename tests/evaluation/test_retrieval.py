@@ -112,22 +112,6 @@ def test_retrieval_task_ranks_documents_of_mock_encoders(mock_task: RetrievalTas
     assert report.against_same_text == report.against_chunks
 
 
-def test_retrieval_task_runs_the_base_once(counter: EvalModel, mock_task: RetrievalTask) -> None:
-    inputs = counter.model.inputs
-
-    mock_task.measure(ignore_progress)
-    report = mock_task.report()["retrieval"]
-    # The test text of `open_embedder`, queries, the start and full chunks, the last chunk, the
-    # whole document.
-    lengths = [ids.shape[1] for ids in inputs]
-    assert set(lengths) == {3, 42, 62, 22, 202}
-
-    mock_task.measure(ignore_progress)
-    read_again = [ids.shape[1] for ids in inputs[len(lengths) :]]
-    assert read_again == [202]
-    assert mock_task.report()["retrieval"] == report
-
-
 @pytest.fixture
 def whole_task(counter: EvalModel) -> DocumentTask:
     """Search in three documents of 12 tokens that differ in the second half, by a base of four."""
@@ -178,15 +162,6 @@ def test_chunks_of_the_same_text_find_only_what_the_model_reads(
     before = len(inputs)
     replace(task, found={}).measure(ignore_progress)
     assert [ids.shape[1] for ids in inputs[before:]] == [length]
-
-
-def test_base_tokens_include_chunks_that_are_cut(whole_task: DocumentTask) -> None:
-    task = replace(whole_task, length=11)
-    # Queries of 2 tokens, three chunks of 4 of each document, and one of 1, with 2 special tokens.
-    assert task.base_tokens == 3 * (4 + 3 * 6 + 3)
-    progress: list[int] = []
-    task.measure(progress.append)
-    assert sum(progress) == task.tokens + task.base_tokens
 
 
 def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> None:

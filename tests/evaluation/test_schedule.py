@@ -9,32 +9,11 @@ from ctxextend.evaluation.schedule import forward_operations, predict_seconds, s
 SECONDS = {64: 1.0, 128: 2.0, 256: 4.0, 512: 10.0}
 
 
-def test_schedule_texts_reads_all_lengths_if_they_fit() -> None:
-    found = schedule_texts(SECONDS, minimum=1, maximum=1, budget=17.0)
-    assert found.texts == {64: 1, 128: 1, 256: 1, 512: 1}
-    assert found.left_out == ()
-    assert found.left_out_seconds is None
-
-
 def test_schedule_texts_keeps_the_ends_and_then_longer_lengths() -> None:
     found = schedule_texts(SECONDS, minimum=1, maximum=1, budget=14.0)
     assert found.texts == {64: 1, 128: 1, 512: 1}
     assert found.left_out == (256,)
     assert found.left_out_seconds == 4.0
-
-
-def test_schedule_texts_leaves_out_the_longest_if_it_does_not_fit() -> None:
-    found = schedule_texts(SECONDS, minimum=2, maximum=9, budget=20.0)
-    assert found.left_out == (512,)
-    assert found.left_out_seconds == 20.0
-    assert sum(found.texts[length] * SECONDS[length] for length in found.texts) <= 20.0
-    assert min(found.texts.values()) >= 2
-
-
-def test_schedule_texts_always_reads_the_shortest() -> None:
-    found = schedule_texts(SECONDS, minimum=3, maximum=9, budget=0.5)
-    assert found.texts == {64: 3}
-    assert found.left_out == (128, 256, 512)
 
 
 def test_schedule_texts_adds_rounds_up_to_the_maximum() -> None:

@@ -22,12 +22,6 @@ def test_estimate_weighs_windows_by_their_tokens() -> None:
     assert found.standard_error == pytest.approx(expected)
 
 
-def test_estimate_of_windows_of_equal_length_has_the_standard_error_of_their_means() -> None:
-    windows = [np.full(5, value) for value in (1.0, 2.0, 3.0)]
-    found = estimate(windows)
-    assert found.standard_error == pytest.approx(1 / math.sqrt(3))
-
-
 def test_estimate_returns_no_interval_for_one_window() -> None:
     found = estimate([np.array([1.0, 2.0])])
     assert found.ci95 is None

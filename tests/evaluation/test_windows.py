@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.losses import Span, causal_spans, centred_spans
+from ctxextend.evaluation.losses import causal_spans, centred_spans
 from ctxextend.evaluation.windows import context_lengths, cut_windows
 
 
@@ -75,28 +74,6 @@ def test_context_lengths_doubles_up_to_the_longest(
     longest: int, base: int | None, expected: tuple[int, ...]
 ) -> None:
     assert context_lengths(longest, base) == expected
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        pytest.param(causal_spans(range(8), 4, 4), [(0, 4, 0, 4), (4, 8, 4, 8)], id="back to back"),
-        pytest.param(
-            causal_spans(range(8), 4, 3),
-            [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)],
-            id="overlapping",
-        ),
-        pytest.param(
-            centred_spans(range(8), 8, 4, 2),
-            [(0, 4, 0, 2), (1, 5, 2, 4), (3, 7, 4, 6), (4, 8, 6, 8)],
-            id="centred",
-        ),
-    ],
-)
-def test_spans_are_back_to_back_or_overlap(
-    found: Iterator[Span], expected: list[tuple[int, ...]]
-) -> None:
-    assert [astuple(span) for span in found] == expected
 
 
 @given(

@@ -1,7 +1,7 @@
 """Methods as `resize` reads them."""
 
 from ctxextend.settings import Resize
-from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import MethodChoice
 
 
 def read_choice(method: str | None = None, keep_first: int | None = None) -> MethodChoice:

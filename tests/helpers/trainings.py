@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -181,6 +182,21 @@ def make_encoder(folder: Path) -> Path:
         pooling_mode_mean_tokens=True,
     )
     return root
+
+
+@contextlib.contextmanager
+def ctrl_c_after(step: int) -> Iterator[None]:
+    """Send Ctrl-C after a step of training runs, before that is saved."""
+    on_log = RunCallback.on_log
+
+    def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+        on_log(self, args, state, control, **others)
+        if state.global_step == step and "loss" in others.get("logs", {}):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunCallback, "on_log", interrupt)
+        yield
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import transformers
 from ctxextend import Limit, extend_model, inspect, plan_resize, resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
+from ctxextend.limits.statements import READERS, agreeing_values, config_length_keys
 from ctxextend.positions.positions import Positions
 from tests.helpers import pico, tiny
 from tests.helpers.notes import text_of, texts, texts_in

@@ -8,7 +8,7 @@ import pytest
 
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.limits.stated_length import stated_length
+from ctxextend.limits.statements import stated_length
 from tests.helpers import pico
 
 

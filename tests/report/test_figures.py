@@ -1,16 +1,12 @@
 """Figures of all commands: panels, bytes and output files."""
 
-import importlib.util
 import json
 import math
-import os
-import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,32 +14,25 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from matplotlib import rcParams
-from matplotlib.text import Text
 from safetensors.torch import save_file
 
-from ctxextend import inspect, report, resize
+from ctxextend import inspect, resize
 from ctxextend.evaluation.effective_result import LengthResult, TaskResult
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
-    COLOURS,
-    INK,
-    OTHER,
     Bar,
     Panel,
     bar_plot,
     evaluation_figure,
     panel_figure,
     save,
-    training_figure,
     write_figure,
 )
-from ctxextend.report.html import comparison_figure, comparison_panels, write_report
+from ctxextend.report.html import comparison_panels
 from ctxextend.report.table_panels import tables_figure
-from ctxextend.tables.layouts import sinusoidal_rows
 from tests.helpers import pico
-from tests.helpers.comparisons import METHODS, comparison, encoders
+from tests.helpers.comparisons import METHODS, comparison
 from tests.helpers.evaluations import (
     EFFECTIVE,
     ENCODER,
@@ -54,7 +43,6 @@ from tests.helpers.evaluations import (
     cell,
     extreme_evaluation,
 )
-from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
 
 pytestmark = pytest.mark.figures
@@ -124,145 +112,6 @@ def test_write_figure_is_reproducible_in_each_format(
     assert b"dc:date" not in data
 
 
-@pytest.mark.slow
-def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Path) -> None:
-    before = dict(rcParams)
-    found = comparison(("linear", "copy"))
-    write_figure(tmp_path / "first.svg", lambda: comparison_figure(found))
-    write_report(found, tmp_path / "first.html")
-    assert dict(rcParams) == before
-
-    code = (
-        "import sys, matplotlib; matplotlib.rcParams['axes.linewidth'] = 7\n"
-        "from pathlib import Path\n"
-        "from ctxextend.report.figures import write_figure\n"
-        "from ctxextend.report.html import comparison_figure, write_report\n"
-        "from tests.helpers.comparisons import comparison\n"
-        "found = comparison(('linear', 'copy'))\n"
-        "write_figure(Path(sys.argv[1], 'second.svg'), lambda: comparison_figure(found))\n"
-        "write_report(found, Path(sys.argv[1], 'second.html'))\n"
-        "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
-        "assert matplotlib.rcParams['axes.linewidth'] == 7"
-    )
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT, env=environment)
-    figure = (tmp_path / "first.svg").read_bytes()
-    page = (tmp_path / "first.html").read_bytes()
-    assert figure == (tmp_path / "second.svg").read_bytes()
-    assert page == (tmp_path / "second.html").read_bytes()
-
-
-# Layout and colours
-
-FIGURES: dict[str, Callable[[], Any]] = {
-    "evaluate": lambda: evaluation_figure(EXTENDED),
-    "evaluate by position": lambda: evaluation_figure(
-        replace(WITHOUT_BASE, contexts=None, effective=None)
-    ),
-    "compare": lambda: comparison_figure(comparison()),
-    "compare encoders": lambda: comparison_figure(encoders()),
-    "inspect": lambda: tables_figure([inspect("tiny-gpt2")]),
-    "inspect two": lambda: tables_figure([inspect("tiny-gpt2"), inspect("tiny-gpt2")]),
-}
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
-    """One or two columns of 8.4 cm, no clipped or small text, no title, embedded fonts."""
-    figures: list[Any] = []
-
-    def create() -> Any:
-        figures.append(FIGURES[name]())
-        return figures[0]
-
-    write_figure(tmp_path / "figure.pdf", create)
-    (figure,) = figures
-    columns = 1 if name == "evaluate by position" else 2
-    assert figure.get_figwidth() == 3.3 * columns
-    for part in (figure, *figure.subfigs):
-        assert not part.get_suptitle()
-    sizes = [text.get_fontsize() for text in figure.findobj(Text)]
-    assert min(sizes) >= 7
-    width, height = figure.get_size_inches()
-    box = figure.get_tightbbox()
-    assert box.x0 > -0.03
-    assert box.y0 > -0.03
-    assert box.x1 - width < 0.03
-    assert box.y1 - height < 0.03
-
-    data = (tmp_path / "figure.pdf").read_bytes()
-    assert b"/FontFile2" in data
-    assert b"/Type3" not in data
-
-
-# Simulation of colour vision deficiencies in linear sRGB: Machado, Oliveira and Fernandes 2009,
-# table 1.
-VISION = {
-    "normal": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    "protan": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deutan": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
-    "tritan": [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.303900],
-    ],
-}
-
-
-# Oklab, Ottosson 2020: from linear sRGB to responses of cones, and from their cube roots to Oklab.
-OKLAB_LMS = [
-    [0.4122215, 0.5363325, 0.0514460],
-    [0.2119035, 0.6806995, 0.1073970],
-    [0.0883025, 0.2817188, 0.6299787],
-]
-OKLAB_LAB = [
-    [0.2104543, 0.7936178, -0.0040720],
-    [1.9779985, -2.4285922, 0.4505937],
-    [0.0259040, 0.7827718, -0.8086758],
-]
-
-
-def oklab(colour: str, vision: Any) -> Any:
-    """Return Oklab coordinates of a colour (Ottosson 2020), whose distances are as perceived."""
-    channels = bytes.fromhex(colour.removeprefix("#"))
-    srgb = np.array([*channels]) / 255
-    dark = srgb / 12.92
-    bright = ((srgb + 0.055) / 1.055) ** 2.4
-    linear = np.where(srgb <= 0.04045, dark, bright)
-    seen = np.clip(np.array(vision) @ linear, 0, 1)
-    lms = np.array(OKLAB_LMS) @ seen
-    return np.array(OKLAB_LAB) @ np.cbrt(lms)
-
-
-def stated_colours(style: str) -> dict[str, str]:
-    """Return the colours that a style sheet names."""
-    return dict(re.findall(r"--(c\d|ink|other|paper): (#\w{6})", style))
-
-
-@pytest.mark.parametrize("vision", VISION)
-def test_colours_are_distinguishable_with_colour_vision_deficiency(vision: str) -> None:
-    style = Path(report.__file__).with_name("report.css").read_text()
-    light_style, dark_style = style.split("@media")[:2]
-    light = stated_colours(light_style)
-    dark = stated_colours(dark_style)
-    assert [light[f"c{number}"] for number in range(5)] == list(COLOURS)
-    assert light["ink"] == INK
-    assert light["other"] == OTHER
-    for colours in (light, dark):
-        points = [oklab(colour, VISION[vision]) for colour in colours.values()]
-        assert len(points) == 8
-        for one, other in combinations(points, 2):
-            assert np.linalg.norm(one - other) > 0.1
-
-
 # Figure of inspect
 
 
@@ -321,15 +170,6 @@ def test_tables_figure_marks_zero_and_non_finite_rows(value: float, tmp_path: Pa
     similarities = heat.images[0].get_array().filled(math.nan)
     is_missing = np.isnan(np.diag(similarities))
     assert np.flatnonzero(is_missing).tolist() == [3, 7]
-
-
-def test_tables_figure_does_not_magnify_rounding(tmp_path: Path) -> None:
-    table = sinusoidal_rows(np.arange(40), 8)
-    found = save_table(tmp_path / "table", table)
-    norms, cosines, *_ = panels(tables_figure([found]))
-    for axes in (norms, cosines):
-        low, high = axes.get_ylim()
-        assert high - low > 0.05 * high
 
 
 EXTREME_TABLES = {
@@ -434,14 +274,6 @@ def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(
     assert "<script" not in text
 
 
-def test_training_figure_plots_training_and_held_out_loss(tmp_path: Path) -> None:
-    log = [{"step": 1, "loss": 5.0}, {"step": 1, "eval_loss": 5.1}, {"step": 2, "loss": 4.0}]
-    path = tmp_path / "figure.svg"
-    write_figure(path, lambda: training_figure(log, "gpt2: positions"))
-    assert "held-out" in path.read_text()
-    write_figure(tmp_path / "figure.png", lambda: training_figure([], "_"))
-
-
 def test_comparison_panels_show_deltas_and_losses() -> None:
     deltas, by_position, by_context, *maps = comparison_panels(comparison())
     assert not deltas.is_small
@@ -467,14 +299,10 @@ def bars_of(values: dict[str, Estimate]) -> Any:
 @pytest.mark.parametrize(
     ("means", "broken"),
     [
-        ([0, 0.003, 0.243, 9], [9]),
-        ([0.1, 0.12, 1e9, 1e12], [1e9, 1e12]),
         ([0.01, 0.02, 0.02, 0.03, 0.05, 3, 4, 5], [3, 4, 5]),
         ([0.1, -0.12, -40, 0.2], [-40]),
-        ([-0.1, -0.2, -0.3], []),
         ([0, 9], []),
         ([math.nan, math.inf, 0.1, 0.2, 30], [30]),
-        ([math.nan, 0.0], []),
     ],
 )
 def test_bar_plot_breaks_bars_that_are_far_longer_than_half_of_them(
@@ -493,15 +321,6 @@ def test_bar_plot_breaks_bars_that_are_far_longer_than_half_of_them(
         assert max(-left, right) == pytest.approx(2 * longest)
         drawn = [bar.get_width() for bar in axes.patches]
         assert [width > 0 for width in drawn] == [mean > 0 for mean in finite]
-
-
-def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut_on_either_side() -> None:
-    small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
-    for mean in (0.01, -0.01):
-        axes = bars_of({**small, "d": Estimate(mean, 3.0, 9, 9)})
-        *_, number = ticks(axes.texts)
-        assert ticks(axes.texts)[:2] == ["/", "/"]
-        assert number.endswith(" ± 6.9")
 
 
 # Output files
@@ -537,33 +356,6 @@ def test_commands_reject_output_files_before_reading_a_model(
     words = done.stderr.replace("│", " ").split()
     assert done.exit_code == code
     assert message in " ".join(words)
-
-
-@pytest.mark.parametrize(
-    ("flag", "name", "missing"),
-    [
-        ("--plot", "a.png", "matplotlib"),
-        ("--report", "a.html", "matplotlib"),
-        ("--report", "a.html", "jinja2"),
-    ],
-)
-def test_commands_name_missing_libraries_of_figures_and_reports(
-    flag: str, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_spec = importlib.util.find_spec
-
-    def find_others(name: str) -> Any:
-        if name == missing:
-            return None
-        return find_spec(name)
-
-    monkeypatch.setattr("importlib.util.find_spec", find_others)
-    done = invoke("compare", "no/such/model", "--to", 64, "--data", "none.txt", flag, name)
-    assert done.exit_code == 1
-    kind = "figure" if flag == "--plot" else "report"
-    *_, last_line = done.stderr.splitlines()
-    assert f"Writing a {kind} requires {missing} (not installed)." in done.stderr
-    assert last_line == "pip install 'ctxextend[plot]'"
 
 
 def test_save_writes_through_a_symlink(tmp_path: Path) -> None:

@@ -218,39 +218,6 @@ def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
         assert text in whole
 
 
-def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[str, str]) -> None:
-    page = pages["plain"]
-    labels: list[str] = []
-    for _, attributes in PageParser(page).tags:
-        if attributes.get("role") == "img":
-            labels.append(str(attributes["aria-label"]))
-    assert "Effective context: answers found (%), one of many needles: copy" in labels
-    assert "Loss by position. Data in the table below." in labels
-    assert page.count('<section class="panel') == 5
-    assert page.count('class="numbers"') == 2  # other plots or the ranking show all numbers
-    body = page.partition("<main>")[2]
-    assert not re.search(r"#[0-9a-f]{6}\b", body)
-    for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
-        assert f"var(--{name})" in body
-        assert f"--{name}: #" in page
-
-
-def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: Path) -> None:
-    page = page_of(without_small_plots(comparison()), tmp_path)
-    others = len(METHODS) - 5
-    legend, _ = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
-    entries = re.findall(r'class="swatch ([^"]*)".*?</svg> ([^<]*)</li>', legend, re.DOTALL)
-    best = [(f"c{number} d{number}", name) for number, name in enumerate(list(METHODS)[:5])]
-    assert entries == [*best, ("base", "base")]
-
-    plot = list(plots(page))[2]
-    by_position = ElementTree.tostring(plot).decode()
-    for number in range(5):
-        assert by_position.count(f"stroke: var(--c{number});") == 1
-    assert by_position.count("stroke: var(--other);") == others
-    assert page.count('swatch other"') == 2 * others  # in the ranking and the recipes
-
-
 def test_report_escapes_all_values(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     recipe = yaml.safe_dump({"to": HOSTILE})
@@ -418,13 +385,3 @@ def test_report_and_figure_of_extreme_numbers(
         values = " ".join(value for element in plot.iter() for value in element.attrib.values())
         assert not re.search(r"\b(nan|inf)\b", values)
     write_figure(tmp_path / "figure.svg", lambda: comparison_figure(found))
-
-
-def test_report_without_losses_has_no_panels_of_them(tmp_path: Path) -> None:
-    found = without_small_plots(comparison(("linear", "copy")))
-    nothing = replace(found.rows[-1].evaluation, positions=None, contexts=None)
-    PageParser(page_of(with_last(found, evaluation=nothing), tmp_path))
-    rows = tuple(replace(row, evaluation=nothing) for row in found.rows)
-    page = page_of(replace(found, rows=rows), tmp_path)
-    assert "Effective context" not in page
-    assert "by position" not in page

@@ -16,7 +16,6 @@ from ctxextend import convert, resize
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, open_eval_model
-from ctxextend.evaluation.losses import Span
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
@@ -27,7 +26,7 @@ from ctxextend.training.objectives import (
     TextDistillation,
     plan_windows,
 )
-from ctxextend.training.train_data import IGNORE_INDEX, Pieces
+from ctxextend.training.train_data import IGNORE_INDEX
 from tests.helpers import pico
 from tests.helpers.mock_models import mock_model
 from tests.helpers.word_tokenizer import add_tokenizer
@@ -88,25 +87,6 @@ def texts(model: EvalModel, length: int, count: int = 2) -> torch.Tensor:
 def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) -> float:
     with torch.no_grad():
         return float(objective(ids, **more)["loss"])
-
-
-@pytest.mark.parametrize(
-    ("tokens", "length", "expected"),
-    [
-        (3, 4, [(0, 3, 0, 3)]),
-        (4, 4, [(0, 4, 0, 4)]),
-        # Token 2 is 0.5 from the middle of both windows.
-        (5, 4, [(0, 4, 0, 3), (1, 5, 3, 5)]),
-        (8, 4, [(0, 4, 0, 3), (2, 6, 3, 5), (4, 8, 5, 8)]),
-        (7, 4, [(0, 4, 0, 3), (2, 6, 3, 5), (3, 7, 5, 7)]),
-        (6, 3, [(0, 3, 0, 2), (1, 4, 2, 3), (2, 5, 3, 4), (3, 6, 4, 6)]),
-        (3, 1, [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]),
-    ],
-)
-def test_plan_windows_by_hand(
-    tokens: int, length: int, expected: list[tuple[int, int, int, int]]
-) -> None:
-    assert plan_windows(tokens, length, max(length // 2, 1)) == [Span(*span) for span in expected]
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
@@ -422,13 +402,3 @@ def test_text_distillation_moves_windows_by_their_offsets(model_type: str, tmp_p
     assert losses[:2] == pytest.approx([0, 0], abs=1e-5)
     assert losses[2] > 0.01
     assert objective(ids, ids)["loss"] > 0.01  # whole texts
-
-
-@pytest.mark.parametrize(
-    ("tokens", "size", "starts"),
-    [(8, 4, [0, 2, 4]), (9, 4, [0, 2, 4, 5]), (4, 4, [0]), (5, 4, [0, 1]), (3, 1, [0, 1, 2])],
-)
-def test_pieces_overlap_by_half_and_end_with_the_text(
-    tokens: int, size: int, starts: list[int]
-) -> None:
-    assert Pieces(tokens=tokens, size=size).starts == starts

@@ -17,8 +17,15 @@ from ctxextend.training.objectives import Contrastive
 from ctxextend.training.pairs import Documents, PairDataset
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
 from ctxextend.training.train_result import TrainResult
-from ctxextend.training.trainer import RunCallback
-from tests.helpers.trainings import NEW, invoke, launch, log_of, make_encoder, make_resized
+from tests.helpers.trainings import (
+    NEW,
+    ctrl_c_after,
+    invoke,
+    launch,
+    log_of,
+    make_encoder,
+    make_resized,
+)
 from tests.helpers.word_tokenizer import text_of
 
 FLAGS = ("--steps", 6, "--batch-size", 8, "--lr", 0.01, "--save", "last")
@@ -142,18 +149,10 @@ def test_train_reads_pairs_from_both_formats_alike() -> None:
 
 def test_train_resumes_contrastive_training_bit_identically() -> None:
     run("uninterrupted", "texts.jsonl", "passages", window=24)
-    on_log = RunCallback.on_log
-
-    def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
-        on_log(self, args, state, control, **others)
-        if state.global_step == 3:
-            self.stop._receive(15, None)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_log", interrupt)
-        flags = ("--contrastive", "passages", "--data", "texts.jsonl", "--window", 24)
-        interrupted = invoke("train", "long", *FLAGS, *flags, "-o", "resumed")
-    assert interrupted.exit_code == 143
+    flags = ("--contrastive", "passages", "--data", "texts.jsonl", "--window", 24)
+    with ctrl_c_after(step=3):
+        done = invoke("train", "long", *FLAGS, *flags, "-o", "resumed")
+    assert done.exit_code == 130
 
     more = {"resume": True, "per_device_batch_size": 8}
     run("resumed", "texts.jsonl", "passages", window=24, **more)

@@ -1,6 +1,4 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +19,7 @@ from ctxextend.training.train_data import (
     SequencesWithPieces,
     Text,
     TrainingSequences,
-    open_tokens,
-    write_tokens,
 )
-
-
-def test_write_tokens_writes_int32_and_renames_the_complete_file(tmp_path: Path) -> None:
-    def chunks() -> Iterator[Any]:
-        yield numbered_tokens(2).astype(np.int64)
-        assert not (tmp_path / "tokens").exists()
-        yield numbered_tokens(3, 7).astype(np.int64)
-
-    write_tokens(chunks(), tmp_path / "tokens")
-    tokens = open_tokens(tmp_path / "tokens")
-    assert tokens.tolist() == [0, 1, 7, 8, 9]
-    assert tokens.dtype == np.int32
-    assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
-
 
 # ---- sequences
 
@@ -130,21 +112,6 @@ def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) ->
         assert per_part.max() - per_part.min() <= 2
     else:
         assert per_part.tolist() == [1, 0, 1]
-
-
-@given(causal_settings(), st.integers(1, 120), st.booleans())
-def test_a_sequence_depends_only_on_the_seed_and_its_index(
-    config: SequenceSettings, more: int, shuffled: bool
-) -> None:
-    text = one_part(config.text_length + more)
-    one = sequences(text, config, 12, shuffled=shuffled)
-    other = sequences(text, config, 12, shuffled=shuffled)
-
-    last_first = [other[number] for number in reversed(range(len(other)))]
-    for found, expected in zip(items(one), reversed(last_first), strict=True):
-        assert found.keys() == expected.keys()
-        for name in found:
-            assert torch.equal(found[name], expected[name])
 
 
 @given(causal_settings(), st.integers(0, 120))
@@ -254,17 +221,6 @@ def test_sequences_of_every_other_batch_have_offsets_for_windows() -> None:
             assert len(offsets) == 2  # of the windows that start at 0 and 4
             assert 0 <= offsets.min() <= offsets.max() <= 4
             assert torch.equal(offsets, dataset[number]["offsets"])
-
-
-def test_evaluation_sequences_are_spread_over_the_span() -> None:
-    config = SequenceSettings((7,), (), 10, 40, CAUSAL, None, True)
-    dataset = sequences(one_part(100), config, 4, shuffled=False)
-    positions = [item["position_ids"] for item in items(dataset)]
-
-    firsts = [each[:2].tolist() for each in positions]
-    assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
-    for each in positions:
-        assert (each[1:].diff() == 1).all()
 
 
 MASKING = Masking(4, 40, frozenset(range(5)))

@@ -14,7 +14,7 @@ from ctxextend import resize, verify
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
-from tests.helpers.word_tokenizer import add_tokenizer, text_of
+from tests.helpers.word_tokenizer import add_tokenizer
 
 pytestmark = pytest.mark.usefixtures("book")
 SCHEMA = SCHEMAS["train"]
@@ -148,20 +148,6 @@ def test_train_keeps_the_logs_of_integrations(gpt2: Path, monkeypatch: pytest.Mo
 
 
 # ---- notes, warnings and JSON
-
-
-def test_train_warns_of_training_text_in_eval_data(gpt2: Path) -> None:
-    numbers = [number % 27 for number in range(40)]
-    Path("other.txt").write_text(text_of(numbers))
-    done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
-    warning = (
-        "book.txt is in both --data and --eval-data: the held-out loss does not measure new text."
-    )
-    assert warning in json.loads(done.stdout)["warnings"]
-    assert done.stderr.count(warning) == 1
-
-    done = train(gpt2, "new", "--eval-data", "other.txt", steps=1)
-    assert "--eval-data" not in done.stderr
 
 
 def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:

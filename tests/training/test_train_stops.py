@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +16,7 @@ from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.errors import TrainingInterrupted
 from ctxextend.training.start import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
-from tests.helpers.trainings import diverging_loss, invoke, log_of, train, write_book
+from tests.helpers.trainings import ctrl_c_after, diverging_loss, invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")
 FLAGS = (
@@ -49,18 +48,10 @@ def start_run(source: Path, *flags: object, steps: int = STEPS) -> Any:
     )
 
 
-def start_and_interrupt(source: Path, *flags: object, start: Callable[..., Any] = start_run) -> Any:
+def start_and_interrupt(source: Path, *flags: object) -> Any:
     """Start a run and send Ctrl-C after its second step, before that is saved."""
-    on_log = RunCallback.on_log
-
-    def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
-        on_log(self, args, state, control, **others)
-        if state.global_step == 2 and "loss" in others.get("logs", {}):
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_log", interrupt)
-        done = start(source, *flags)
+    with ctrl_c_after(step=2):
+        done = start_run(source, *flags)
     assert done.exit_code == 130
     return done
 

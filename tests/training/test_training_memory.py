@@ -2,14 +2,11 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import PartialState
 from torch.nn.functional import cross_entropy
 from transformers.activations import ACT2FN
 
-from ctxextend.settings import Train
 from ctxextend.training import memory
 from ctxextend.training.memory import checkpoint_activations, chunked_loss
-from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.train_data import IGNORE_INDEX
 
 VOCAB_SIZE, WIDTH = 7, 3
@@ -137,23 +134,3 @@ def test_checkpoint_activations_stores_only_the_input_and_keeps_values(
         function(leaf)
     for tensor in stored:
         assert tensor is leaf or not tensor.numel()  # torch 2.7 stores an empty one too
-
-
-@pytest.mark.parametrize(
-    ("length", "batch", "expected"),
-    [
-        (512, 8, [8, 4, 2, 1]),
-        (512, 24, [8, 6, 4, 3, 2, 1]),
-        (1000, 6, [3, 2, 1]),
-        (4096, 4, [1]),
-        (9000, 4, [1]),
-    ],
-)
-def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(
-    length: int, batch: int, expected: list[int]
-) -> None:
-    cpu = PartialState(cpu=True)
-    train = Train(("a",), 1, batch_size=batch)
-    assert micro_batch_sizes(cpu, train, length) == expected
-    given = Train(("a",), 1, batch_size=16, per_device_batch_size=16)
-    assert micro_batch_sizes(cpu, given, length) == [16]
