@@ -8,31 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import fact
 from ctxextend.positions.facts import ConfigCondition
 from ctxextend.positions.positions import Positions
 
-# With rotary positions. Of T5Gemma and Dia, the encoder is one; of PaliGemma, the prompt is read
-# so; MuseGlimmer's assistant and DiffusionGemma draft all tokens of a block at once.
-WITHOUT_CAUSAL_MASK = (
-    "colpali",
-    "dia_encoder",
-    "diffusion_gemma_text",
-    "embedding_gemma2_text",
-    "esm",
-    "esmc",
-    "eurobert",
-    "gte",
-    "jina_embeddings_v3",
-    "modernbert",
-    "muse_glimmer_assistant",
-    "neomme",
-    "nomic_bert",
-    "openai_privacy_filter",
-    "paligemma",
-    "pi0",
-    "t5_gemma_module",
-    "t5gemma2_text",
-    "ultrabert",
+# With rotary positions.
+WITHOUT_CAUSAL_MASK = tuple(
+    model_type for model_type, has_mask in fact("has_causal_mask").items() if not has_mask
 )
 # Keys that remove the mask of other types: the first one of Gemma, and the last one of all types,
 # by ``create_causal_mask`` of

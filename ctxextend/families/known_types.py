@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ctxextend.families.registry import ENTRIES
+from ctxextend.families.registry import ENTRIES, read_family
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.positions.facts import Family
 
@@ -20,7 +20,7 @@ class KnownFamilies(Mapping[str, Family]):
 
     def __getitem__(self, model_type: str) -> Family:
         if model_type in ENTRIES:
-            return ENTRIES[model_type]
+            return read_family(model_type)
         if not _has_only_classes(model_type):
             raise KeyError(model_type)
         from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
-from ctxextend.families.rows import language_model
+from ctxextend.families.registry import language_model
 from ctxextend.positions.facts import LENGTH, Family, RotaryFacts
 from ctxextend.positions.rotary import Rotary
 from ctxextend.tables.frequencies import frequencies

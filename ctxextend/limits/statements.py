@@ -13,6 +13,7 @@ from ctxextend.checkpoints.filenames import PARAMS_FILE, matches
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
+from ctxextend.families.registry import fact
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
 
 TRANSFORMERS = "transformers"
@@ -149,11 +150,7 @@ PARAMS_KEYS = tuple(row.key[-1] for row in STATEMENTS if row.file == PARAMS_FILE
 OUTER_READERS = (LLAVA,)
 
 # Keys of the whole model's config that say nothing about the length of its tables, by its type.
-UNRELATED = {
-    "codegen": ("n_ctx",),  # `CodeGenConfig` writes its default, which has no effect
-    "clvp": ("max_position_embeddings",),  # of speech, next to the length of texts
-    "musicflamingo": ("max_position_embeddings",),  # of seconds of audio, next to the text config
-}
+UNRELATED = fact("unrelated_keys")
 
 
 def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:

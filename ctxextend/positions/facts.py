@@ -252,3 +252,5 @@ class Family(NamedTuple):
     # How outputs depend on the padding length, even with an attention mask, as a clause.
     padding_effect: str = ""
     note: str = ""  # a caveat for users, as a clause
+    # Keys that state the width of its table, if these are its own; the first in a config counts.
+    width_keys: tuple[str, ...] | None = None

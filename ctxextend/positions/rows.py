@@ -36,20 +36,9 @@ from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
 
-# Config keys of the width of a position table. Each model type states one of them, or, if it is
-# listed below, the first of the listed keys that its config states; a table with none is not as
-# wide as any key says.
+# Config keys of the width of a position table. Each model type states one of them, or has its own;
+# a table with none is not as wide as any key says.
 WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
-OWN_WIDTH_KEYS: Mapping[str, tuple[str, ...]] = {
-    "albert": ("embedding_size",),
-    "convbert": ("embedding_size",),
-    "electra": ("embedding_size",),
-    "squeezebert": ("embedding_size",),
-    "deberta": ("embedding_size", "hidden_size"),
-    "deberta-v2": ("embedding_size", "hidden_size"),
-    "rembert": ("input_embedding_size",),
-    "roformer": (),
-}
 MLX_DTYPE = "U32"  # of integers that MLX packs
 OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers
@@ -227,7 +216,7 @@ class Rows(Positions):
         is_other = (family.model_type, self.part.rpartition(".")[2]) in OTHER_WIDTH_PARTS
         if not family.tables or is_other:  # of a table that the user names, no more is known
             return None
-        own = OWN_WIDTH_KEYS.get(family.model_type)
+        own = family.width_keys
         prefix = self.config_key.rpartition(".")[0]
         widths = list[tuple[str, int]]()
         for key in WIDTH_KEYS if own is None else own:

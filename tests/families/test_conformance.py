@@ -129,9 +129,9 @@ def test_every_model_type_is_resized_or_rejected_by_name(
         check_waves(model_type, one)
     assert model_type in ENTRIES or model_type in POSITION_SCHEMES, (
         f"{model_type} is new, and none of its parameters was found to depend on a length. Add a "
-        "row to ctxextend/families/rotary_types.json if it is rotary (its classes state "
-        f"{FAMILIES.get(model_type)}), or add it to ctxextend/families/unsupported.py under its "
-        "position scheme."
+        "row to ctxextend/families/model_types.json if it is rotary (its classes state "
+        f"{FAMILIES.get(model_type)}), or its name there to `unsupported`, under its position "
+        "scheme."
     )
 
     kinds = check_family(model_type, built, tmp_path)
@@ -209,10 +209,10 @@ def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
     for key, name in tiny.dependent_parameters(built):
         line = f"{model_type} {key} {name}"
         assert name in known or matches(line, OTHER_AXES), (
-            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a Family "
-            f"for {model_type!r} to ctxextend/families/registry.py with this table and key; or, if "
-            "its rows are not token positions, a pattern to OTHER_AXES and the type to "
-            "ctxextend/families/unsupported.py."
+            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a row for "
+            f"{model_type!r} to ctxextend/families/model_types.json with this table and key; or, "
+            "if its rows are not token positions, a pattern to OTHER_AXES and the type to "
+            "`unsupported` there."
         )
 
 
@@ -222,9 +222,9 @@ def check_waves(model_type: str, built: tiny.Built) -> None:
     for name in built.waves:
         line = f"{model_type} {name}"
         assert name in known or matches(line, OTHER_WAVES), (
-            f"{built.model_class.__name__}: {name} contains sinusoids. Add a Family for "
-            f"{model_type!r} to ctxextend/families/registry.py with this table and its layout; or, "
-            "if its rows are not token positions, a pattern to OTHER_WAVES."
+            f"{built.model_class.__name__}: {name} contains sinusoids. Add a row for "
+            f"{model_type!r} to ctxextend/families/model_types.json with this table and its "
+            "layout; or, if its rows are not token positions, a pattern to OTHER_WAVES."
         )
 
 

@@ -25,7 +25,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
 @pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "glm4", "mixtral", "qwen3_vl_text"])
 def test_class_family_finds_the_facts_of_the_entry(model_type: str) -> None:
     found = class_family(model_type)
-    entry = ENTRIES[model_type]
+    entry = FAMILIES[model_type]
     assert found.defaults == entry.defaults
     (positions,) = entry.tables
     assert positions.rope is not None
