@@ -173,21 +173,6 @@ def test_convert_to_windows_gives_equal_outputs(
     assert verify(output)
 
 
-@pytest.mark.parametrize(("model_type", "head"), [pair[:2] for pair in PAIRS])
-def test_verify_deep_compares_windows_with_the_base(
-    model_type: str, head: str, tmp_path: Path
-) -> None:
-    make_source(tmp_path / "source", model_type, head)
-    output = tmp_path / "out"
-    convert(tmp_path / "source", "window", 48, attention_window=WINDOW, output=output)
-    result = verify(output, deep=True)
-    assert result, [check.evidence for check in result.checks]
-    outputs_check = result.checks[-1]
-    assert outputs_check.name == "outputs"
-    assert outputs_check.passed
-    assert "of inputs up to 6 tokens as they are" in outputs_check.evidence[0]
-
-
 @pytest.mark.parametrize("to", [12, 24, 36])
 def test_verify_deep_compares_led_with_less_than_twice_the_length(to: int, tmp_path: Path) -> None:
     """LED pads inputs to its window, and padding needs positions."""
@@ -304,13 +289,6 @@ def test_convert_to_windows_creates_rows_as_resize_does(method: str, tmp_path: P
     assert torch.equal(rows[1:], load_file(tmp_path / "resized/model.safetensors")[name])
     assert read(tmp_path / "out")["max_position_embeddings"] == NEW + 1
     assert verify(tmp_path / "out", deep=True)
-
-
-def test_moved_rows_follow_other_reserved_rows() -> None:
-    rows = np.array([[1, 2], [3, 4], [5, 6]])
-    assert moved_rows(rows, 0, 1).tolist() == [[0, 0], [1, 2], [3, 4], [5, 6]]
-    assert moved_rows(rows, 2, 0).tolist() == [[5, 6]]
-    assert moved_rows(rows, 1, 1).tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize("to", [OLD, 12])
@@ -447,12 +425,6 @@ def test_types_without_windows_are_refused_with_the_reason(model_type: str, reas
     with pytest.raises(UnsupportedModelError, match=reason) as caught:
         check_has_windows(model_type)
     assert "ctxextend resize" in (caught.value.hint or "")
-
-
-def test_types_with_a_twin_have_windows_but_gpt2() -> None:
-    for model_type in CONFIGS.keys() - {"gpt2"}:
-        check_has_windows(model_type)
-    assert CONFIGS.keys() == SOURCE_TYPES.keys()
 
 
 @pytest.mark.parametrize(

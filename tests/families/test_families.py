@@ -71,59 +71,6 @@ def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) ->
         assert part_config.model_type == part.model_type
 
 
-@pytest.mark.parametrize(
-    "model_type", [name for name in sorted(WITH_ROWS) if location_of(name).path == ("text_config",)]
-)
-@pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
-def test_table_location_value_equals_transformers_with_a_second_config(
-    model_type: str, second: Any
-) -> None:
-    config: dict[str, Any] = {
-        "text_config": {"max_position_embeddings": 60},
-        "text_config_dict": second,
-    }
-    config_class = CONFIG_MAPPING[model_type]
-    expected: Any = config_class.from_dict(copy.deepcopy(config))
-    location = location_of(model_type, **config)
-    assert location.value("max_position_embeddings") == expected.text_config.max_position_embeddings
-
-
-@pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
-def test_table_location_value_rejects_invalid_integers(value: Any) -> None:
-    with pytest.raises(
-        CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"
-    ):
-        location_of("bert", max_position_embeddings=value).value("max_position_embeddings")
-
-
-@pytest.mark.parametrize(
-    ("name", "is_buffer"),
-    [
-        ("h.0.attn.bias", True),
-        ("transformer.h.3.attn.bias", True),
-        ("transformer.h.3.attn.c_attn.bias", False),
-        ("h.².attn.bias", False),
-        ("model.h.0.attn.bias", False),
-        ("h.0.attn.bias.more", False),
-        ("hA0.attn.bias", False),
-    ],
-)
-def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) -> None:
-    assert (location_of("gpt2").buffer(name) is not None) == is_buffer
-
-
-def test_find_architecture_names_nested_parts() -> None:
-    rag = find_architecture({"model_type": "rag"})
-    parts = [found.part for found in rag.locations]
-    assert parts == ["question_encoder", "generator.encoder", "generator.decoder"]
-    sam3 = location_of("sam3_video")
-    assert sam3.config_key == "detector_config.text_config.max_position_embeddings"
-    # The type of this part is fixed, so its config is ignored.
-    assert (
-        location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
-    )
-
-
 def test_find_architecture_limits_the_nesting_depth() -> None:
     config: dict[str, Any] = {"model_type": "bart"}
     for _ in range(40):
@@ -200,12 +147,6 @@ def test_matching_types_includes_the_true_type(model_types: set[str]) -> None:
     assert unique >= set(DISTINCT)
 
 
-def listed_tables() -> dict[tuple[str, str], FamilyTable]:
-    """Return the first table of each part of each type that is listed."""
-    every = list_families()
-    return {(table.model_type, table.part): table for table in reversed(every)}
-
-
 @pytest.mark.all_types
 def test_list_families_returns_every_table() -> None:
     every = list_families()
@@ -217,20 +158,6 @@ def test_list_families_returns_every_table() -> None:
     assert falcon == ["rotary", "ALiBi"]
     parts = [table.part for table in list_families(["bart"])]
     assert parts == ["encoder", "decoder"]
-
-
-def test_list_families_describes_learned_rows() -> None:
-    listed = listed_tables()
-    assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
-    assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
-    assert listed["luke", "entity"].reserved_rows == "0"
-    assert listed["deberta", ""].notes == (
-        "with position_biased_input=true",
-        "keeps the effect of max_relative_positions",
-    )
-    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
-    assert listed["led", "decoder"].notes == ()
-    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
 
 
 def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:

@@ -210,32 +210,6 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("model_type", "to"), [*((name, NEW) for name in MODELS), slow("xlm", 8), ("ctrl", 8)]
-)
-def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) -> None:
-    model_class = getattr(transformers, MODELS[model_type][0])
-    model = model_class.from_pretrained(make(model_type)).train(False)
-    ctxextend.resize(model_type, to=to, output="out")
-    verified = ctxextend.verify("out", deep=True)
-    assert verified.passed
-    assert (verified.what == "resized") == (model_type in STORED)
-    ctxextend.extend_model(model, to)
-    extended = pico.logits(model, to)
-    loaded = model_class.from_pretrained("out").train(False)
-    assert torch.equal(extended, pico.logits(loaded, to))
-
-
-@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
-def test_fix_limits_keeps_the_length(model_type: str) -> None:
-    pico.edit_json(make(model_type) / "tokenizer_config.json", model_max_length=12)
-    ctxextend.resize(model_type, to=OLD, fix_limits=True, output="out")
-    verified = ctxextend.verify("out", deep=True)
-    assert verified.passed
-    tokenizer = pico.read_json("out/tokenizer_config.json")
-    assert tokenizer["model_max_length"] == OLD
-
-
 @pytest.mark.parametrize("model_type", ["xlm", "pegasus"])
 def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None:
     make(model_type)

@@ -272,14 +272,6 @@ def test_inspect_reads_a_weights_file_with_model_type(make_pico: MakePico, tmp_p
     assert run(weights, "--model-type", "roberta").exit_code == 0
 
 
-@pytest.mark.parametrize("flags", [("--json",), ("tiny-gpt2", "--rows", "0:3")])
-def test_inspect_does_not_import_torch_or_transformers(flags: tuple[str, ...]) -> None:
-    loaded = imports.loaded_after(imports.command("inspect", "tiny-gpt2", *flags))
-    assert "numpy" in loaded
-    heavy = {*imports.HEAVY, "huggingface_hub", "safetensors", "sentence_transformers"}
-    assert not loaded & heavy
-
-
 # Side by side
 
 
@@ -364,14 +356,6 @@ def test_inspect_rows_rejects_empty_ranges(
     done = run(source, f"--rows={rows}")
     assert done.exit_code == code
     assert message in done.stderr
-
-
-def test_inspect_all_rows_prints_every_row(make_pico: MakePico) -> None:
-    source = make_pico("roberta").folder
-    (model,) = inspected(source, "--rows", "all")
-    (found,) = model["rows"].values()
-    assert [row["row"] for row in found] == list(range(18))
-    assert run(source, "--rows", "all").stdout == run(source, "--rows", ":").stdout
 
 
 # JSON

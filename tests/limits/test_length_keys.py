@@ -231,38 +231,3 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
 
 
 # Every model type
-
-
-def length_of(location: TableLocation) -> int:
-    value = location.value(location.effective_key)
-    rows = location.rows(value)
-    return location.positions(rows)
-
-
-def set_lengths(config: transformers.PretrainedConfig, length: int) -> None:
-    """Set the lengths that a config and its nested ones have."""
-    for _, part in tiny.parts(config):
-        for key in ("max_position_embeddings", "n_positions"):
-            if type(vars(part).get(key)) is int:
-                setattr(part, key, length)
-
-
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_config_length_keys_of_a_saved_config_agree(model_type: str) -> None:
-    try:
-        config = tiny.make_config(model_type)
-    except Exception:
-        pytest.skip("needs values that no default has")
-    set_lengths(config, 40)
-    values = json.loads(config.to_json_string())
-    try:
-        locations = find_architecture(values).locations
-    except Exception:
-        pytest.skip("has no positions by default")
-    agreeing = dict[tuple[str, ...], bool]()
-    for location in locations:
-        positions = agreeing_values(location, length_of(location))
-        for path, value in config_length_keys(location):
-            with_other_tables = agreeing.get(path, False)
-            agreeing[path] = with_other_tables or value in positions
-    assert all(agreeing.values()), agreeing

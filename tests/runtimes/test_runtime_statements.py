@@ -336,19 +336,6 @@ def test_runtime_statements_of_opt_are_as_measured() -> None:
     check(found, {**expected, "llama.cpp": "refuses"})
 
 
-def test_runtime_statements_of_a_conversion_are_those_of_its_new_type() -> None:
-    model = open_model(CheckpointRef(str(pico.make(Path("gpt2"), "gpt2").folder)))
-    planned = prepare_convert(model, Convert("rotary", 64))
-    check(
-        planned.runtimes,
-        {
-            **all_serve("transformers", "transformers4", "vllm", "sglang", "mlx"),
-            "llama.cpp": "ignores --rope-freq-base 1000",
-            "ctranslate2": "ignores",
-        },
-    )
-
-
 def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     rope = {
         "rope_type": "yarn",
@@ -392,18 +379,6 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
     )
     assert ignored["llama.cpp"].startswith("ignores --rope-scaling yarn")
     assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
-
-
-def test_resize_warns_of_runtimes_that_read_the_attention_factor_of_switch_elsewhere() -> None:
-    folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW, "switch")
-    (warning,) = [text for text in texts(found, "engine") if "attention_factor" in text]
-    assert warning == (
-        "The settings state an attention_factor, which vLLM and SGLang ignore: outputs differ from "
-        "those of transformers. --for vllm or sglang states it as that engine reads it."
-    )
-    found = plan_resize(folder, rotary_configs.NEW, "switch:mscale=1")
-    assert not [text for text in texts(found, "engine") if "attention_factor" in text]
 
 
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
@@ -485,32 +460,6 @@ def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> Runtime
     return found
 
 
-@pytest.mark.parametrize(
-    ("length", "values", "expected"),
-    [
-        (Length.SERVED, {}, 64),
-        (Length.STATED, {"stated": 66}, 66),
-        (Length.STATED_SCALED, {}, 256),
-        (Length.STATED_SCALED, {"stated": 1000, "factor": 1001 / 1000}, 1001),
-        (Length.TRAINED_KEY, {"trained_key": 32}, 32),
-        (Length.TRAINED_KEY, {"stated": 66}, 66),
-        (Length.TOKENIZER, {"stated": 66}, 66),
-        (Length.TOKENIZER, {"stated": 66, "has_tokenizer_length": True}, 64),
-    ],
-)
-def test_runtime_statements_derives_the_length_of_a_rule(
-    length: Length, values: dict[str, Any], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = state(monkeypatch, Rule("vllm", (YARN,), length=length), **values)
-    assert found.length == expected
-    if expected == 64:
-        assert found.outcome is RuntimeOutcome.SERVES
-        assert found.option == ""
-    else:
-        assert found.outcome is RuntimeOutcome.DERIVES
-        assert found.option == "--max-model-len 64"
-
-
 def test_runtime_statements_reads_the_length_of_sentence_transformers_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -530,37 +479,6 @@ def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
     assert not found.serves_with_option
 
 
-@pytest.mark.parametrize(
-    ("dialects", "outcome"),
-    [
-        ((ROPE_SCALING,), RuntimeOutcome.SERVES),
-        ((ROPE_PARAMETERS, ROPE_SCALING), RuntimeOutcome.SERVES),
-        ((ROPE_PARAMETERS,), RuntimeOutcome.IGNORES),
-    ],
-)
-def test_runtime_statements_compares_the_dialects(
-    dialects: tuple[str, ...], outcome: RuntimeOutcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects)
-    assert found.outcome is outcome
-    # Those of a rule replace those of its runtime.
-    rule = Rule("mlx", (YARN,), dialects=(ROPE_PARAMETERS, ROPE_SCALING))
-    assert state(monkeypatch, rule, dialects=dialects).outcome is RuntimeOutcome.SERVES
-    # Without settings, there is nothing to read.
-    unscaled = Rule("mlx", (UNSCALED,))
-    found = state(monkeypatch, unscaled, dialects=dialects, positions=UNSCALED)
-    assert found.outcome is RuntimeOutcome.SERVES
-
-
-def test_runtime_statements_fills_in_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    option = "--scale {factor} --from {first_trained} --to {max_len} --base {theta}"
-    rule = Rule("llama.cpp", (YARN,), effect=Effect.IGNORES, option=option)
-    found = state(monkeypatch, rule, theta=10_000.0, factor=2.5)
-    assert found.outcome is RuntimeOutcome.IGNORES
-    assert found.option == "--scale 2.5 --from 16 --to 64 --base 10000"
-    assert found.serves_with_option
-
-
 def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -569,22 +487,3 @@ def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
     assert found.length == 256
     assert found.option == ""
     assert not found.serves_with_option
-
-
-def test_runtime_statements_refuses_tensor_names_with_a_prefix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rule = Rule("mlx", (LEARNED,), without_prefix="transformer.")
-    values = {"positions": LEARNED, "dialects": ()}
-    found = state(monkeypatch, rule, **values, table_name="transformer.wpe.weight")
-    assert found.outcome is RuntimeOutcome.REFUSES
-    assert found.reason == "it expects tensor names without transformer"
-    assert found.length is None
-    found = state(monkeypatch, rule, **values, table_name="wpe.weight")
-    assert found.outcome is RuntimeOutcome.SERVES
-
-
-def test_runtime_statements_are_in_the_order_of_the_runtimes() -> None:
-    keys = [item.runtime.key for item in runtime_statements(facts())]
-    assert keys[:3] == ["transformers", "transformers4", "vllm"]
-    assert find_runtime("vllm") == runtime_statements(facts())[2].runtime

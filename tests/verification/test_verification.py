@@ -473,19 +473,6 @@ def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_pa
     assert "are variant fp16, expected no variant" in failed["files"]
 
 
-def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
-    masks = {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
-    pico.add_tensors(source, masks)
-    out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed_checks(verify(out, source))
-
-    pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    failed = failed_checks(verify(out, source))
-    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed["tensors"]
-
-
 def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
     source = pico.make_bros(tmp_path / "bros")
     out = resize(source, to=40, output=tmp_path / "out").output
