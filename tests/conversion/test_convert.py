@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +18,6 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.source_types import SOURCE_TYPES
-from ctxextend.conversion.twins import by_head, plus_mean
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 from tests.helpers.notes import text_of

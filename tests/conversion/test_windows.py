@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,13 +19,11 @@ from ctxextend import (
     run,
     verify,
 )
-from ctxextend.conversion.source_types import SOURCE_TYPES
-from ctxextend.conversion.twins import moved_rows
-from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
-from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
+from tests.helpers.conversions import NEW, OLD, make, read
 from tests.helpers.notes import text_of
+from tests.helpers.rotary_configs import save_config
 
 HALF = 6
 WINDOW = 2 * HALF
@@ -170,7 +167,10 @@ def test_convert_to_windows_gives_equal_outputs(
         assert differ(source, model, OLD)
     widen(model, OLD)
     assert_equal_outputs(source, model, OLD)
-    assert verify(output)
+    result = verify(output, deep=True)
+    assert result, [check.evidence for check in result.checks]
+    assert result.checks[-1].name == "outputs"
+    assert "of inputs up to 6 tokens as they are" in result.checks[-1].evidence[0]
 
 
 @pytest.mark.parametrize("to", [12, 24, 36])
@@ -421,9 +421,12 @@ def test_convert_to_windows_states_no_separator_that_is_not_a_token(
         ("distilbert", "no class of transformers"),
     ],
 )
-def test_types_without_windows_are_refused_with_the_reason(model_type: str, reason: str) -> None:
+def test_types_without_windows_are_refused_with_the_reason(
+    model_type: str, reason: str, tmp_path: Path
+) -> None:
+    save_config(tmp_path / "source", {"model_type": model_type})
     with pytest.raises(UnsupportedModelError, match=reason) as caught:
-        check_has_windows(model_type)
+        convert(tmp_path / "source", "window", 48, output=tmp_path / "out")
     assert "ctxextend resize" in (caught.value.hint or "")
 
 

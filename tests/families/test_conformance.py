@@ -25,8 +25,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import (
+    Check,
     ResizeError,
     UnsupportedModelError,
+    Verification,
     extend_model,
     inspect,
     plan_resize,
@@ -38,11 +40,10 @@ from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.registry import ENTRIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.json_output import to_json
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
-from ctxextend.verification.checks import Check
-from ctxextend.verification.conclusion import Verification
 from tests.helpers import model_types, pico, rules, tiny, zoo
 from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
 from tests.helpers.parameters import slow
@@ -600,8 +601,11 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     small.model.save_pretrained(source)
     result = resize(source, to=small.new, method="copy", output=output)
     check_verified(output, source)
-    for table in inspect(output).tables:
+    found_tables = inspect(output).tables
+    for table in found_tables:
         assert table.new_rows
+    planned = {table["part"]: table["max_len_after"] for table in to_json(result)["tables"]}
+    assert {table.part: table.positions for table in found_tables} == planned
 
     loaded = pico.Pico(output, small.model_class).load()
     extend_model(extended, to=small.new, method="copy")

@@ -1,18 +1,20 @@
-import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import list_families
-from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend import (
+    UnsupportedModelError,
+    inspect,
+    list_families,
+    plan_resize,
+)
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.listing import FamilyTable
-from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from tests.helpers import tiny
-from tests.helpers.model_types import WITH_ROWS
+from tests.helpers import pico, tiny
+from tests.helpers.rotary_configs import save_config
 from tests.helpers.trainings import invoke
 
 # Composite types without default parts in transformers.
@@ -41,10 +43,6 @@ WITHOUT_LENGTH = (
 DISTINCT = ("albert", "bert", "big_bird", "distilbert", "gpt2", "gpt_bigcode", "openai-gpt")
 
 
-def location_of(model_type: str, **config: Any) -> TableLocation:
-    return find_architecture({"model_type": model_type, **config}).locations[0]
-
-
 @pytest.mark.all_types
 def test_registry_covers_every_model_type_of_transformers() -> None:
     known = {*FAMILIES, *POSITION_SCHEMES}
@@ -71,11 +69,13 @@ def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) ->
         assert part_config.model_type == part.model_type
 
 
-def test_find_architecture_limits_the_nesting_depth() -> None:
+def test_inspect_limits_the_nesting_depth() -> None:
     config: dict[str, Any] = {"model_type": "bart"}
     for _ in range(40):
         config = {"model_type": "rag", "generator": config}
-    assert len(find_architecture(config).locations) < 20
+    save_config(Path("source"), config)
+    with pytest.raises(UnsupportedModelError, match="nested too deeply"):
+        inspect("source")
 
 
 @pytest.mark.parametrize(
@@ -117,34 +117,21 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
         ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
     ],
 )
-def test_find_architecture_names_the_scheme_of_unsupported_models(
+def test_resize_names_the_scheme_of_unsupported_models(
     config: dict[str, Any], message: str
 ) -> None:
+    save_config(Path("source"), config)
     with pytest.raises(UnsupportedModelError, match=message):
-        find_architecture(config)
+        plan_resize("source", 64)
 
 
-@pytest.mark.parametrize(
-    "model_types",
-    [
-        pytest.param({*DISTINCT, "gpt-sw3", "roberta", "xlm"}, id="some"),
-        pytest.param(WITH_ROWS, id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_matching_types_includes_the_true_type(model_types: set[str]) -> None:
-    """Reads the tensors of models, with a config without model_type."""
-    unique = set()
-    for model_type in model_types:
-        with_head = tiny.model_classes(model_type)[1:2]
-        for built in tiny.buildable_classes(model_type, with_head):
-            config = built.config.to_dict()
-            config.pop("model_type", None)
-            found = matching_types(config, built.shapes)
-            expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
-            assert not found or expected in found, (built.model_class, found)
-            if found == [expected]:
-                unique.add(model_type)
-    assert unique >= set(DISTINCT)
+@pytest.mark.parametrize("model_type", DISTINCT)
+def test_resize_finds_the_type_by_the_tensors(model_type: str, tmp_path: Path) -> None:
+    config = tiny.shrink(tiny.make_config(model_type))
+    model_class = tiny.model_classes(model_type)[1]
+    model_class(config).save_pretrained(tmp_path)
+    pico.edit_json(tmp_path / "config.json", model_type=None)
+    assert plan_resize(tmp_path, "2x").plan.model_type == model_type
 
 
 @pytest.mark.all_types

@@ -1,6 +1,5 @@
 """Rotary settings in both dialects: readers of only one get the same, or it is not written."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +72,7 @@ def test_transformers_loads_the_same_settings_from_only_one_dialect(
         dialects = inspect(output).schemes[0].rope_dialects
         is_stated = model_type not in UNSTATED.get(method, set())
         assert dialects == (BOTH if is_stated else (NEW,)), method
-        text = (output / "config.json").read_text()
-        config = json.loads(text, object_hook=rules.read_infinity)
+        config = rules.read_content(output)
         loaded = loaded_settings(config)
         for dialect in dialects:
             assert loaded_settings(only(config, dialect)) == loaded, (method, dialect)

@@ -10,8 +10,6 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import ctxextend
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.schema import SinusoidalTable
 from tests.helpers import pico
 from tests.helpers.parameters import slow
 from tests.helpers.sinusoidal_models import (
@@ -109,31 +107,16 @@ def test_train_refuses_constant_positions(model_type: str) -> None:
     assert not changed_tensors(Path("others"), Path("all"))
 
 
-@pytest.mark.parametrize("model_type", [*STORED, "fsmt"])
-def test_registry_states_which_tables_transformers_creates_without_gradients(
-    model_type: str,
-) -> None:
-    model_class = "FSMTForConditionalGeneration" if model_type == "fsmt" else MODELS[model_type][0]
-    source = make(model_type, model_class)
-    config = transformers.AutoConfig.from_pretrained(source)
-    model = getattr(transformers, model_class)(config)
-    tables = [value for name, value in model.named_parameters() if "position" in name]
-    assert tables
-    is_frozen = {
-        isinstance(table, SinusoidalTable) and table.stored_rows == "frozen"
-        for table in FAMILIES[model_type].tables
-    }
-    assert {not table.requires_grad for table in tables} == is_frozen
-
-
-@pytest.mark.parametrize(
-    ("model_type", "trainable"), [("xlm", "positions"), ("pegasus", "all-but-positions")]
-)
-def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(
-    model_type: str, trainable: str
-) -> None:
+@pytest.mark.parametrize("model_type", STORED)
+def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(model_type: str) -> None:
     write_book()
-    done = train(fine_tune(model_type), "out", "--json", steps=1)
+    folder = fine_tune(model_type)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = getattr(transformers, MODELS[model_type][0])(config)
+    trainable = "all-but-positions"
+    if model.get_parameter(table_of(model_type)).requires_grad:
+        trainable = "positions"
+    done = train(folder, "out", "--json", steps=1)
     assert json.loads(done.stdout)["trainable"] == trainable
 
 

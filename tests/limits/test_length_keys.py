@@ -10,10 +10,7 @@ import pytest
 import transformers
 
 from ctxextend import Limit, extend_model, inspect, plan_resize, resize
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import TableLocation, find_architecture
-from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
-from tests.helpers import pico, tiny
+from tests.helpers import pico
 from tests.helpers.notes import text_of, texts, texts_in
 from tests.helpers.trainings import invoke
 
@@ -26,7 +23,21 @@ ROTARY: dict[str, Any] = {
     "num_attention_heads": 1,
     "intermediate_size": 8,
 }
-OTHER_KEYS = [key for key in READERS if key != "max_position_embeddings"]
+OTHER_KEYS = [
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_seq_length",
+    "max_sequence_length",
+    "seq_length",
+    "seq_len",
+    "sequence_length",
+    "model_max_length",
+    "tokenizer_model_max_length",
+    "max_context_length",
+    "context_length",
+    "max_model_len",
+]
 
 
 def make_llama(folder: Path, length: int = OLD, **keys: Any) -> Path:

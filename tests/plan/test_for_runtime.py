@@ -13,7 +13,6 @@ from ctxextend import ResizeError, resize, verify
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
 from ctxextend.runtimes.rules import of_transformers
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in

@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, figures, long_range, real, rotary, short_training
+from benchmarks import checkpoints, convert, figures, long_range, real, short_training
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_methods
@@ -28,7 +28,7 @@ from benchmarks.measure import Cost, Row, alternate, measure, measure_json, pyth
 from benchmarks.minute import halves
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
-from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
+from benchmarks.result_figures import draw_results
 from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import transformers
 
-from ctxextend import plan_resize
-from ctxextend.plan.opened_model import open_model
-from ctxextend.planned import prepare_convert
+from ctxextend import convert, plan_resize
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import (
     LEARNED,
     LINEAR,
     ROPE_PARAMETERS,
     ROPE_SCALING,
-    UNSCALED,
     YARN,
     Effect,
     FolderFacts,
@@ -26,8 +23,6 @@ from ctxextend.runtimes.rule_schema import (
     RuntimeStatement,
 )
 from ctxextend.runtimes.runtime_statements import runtime_statements
-from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 
@@ -250,37 +245,16 @@ def test_runtime_statements_of_a_model_without_positions_are_as_measured(
     name: str, expected: Mapping[str, str]
 ) -> None:
     base = rotary_configs.save(name)
-    planned = prepare_convert(
-        open_model(CheckpointRef(str(base))), Convert("none", rotary_configs.NEW)
-    )
-    check(planned.runtimes, expected)
-    output = planned.execute("out").output
+    converted = convert(base, "none", rotary_configs.NEW, output="out")
+    check(converted.planned.runtimes, expected)
     check(
-        plan_resize(output, 2 * rotary_configs.NEW).runtimes,
+        plan_resize("out", 2 * rotary_configs.NEW).runtimes,
         {
             key: text.replace("1024", "2048")
             for key, text in expected.items()
             if "derives" not in text
         },
     )
-
-
-def test_runtime_statements_know_who_reads_only_rope_scaling(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rotary_configs.write_one_dialect(monkeypatch)
-    folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW).runtimes
-    check(
-        found,
-        {
-            **all_serve("transformers", "vllm", "sglang", "llama.cpp"),
-            "transformers4": "ignores",
-            "mlx": "ignores",
-        },
-    )
-    reasons = {item.runtime.key: item.reason for item in found}
-    assert reasons["mlx"] == "it reads rope_scaling, not rope_parameters"
 
 
 def make_opt() -> Path:
@@ -400,26 +374,12 @@ def test_no_runtime_is_named_without_a_rule() -> None:
     assert runtime_statements(unknown) == ()
 
 
-@pytest.mark.parametrize(
-    ("base", "has_one_dialect", "length"),
-    [
-        ({}, False, 256),
-        # Without a key next to the settings, it takes the length key.
-        ({}, True, 1024),
-        (YARN_BASE, False, 256),
-        (LLAMA3_BASE, False, 256),
-    ],
-)
-def test_vllm_takes_the_key_next_to_lists_for_the_length(
-    base: dict[str, Any], has_one_dialect: bool, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if has_one_dialect:
-        rotary_configs.write_one_dialect(monkeypatch)
-    folder = rotary_configs.save("llama", **base)
-    planned = plan_resize(folder, rotary_configs.NEW, "switch")
+@pytest.mark.parametrize("base", [{}, YARN_BASE, LLAMA3_BASE])
+def test_vllm_takes_the_key_next_to_lists_for_the_length(base: dict[str, Any]) -> None:
+    planned = plan_resize(rotary_configs.save("llama", **base), rotary_configs.NEW, "switch")
     (found,) = [item for item in planned.runtimes if item.runtime.key == "vllm"]
-    assert found.length == length
-    assert (found.option == "--max-model-len 1024") is (length != 1024)
+    assert found.length == 256
+    assert found.option == "--max-model-len 1024"
 
 
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
@@ -477,6 +437,23 @@ def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
     assert found.outcome is RuntimeOutcome.DERIVES
     assert found.option == ""
     assert not found.serves_with_option
+
+
+@pytest.mark.parametrize(
+    ("dialects", "outcome"),
+    [
+        ((ROPE_SCALING,), RuntimeOutcome.SERVES),
+        ((ROPE_PARAMETERS, ROPE_SCALING), RuntimeOutcome.SERVES),
+        ((ROPE_PARAMETERS,), RuntimeOutcome.IGNORES),
+    ],
+)
+def test_runtime_statements_compares_the_dialects(
+    dialects: tuple[str, ...], outcome: RuntimeOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects).outcome is outcome
+    # Those of a rule replace those of its runtime.
+    rule = Rule("mlx", (YARN,), dialects=(ROPE_PARAMETERS, ROPE_SCALING))
+    assert state(monkeypatch, rule, dialects=dialects).outcome is RuntimeOutcome.SERVES
 
 
 def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(

@@ -3,8 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.provenance import Provenance, Step, learned_before
-from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico

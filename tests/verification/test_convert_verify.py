@@ -9,9 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize, verify
+from ctxextend import convert, resize, verify
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.resizing import convert
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
 from tests.helpers.verifications import failed_checks, flip_bit_in, passed_checks, rewrite

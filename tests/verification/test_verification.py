@@ -21,14 +21,12 @@ from ctxextend import (
     SourceError,
     UnsupportedModelError,
     inspect,
-    plan_resize,
     resize,
     verify,
 )
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.verify import check_output
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke, unwrapped
@@ -222,8 +220,7 @@ def test_verify_reads_every_form_of_a_source(
         flags = {"variant": "fp16"}
         weights.unlink()
         model.save_pretrained(source, max_shard_size="2KB", **flags)
-    plan = plan_resize(source, to=40, **flags)
-    out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
+    out = resize(source, to=40, output=tmp_path / "out", verify=True, **flags).output
     assert passed_checks(verify(out, source, **flags))
 
 
