@@ -167,10 +167,10 @@ def test_convert_to_windows_gives_equal_outputs(
         assert differ(source, model, OLD)
     widen(model, OLD)
     assert_equal_outputs(source, model, OLD)
-    result = verify(output, deep=True)
-    assert result, [check.evidence for check in result.checks]
-    assert result.checks[-1].name == "outputs"
-    assert "of inputs up to 6 tokens as they are" in result.checks[-1].evidence[0]
+    verified = verify(output, deep=True)
+    assert verified, [check.evidence for check in verified.checks]
+    assert verified.checks[-1].name == "outputs"
+    assert "of inputs up to 6 tokens as they are" in verified.checks[-1].evidence[0]
 
 
 @pytest.mark.parametrize("to", [12, 24, 36])

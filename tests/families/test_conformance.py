@@ -353,6 +353,8 @@ def check_rope(model: Any, part: Any, scheme: SchemeReport) -> None:
         modules = dict(rules.rotary_modules(model, part.model_type))
         assert modules or not scheme.layers, "no module computes angles"
     for layers in scheme.layers:
+        if layers.is_local:  # they stay, and some classes compute no angles for them
+            continue
         name = layers.layers
         settings = layers.parameters
         loaded = part.rope_parameters

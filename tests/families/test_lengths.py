@@ -83,7 +83,8 @@ def test_inspect_reads_the_lengths_of_published_settings(
     model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
 ) -> None:
     key = "rope_parameters" if FULL in settings else "rope_scaling"
-    make("source", model_type, max_position_embeddings=stated, **{key: settings})
+    config: dict[str, Any] = {"max_position_embeddings": stated, key: settings}
+    make("source", model_type, **config)
     check_lengths(first_trained, stated, served)
 
 
