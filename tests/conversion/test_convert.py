@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +18,6 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.source_types import SOURCE_TYPES
-from ctxextend.conversion.twins import by_head, plus_mean
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 from tests.helpers.notes import text_of
@@ -156,33 +153,6 @@ def test_convert_of_a_trained_model_gives_equal_outputs(
 
 
 # ---- tensors
-
-
-def test_by_head_regroups_queries_keys_and_values_of_each_head() -> None:
-    # Two heads of size 1: the columns are q of head 0, q of head 1, k of head 0, ...
-    weight = np.array([[10, 11, 20, 21, 30, 31], [40, 41, 50, 51, 60, 61]])
-    regrouped = by_head(weight, 2)
-    assert regrouped.tolist() == [[10, 40], [20, 50], [30, 60], [11, 41], [21, 51], [31, 61]]
-    bias = weight[0]
-    assert by_head(bias, 2).tolist() == [10, 20, 30, 11, 21, 31]
-    # Two heads of size 2.
-    wide = np.arange(12)
-    assert by_head(wide, 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
-
-
-def test_plus_mean_adds_the_mean_to_each_row() -> None:
-    rows = np.array([[1, 2], [3, 4]], np.float32)
-    mean = np.array([0.5, -1.0])
-    assert plus_mean(rows, mean).tolist() == [[1.5, 1], [3.5, 3]]
-
-
-def test_plus_mean_rounds_once() -> None:
-    # Between 1 and the next bfloat16, 1 + 2**-7: half of it rounds to even, a little more rounds
-    # up.
-    ones = np.ones((1, 2), ml_dtypes.bfloat16)
-    half = 2**-8
-    mean = np.array([half, half + 2**-20])
-    assert plus_mean(ones, mean).tolist() == [[1, 1 + 2**-7]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

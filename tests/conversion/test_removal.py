@@ -190,14 +190,6 @@ def test_verify_compares_a_model_without_positions() -> None:
     assert invoke("inspect", output, "--check").exit_code == 0
 
 
-def test_verify_tells_a_resize_without_positions_from_the_conversion() -> None:
-    make(**KEYS)
-    convert("llama", "none", output="out")
-    resize("out", NEW, output="longer")
-    result = verify("longer")
-    assert result.conclusion.endswith("only in its length limits.")
-
-
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
@@ -227,23 +219,6 @@ def test_train_recalibrates_a_model_without_positions_at_its_own_length() -> Non
     assert (report.scheme, report.first_trained) == ("none", OLD)
     checks = {check.name: check for check in verify("trained").checks}
     assert [name for name, check in checks.items() if not check.passed] == ["tensors"]
-
-
-def test_run_converts_trains_and_evaluates_a_model_without_positions() -> None:
-    make(**KEYS)
-    write_book()
-    recipe = {
-        "source": "llama",
-        "convert": {"scheme": "none"},
-        "train": {"data": ["book.txt"], "steps": 1, "batch_size": 2, "window": OLD},
-        "evaluate": {"data": ["book.txt"], "tokens": NEW, "measure": ["position"]},
-    }
-    pico.write_json("recipe.yaml", recipe)
-    done = invoke("run", "recipe.yaml", "--json")
-    assert done.exit_code == 0
-    values = json.loads(done.stdout)
-    assert values["evaluate"]["max_len"] == OLD
-    assert values["output"] == "llama-none-16"
 
 
 def test_convert_json_has_the_values_of_all_conversions() -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,13 +19,11 @@ from ctxextend import (
     run,
     verify,
 )
-from ctxextend.conversion.source_types import SOURCE_TYPES
-from ctxextend.conversion.twins import moved_rows
-from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico
-from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
+from tests.helpers.conversions import NEW, OLD, make, read
 from tests.helpers.notes import text_of
+from tests.helpers.rotary_configs import save_config
 
 HALF = 6
 WINDOW = 2 * HALF
@@ -170,22 +167,10 @@ def test_convert_to_windows_gives_equal_outputs(
         assert differ(source, model, OLD)
     widen(model, OLD)
     assert_equal_outputs(source, model, OLD)
-    assert verify(output)
-
-
-@pytest.mark.parametrize(("model_type", "head"), [pair[:2] for pair in PAIRS])
-def test_verify_deep_compares_windows_with_the_base(
-    model_type: str, head: str, tmp_path: Path
-) -> None:
-    make_source(tmp_path / "source", model_type, head)
-    output = tmp_path / "out"
-    convert(tmp_path / "source", "window", 48, attention_window=WINDOW, output=output)
-    result = verify(output, deep=True)
-    assert result, [check.evidence for check in result.checks]
-    outputs_check = result.checks[-1]
-    assert outputs_check.name == "outputs"
-    assert outputs_check.passed
-    assert "of inputs up to 6 tokens as they are" in outputs_check.evidence[0]
+    verified = verify(output, deep=True)
+    assert verified, [check.evidence for check in verified.checks]
+    assert verified.checks[-1].name == "outputs"
+    assert "of inputs up to 6 tokens as they are" in verified.checks[-1].evidence[0]
 
 
 @pytest.mark.parametrize("to", [12, 24, 36])
@@ -304,13 +289,6 @@ def test_convert_to_windows_creates_rows_as_resize_does(method: str, tmp_path: P
     assert torch.equal(rows[1:], load_file(tmp_path / "resized/model.safetensors")[name])
     assert read(tmp_path / "out")["max_position_embeddings"] == NEW + 1
     assert verify(tmp_path / "out", deep=True)
-
-
-def test_moved_rows_follow_other_reserved_rows() -> None:
-    rows = np.array([[1, 2], [3, 4], [5, 6]])
-    assert moved_rows(rows, 0, 1).tolist() == [[0, 0], [1, 2], [3, 4], [5, 6]]
-    assert moved_rows(rows, 2, 0).tolist() == [[5, 6]]
-    assert moved_rows(rows, 1, 1).tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize("to", [OLD, 12])
@@ -443,16 +421,13 @@ def test_convert_to_windows_states_no_separator_that_is_not_a_token(
         ("distilbert", "no class of transformers"),
     ],
 )
-def test_types_without_windows_are_refused_with_the_reason(model_type: str, reason: str) -> None:
+def test_types_without_windows_are_refused_with_the_reason(
+    model_type: str, reason: str, tmp_path: Path
+) -> None:
+    save_config(tmp_path / "source", {"model_type": model_type})
     with pytest.raises(UnsupportedModelError, match=reason) as caught:
-        check_has_windows(model_type)
-    assert "ctxextend resize" in (caught.value.hint or "")
-
-
-def test_types_with_a_twin_have_windows_but_gpt2() -> None:
-    for model_type in CONFIGS.keys() - {"gpt2"}:
-        check_has_windows(model_type)
-    assert CONFIGS.keys() == SOURCE_TYPES.keys()
+        convert(tmp_path / "source", "window", 48, output=tmp_path / "out")
+    assert "ctxextend" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

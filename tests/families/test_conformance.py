@@ -7,6 +7,7 @@ recording the sines that constructors compute. `make test` builds a few types of
 """
 
 import copy
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
@@ -25,25 +26,23 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import (
+    Check,
     ResizeError,
+    SchemeReport,
     UnsupportedModelError,
+    Verification,
     extend_model,
     inspect,
-    plan_resize,
+    list_families,
     resize,
     verify,
 )
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import ENTRIES
-from ctxextend.positions.rotary_settings import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.positions.change import Change
-from ctxextend.positions.positions import Positions
-from ctxextend.tables.frequencies import frequencies
+from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import Check
-from ctxextend.verification.conclusion import Verification
 from tests.helpers import model_types, pico, rules, tiny, zoo
 from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
 from tests.helpers.parameters import slow
@@ -301,24 +300,24 @@ def check_rows(small: "SmallModel") -> None:
 def test_every_rule_is_planned_as_transformers_applies_it(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    config = rules.make_config(model_type)
-    content = rules.save(config, tmp_path)
+    source = tmp_path / "source"
+    base = rules.load_config(rules.save(rules.make_config(model_type), source))
     model = None
     outcome = "without a class"
-    for method in methods_of(model_type, content):
-        plan = plan_resize(tmp_path, to=rules.NEW, method=method)
-        edited = rules.edited(content, plan.plan.edits)
-        loaded = rules.load_config(edited)
+    for method in methods_of(model_type, source):
+        output = resize(source, to=rules.NEW, method=method, output=tmp_path / str(method)).output
+        loaded = rules.load_config(rules.read_content(output))
         if model is None:
             model = rules.build(model_type, loaded)
             outcome = check_run(model)
-        for table in plan.plan.changes:
-            part = reduce(getattr, table.location.path, loaded)
-            keeps_max_len = any(rope.keeps_max_len for rope in table.rope)
-            max_len = rules.OLD if keeps_max_len else rules.NEW
-            loaded_length = getattr(part, table.location.effective_key)
-            assert loaded_length == table.location.key_value(max_len)
-            check_rope(model, part, table)
+        max_len = rules.OLD if method == "dynamic" else rules.NEW
+        for scheme in inspect(output).schemes:
+            *path, key = scheme.config_key.split(".")
+            part = reduce(getattr, path, loaded)
+            stated = getattr(reduce(getattr, path, base), key)
+            assert scheme.positions == rules.NEW
+            assert getattr(part, key) == stated + max_len - rules.OLD
+            check_rope(model, part, scheme)
     record_property("model types with a rule", (outcome, 1))
 
 
@@ -335,56 +334,56 @@ def check_run(model: Any) -> str:
     return "run"
 
 
-def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, ...]:
+def methods_of(model_type: str, folder: Path) -> tuple[str | None, ...]:
     """Return the methods to try: those of the type itself, else the one that is chosen."""
-    location, *others = find_architecture(config).locations
-    if others or location.path:
+    scheme, *others = inspect(folder).schemes
+    if others or "." in scheme.config_key or not scheme.layers:
         return (None,)
-    rope = location.rope
-    if rope is None or not rope.methods:
-        return (None,)
-    layers = next(layers for layers in read_rope(location) if not layers.is_local)
-    kind = layers.parameters["rope_type"]
-    if kind == "default":
-        return rope.methods
-    return (kind,)
+    kind = scheme.layers[0].parameters["rope_type"]
+    if kind != "default":
+        return (kind,)
+    tables = [table for table in list_families([model_type]) if table.scheme == "rotary"]
+    return tables[0].methods or (None,)
 
 
-def check_rope(model: Any, part: Any, table: Change) -> None:
+def check_rope(model: Any, part: Any, scheme: SchemeReport) -> None:
     """Check the settings that transformers loads, and the frequencies that the model computes."""
     modules = {}
     if model:
         modules = dict(rules.rotary_modules(model, part.model_type))
-        assert modules or not table.rope, "no module computes angles"
-    for rope in table.rope:
-        name = rope.before.layer_type
-        settings = rope.after
+        assert modules or not scheme.layers, "no module computes angles"
+    for layers in scheme.layers:
+        if layers.is_local:  # they stay, and some classes compute no angles for them
+            continue
+        name = layers.layers
+        settings = layers.parameters
         loaded = part.rope_parameters
         if name:
             loaded = loaded[name]
         found = {key: loaded.get(key) for key in settings}
         assert found == dict(settings)
 
-        dim = rotary_dim(table.location, settings)
-        # Models are built with the frequencies of short inputs, which `switch` keeps.
-        length = 1 if settings["rope_type"] == "longrope" else None
-        inverse = frequencies(settings, dim, part.max_position_embeddings, length).inverse
-        expected = torch.from_numpy(inverse)
         kind = settings["rope_type"]
+        wavelengths = layers.wavelengths
+        # Models are built with the frequencies of short inputs.
+        if kind in ("dynamic", "longrope"):
+            wavelengths = layers.unscaled_wavelengths
+        expected = torch.from_numpy(2 * math.pi / wavelengths)
         if kind != "default":
             compute = ROPE_INIT_FUNCTIONS[kind]
             initial, _ = compute(part, layer_type=name or None)
-            torch.testing.assert_close(initial.double(), expected, rtol=1e-5, atol=0)
+            check_angles(initial, expected)
         for module in modules.values():
-            check_angles(type(module)(part), name, expected)
+            buffer = f"{name}_inv_freq".lstrip("_")
+            check_angles(type(module)(part).get_buffer(buffer), expected)
             if rules.is_real(model) and module.config is part:
-                check_angles(module, name, expected)
+                check_angles(module.get_buffer(buffer), expected)
 
 
-def check_angles(module: Any, layer_type: str, expected: torch.Tensor) -> None:
-    name = f"{layer_type}_inv_freq".lstrip("_")
-    angles = module.get_buffer(name)
-    torch.testing.assert_close(angles.double(), expected, rtol=1e-5, atol=0)
+def check_angles(angles: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare the angles per position of the pairs that rotate."""
+    rotated = angles[angles != 0].double()
+    torch.testing.assert_close(rotated, expected, rtol=1e-5, atol=0)
 
 
 def encoder_decoder_parts(encoder: str, decoder: str) -> dict[str, Any]:
@@ -601,8 +600,11 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     small.model.save_pretrained(source)
     result = resize(source, to=small.new, method="copy", output=output)
     check_verified(output, source)
-    for table in inspect(output).tables:
+    found_tables = inspect(output).tables
+    for table in found_tables:
         assert table.new_rows
+    planned = {table["part"]: table["max_len_after"] for table in to_json(result)["tables"]}
+    assert {table.part: table.positions for table in found_tables} == planned
 
     loaded = pico.Pico(output, small.model_class).load()
     extend_model(extended, to=small.new, method="copy")
@@ -639,7 +641,7 @@ def check_verified(output: Path, source: Path) -> None:
 
 
 def check_beyond_the_old_length(
-    small: SmallModel, location: Positions, reader: zoo.Reader, length: int, new: torch.Tensor
+    small: SmallModel, location: Any, reader: zoo.Reader, length: int, new: torch.Tensor
 ) -> None:
     """Check that the base fails on longer inputs, or differs if transformers clamps positions."""
     if location.longer_inputs == "share the last position":
@@ -732,9 +734,7 @@ def check_waves_outputs(small: SmallModel, loaded: Any, extended: Any, positions
         check_beyond(copy.deepcopy(loaded), location, name, reader, positions)
 
 
-def check_beyond(
-    model: Any, location: Positions, name: str, reader: zoo.Reader, length: int
-) -> None:
+def check_beyond(model: Any, location: Any, name: str, reader: zoo.Reader, length: int) -> None:
     """Check that a model of sinusoids reads inputs of its length, and grows or fails beyond."""
     table = tiny.find_tensor(model, name)
     assert reader.run(model, length).isfinite().all()

@@ -1,19 +1,20 @@
-import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import list_families
-from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend import (
+    UnsupportedModelError,
+    inspect,
+    list_families,
+    plan_resize,
+)
 from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.listing import FamilyTable
-from ctxextend.families.lookup import find_architecture, matching_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.positions.positions import Positions
-from tests.helpers import tiny
-from tests.helpers.model_types import WITH_ROWS
+from tests.helpers import pico, tiny
+from tests.helpers.rotary_configs import save_config
 from tests.helpers.trainings import invoke
 
 # Composite types without default parts in transformers.
@@ -42,10 +43,6 @@ WITHOUT_LENGTH = (
 DISTINCT = ("albert", "bert", "big_bird", "distilbert", "gpt2", "gpt_bigcode", "openai-gpt")
 
 
-def location_of(model_type: str, **config: Any) -> Positions:
-    return find_architecture({"model_type": model_type, **config}).locations[0]
-
-
 @pytest.mark.all_types
 def test_registry_covers_every_model_type_of_transformers() -> None:
     known = {*FAMILIES, *POSITION_SCHEMES}
@@ -72,64 +69,13 @@ def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) ->
         assert part_config.model_type == part.model_type
 
 
-@pytest.mark.parametrize(
-    "model_type", [name for name in sorted(WITH_ROWS) if location_of(name).path == ("text_config",)]
-)
-@pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
-def test_table_location_value_equals_transformers_with_a_second_config(
-    model_type: str, second: Any
-) -> None:
-    config: dict[str, Any] = {
-        "text_config": {"max_position_embeddings": 60},
-        "text_config_dict": second,
-    }
-    config_class = CONFIG_MAPPING[model_type]
-    expected: Any = config_class.from_dict(copy.deepcopy(config))
-    location = location_of(model_type, **config)
-    assert location.value("max_position_embeddings") == expected.text_config.max_position_embeddings
-
-
-@pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
-def test_table_location_value_rejects_invalid_integers(value: Any) -> None:
-    with pytest.raises(
-        CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"
-    ):
-        location_of("bert", max_position_embeddings=value).value("max_position_embeddings")
-
-
-@pytest.mark.parametrize(
-    ("name", "is_buffer"),
-    [
-        ("h.0.attn.bias", True),
-        ("transformer.h.3.attn.bias", True),
-        ("transformer.h.3.attn.c_attn.bias", False),
-        ("h.².attn.bias", False),
-        ("model.h.0.attn.bias", False),
-        ("h.0.attn.bias.more", False),
-        ("hA0.attn.bias", False),
-    ],
-)
-def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) -> None:
-    assert (location_of("gpt2").buffer(name) is not None) == is_buffer
-
-
-def test_find_architecture_names_nested_parts() -> None:
-    rag = find_architecture({"model_type": "rag"})
-    parts = [found.part for found in rag.locations]
-    assert parts == ["question_encoder", "generator.encoder", "generator.decoder"]
-    sam3 = location_of("sam3_video")
-    assert sam3.config_key == "detector_config.text_config.max_position_embeddings"
-    # The type of this part is fixed, so its config is ignored.
-    assert (
-        location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
-    )
-
-
-def test_find_architecture_limits_the_nesting_depth() -> None:
+def test_inspect_limits_the_nesting_depth() -> None:
     config: dict[str, Any] = {"model_type": "bart"}
     for _ in range(40):
         config = {"model_type": "rag", "generator": config}
-    assert len(find_architecture(config).locations) < 20
+    save_config(Path("source"), config)
+    with pytest.raises(UnsupportedModelError, match="nested too deeply"):
+        inspect("source")
 
 
 @pytest.mark.parametrize(
@@ -171,40 +117,21 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
         ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
     ],
 )
-def test_find_architecture_names_the_scheme_of_unsupported_models(
+def test_resize_names_the_scheme_of_unsupported_models(
     config: dict[str, Any], message: str
 ) -> None:
+    save_config(Path("source"), config)
     with pytest.raises(UnsupportedModelError, match=message):
-        find_architecture(config)
+        plan_resize("source", 64)
 
 
-@pytest.mark.parametrize(
-    "model_types",
-    [
-        pytest.param({*DISTINCT, "gpt-sw3", "roberta", "xlm"}, id="some"),
-        pytest.param(WITH_ROWS, id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_matching_types_includes_the_true_type(model_types: set[str]) -> None:
-    """Reads the tensors of models, with a config without model_type."""
-    unique = set()
-    for model_type in model_types:
-        with_head = tiny.model_classes(model_type)[1:2]
-        for built in tiny.buildable_classes(model_type, with_head):
-            config = built.config.to_dict()
-            config.pop("model_type", None)
-            found = matching_types(config, built.shapes)
-            expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
-            assert not found or expected in found, (built.model_class, found)
-            if found == [expected]:
-                unique.add(model_type)
-    assert unique >= set(DISTINCT)
-
-
-def listed_tables() -> dict[tuple[str, str], FamilyTable]:
-    """Return the first table of each part of each type that is listed."""
-    every = list_families()
-    return {(table.model_type, table.part): table for table in reversed(every)}
+@pytest.mark.parametrize("model_type", DISTINCT)
+def test_resize_finds_the_type_by_the_tensors(model_type: str, tmp_path: Path) -> None:
+    config = tiny.shrink(tiny.make_config(model_type))
+    model_class = tiny.model_classes(model_type)[1]
+    model_class(config).save_pretrained(tmp_path)
+    pico.edit_json(tmp_path / "config.json", model_type=None)
+    assert plan_resize(tmp_path, "2x").plan.model_type == model_type
 
 
 @pytest.mark.all_types
@@ -218,20 +145,6 @@ def test_list_families_returns_every_table() -> None:
     assert falcon == ["rotary", "ALiBi"]
     parts = [table.part for table in list_families(["bart"])]
     assert parts == ["encoder", "decoder"]
-
-
-def test_list_families_describes_learned_rows() -> None:
-    listed = listed_tables()
-    assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
-    assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
-    assert listed["luke", "entity"].reserved_rows == "0"
-    assert listed["deberta", ""].notes == (
-        "with position_biased_input=true",
-        "keeps the effect of max_relative_positions",
-    )
-    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
-    assert listed["led", "decoder"].notes == ()
-    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
 
 
 def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:

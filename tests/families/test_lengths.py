@@ -10,8 +10,6 @@ from safetensors.numpy import save_file
 from typer.testing import Result
 
 import ctxextend
-from ctxextend.positions.rotary_lengths import PositionLengths, position_lengths
-from ctxextend.families.lookup import find_architecture
 from tests.helpers.pico import config_of, read_json, write_json
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
@@ -64,7 +62,6 @@ def resize(to: object, *flags: object, output: str = "out") -> Result:
     [
         ("mistral", 32 * K, yarn(16.0, 8 * K), 8 * K, 128 * K),  # Yarn-Mistral-7b-128k
         ("qwen3", 40 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen3 says
-        ("qwen2", 32 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen2.5 says
         ("llama", 128 * K, yarn(40.0, 4 * K), 4 * K, 160 * K),
         ("llama", 128 * K, yarn(4.0, 8 * K), 8 * K, 32 * K),  # it states more than it serves
         # as transformers reads it
@@ -75,39 +72,28 @@ def resize(to: object, *flags: object, output: str = "out") -> Result:
         ("llama", 32 * K, {**LISTS, "factor": 32.0, TRAINED: 4 * K}, 4 * K, 128 * K),
         ("llama", 16 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
-        ("llama", 4 * K, {"type": "linear", "factor": 1.0}, 4 * K, 4 * K),
+        ("olmo3", 16 * K, {FULL: yarn(4.0, 8 * K), SLIDING: {"type": "default"}}, 8 * K, 32 * K),
         # Gemma 3 as released
         ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),
         ("qwen2_vl", 32 * K, {"type": "mrope", "mrope_section": [4, 6, 6]}, 32 * K, 32 * K),
         ("qwen2_5_vl", 125 * K, {**yarn(4.0, 32 * K), "mrope_section": [4, 6, 6]}, 32 * K, 128 * K),
     ],
 )
-def test_position_lengths_of_published_settings(
+def test_inspect_reads_the_lengths_of_published_settings(
     model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
 ) -> None:
-    config = {"model_type": model_type, **SIZES, "head_dim": 32, "max_position_embeddings": stated}
-    architecture = find_architecture({**config, "rope_scaling": settings})
-    (location,) = architecture.locations
-    lengths = position_lengths(location)
-    assert lengths.first_trained == first_trained
-    assert lengths.stated == stated
-    assert lengths.served == served
-    assert not lengths.question
+    key = "rope_parameters" if FULL in settings else "rope_scaling"
+    config: dict[str, Any] = {"max_position_embeddings": stated, key: settings}
+    make("source", model_type, **config)
+    check_lengths(first_trained, stated, served)
 
 
-def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() -> None:
-    full = {"rope_theta": 1e6, **yarn(4.0, 8 * K)}
-    sliding = {"rope_type": "default", "rope_theta": 1e4}
-    layers = {FULL: full, SLIDING: sliding}
-    config = {
-        "model_type": "olmo3",
-        **SIZES,
-        "max_position_embeddings": 16 * K,
-        "rope_parameters": layers,
-    }
-    (location,) = find_architecture(config).locations
-    expected = PositionLengths(first_trained=8 * K, stated=16 * K, served=32 * K)
-    assert position_lengths(location) == expected
+def check_lengths(first_trained: int, stated: int, served: int) -> None:
+    """Check the three lengths that `inspect` reports of ``source``."""
+    (scheme,) = ctxextend.inspect("source").schemes
+    assert scheme.first_trained == first_trained
+    assert scheme.stated == stated
+    assert scheme.served == served
 
 
 @pytest.mark.parametrize(
@@ -144,14 +130,6 @@ def test_resize_scales_only_beyond_the_served_length(
 def test_inspect_tells_the_three_lengths_and_how_to_state_what_is_served() -> None:
     rope = yarn(4.0, 32 * K)
     make("source", "qwen3", 128 * K, max_position_embeddings=40 * K, rope_scaling=rope)
-    (scheme,) = ctxextend.inspect("source").schemes
-    assert scheme.first_trained == 32 * K
-    assert scheme.stated == 40 * K
-    assert scheme.served == 128 * K
-    (layers,) = scheme.layers
-    assert layers.trained_length == 32 * K
-    assert layers.positions == 128 * K
-
     done = invoke("inspect", "source", "--check")
     assert done.exit_code == 3
     assert "40960 positions (rotary, yarn), but limits disagree" in done.stdout
@@ -185,66 +163,37 @@ def test_resize_with_limits_states_the_factor_that_raising_the_limit_would_move(
 
 
 @pytest.mark.parametrize(
-    ("stated", "limit", "first_trained", "served"),
+    ("stated", "limit", "others", "stated_after"),
     [
         # The length before scaling, as transformers 4.31 asked for (Vicuna).
-        (4 * K, 16 * K, 4 * K, 16 * K),
+        (4 * K, 16 * K, {}, 4 * K),
         # The length after scaling (deepseek-coder).
-        (16 * K, 16 * K, 4 * K, 16 * K),
+        (16 * K, 16 * K, {}, 32 * K),
         # The same, with a tokenizer that still cuts at the old length.
-        (16 * K, 4 * K, 4 * K, 16 * K),
+        (16 * K, 4 * K, {}, 32 * K),
+        # Other keys decide as the tokenizer does.
+        (4 * K, 1e30, {"max_sequence_length": 16 * K}, 4 * K),
+        (4 * K, 1e30, {"model_max_length": 16 * K}, 4 * K),
+        (4 * K, 1e30, {TRAINED: 4 * K}, 4 * K),
     ],
 )
-def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokenizer(
-    stated: int, limit: int, first_trained: int, served: int
+def test_resize_decides_between_two_conventions_of_linear_settings(
+    stated: int, limit: float, others: dict[str, int], stated_after: int
 ) -> None:
     rope = {"type": "linear", "factor": 4.0}
-    make("source", "llama", limit, max_position_embeddings=stated, rope_scaling=rope)
-    (scheme,) = ctxextend.inspect("source").schemes
-    assert scheme.first_trained == first_trained
-    assert scheme.stated == stated
-    assert scheme.served == served
-    assert scheme.positions == served
-    done = resize(2 * served)
+    make("source", "llama", limit, max_position_embeddings=stated, rope_scaling=rope, **others)
+    check_lengths(4 * K, stated, 16 * K)
+    done = resize(32 * K)
     assert done.exit_code == 0
-    factor = 2 * served / first_trained
-    assert rope_of("out")["factor"] == factor
+    assert rope_of("out")["factor"] == 8.0
     # A file keeps its convention.
-    states_first_trained = stated == first_trained
-    kept = first_trained if states_first_trained else 2 * served
-    assert config_of("out")["max_position_embeddings"] == kept
-    (scheme,) = ctxextend.inspect("out").schemes
-    assert scheme.first_trained == first_trained
-    assert scheme.positions == 2 * served
-    succeed("verify", "out")
-    succeed("inspect", "out", "--check")
-
-
-@pytest.mark.parametrize(
-    ("key", "stated", "stated_after"),
-    [
-        ("max_sequence_length", 16 * K, 32 * K),
-        ("model_max_length", 16 * K, 32 * K),
-        (TRAINED, 4 * K, 4 * K),
-    ],
-)
-def test_resize_decides_between_two_conventions_by_other_keys(
-    key: str, stated: int, stated_after: int
-) -> None:
-    rope = {"type": "linear", "factor": 4.0}
-    lengths = {"max_position_embeddings": 4 * K, key: stated}
-    make("source", "llama", 1e30, rope_scaling=rope, **lengths)
-    (scheme,) = ctxextend.inspect("source").schemes
-    assert scheme.first_trained == 4 * K
-    assert scheme.stated == 4 * K
-    assert scheme.served == 16 * K
-    assert scheme.positions == 16 * K
-    resized = resize(32 * K)
-    assert resized.exit_code == 0
     config = config_of("out")
-    assert config["rope_scaling"]["factor"] == 8.0
-    assert config["max_position_embeddings"] == 4 * K
-    assert config[key] == stated_after
+    assert config["max_position_embeddings"] == stated_after
+    for key, value in others.items():
+        assert config[key] == (value if key == TRAINED else 2 * value)
+    (scheme,) = ctxextend.inspect("out").schemes
+    assert scheme.first_trained == 4 * K
+    assert scheme.positions == 32 * K
     succeed("verify", "out")
     succeed("inspect", "out", "--check")
 
@@ -642,16 +591,3 @@ def test_resize_states_the_scaling_next_to_a_copied_length() -> None:
     assert inner == {**config["rope_scaling"], "rope_theta": 10_000.0}
     assert "rope_theta" not in config
     assert load_config("out")["rope_type"] == "yarn"
-
-
-def test_inspect_refuses_other_settings_around_a_text_config() -> None:
-    text = {"model_type": "llama", **SIZES, "max_position_embeddings": 4 * K}
-    outer = {"rope_scaling": yarn(4.0, 4 * K)}
-    make_nested("source", "llava", text, outer)
-    done = invoke("inspect", "source", "--check")
-    assert done.exit_code == 1
-    problem = (
-        "rope_type is 'default' in text_config, which transformers reads, but 'yarn' at the top "
-        "level"
-    )
-    assert problem in done.stderr

@@ -147,14 +147,6 @@ def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> 
         plan_resize(source.folder, to=2000)
 
 
-def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: Path) -> None:
-    source = save("GPT2Model", {"n_positions": 16})
-    pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
-    values = to_json(plan_resize(source.folder, to=NEW))
-    assert values["config"] == {"n_positions": [8, NEW], KEY: [16, NEW], "n_ctx": [None, NEW]}
-    output(source, tmp_path)
-
-
 def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=None)
@@ -203,19 +195,6 @@ def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path:
     assert "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in text_of(
         plan, "short-inputs"
     )
-    output(source, tmp_path)
-
-
-def test_resize_clip_also_edits_the_copy_that_transformers_uses(save: Save, tmp_path: Path) -> None:
-    source = save("CLIPModel", {TEXT: 16})
-    text = source.load().config.text_config.to_dict()
-    outer = {"max_position_embeddings": 999}
-    pico.edit_json(source.folder / "config.json", text_config=outer, text_config_dict=text)
-    values = to_json(plan_resize(source.folder, to=NEW))
-    assert values["config"] == {
-        TEXT: [999, NEW],
-        "text_config_dict.max_position_embeddings": [16, NEW],
-    }
     output(source, tmp_path)
 
 

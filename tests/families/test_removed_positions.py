@@ -6,22 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend.errors import MethodError, UnsupportedModelError
+from ctxextend import MethodError, UnsupportedModelError, convert, inspect, list_families
 from ctxextend.families.causal_masks import WITHOUT_CAUSAL_MASK
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import find_architecture
-from ctxextend.positions.rotary import with_removed_positions
-from ctxextend.opening.opened_model import open_model
-from ctxextend.plan.removal_plan import plan_removal
-from ctxextend.positions.rotary import Rotary
-from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import model_types, rules
+from tests.helpers.rotary_configs import save_config
 
 # With such positions in the model itself, not in a part.
 ROTARY = {
-    name
-    for name, family in FAMILIES.items()
-    if any(isinstance(table, Rotary) for table in family.tables)
+    table.model_type for table in list_families() if table.scheme == "rotary" and not table.part
 }
 # Classes that cannot be set to no rotation, and why.
 REFUSED = {
@@ -59,20 +51,19 @@ def randomise(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model_type", model_types.parameters(TYPES))
-def test_plan_removal_gives_what_the_classes_compute_without_rotation(
+def test_convert_gives_what_the_classes_compute_without_rotation(
     model_type: str, tmp_path: Path
 ) -> None:
-    config = rules.make_config(model_type)
-    content = rules.save(config, tmp_path)
-    model = open_model(CheckpointRef(str(tmp_path)))
+    source = tmp_path / "source"
+    output = tmp_path / "output"
+    content = rules.save(rules.make_config(model_type), source)
     if model_type in REFUSED:
         with pytest.raises((MethodError, UnsupportedModelError), match=REFUSED[model_type]):
-            plan_removal(model, Convert("none"))
+            convert(source, "none", output=output)
         return
-    edited = rules.edited(content, plan_removal(model, Convert("none")).edits)
-    schemes = {item.scheme for item in with_removed_positions(find_architecture(edited)).locations}
-    assert schemes == {"none"}
-    converted = rules.build(model_type, rules.load_config(edited))
+    convert(source, "none", output=output)
+    assert {scheme.scheme for scheme in inspect(output).schemes} == {"none"}
+    converted = rules.build(model_type, rules.load_config(rules.read_content(output)))
     if converted is None:
         return
     for _, module in rules.rotary_modules(converted, converted.config.model_type):
@@ -103,40 +94,27 @@ def check_outputs(base: Any, converted: Any) -> None:
     assert torch.allclose(start, same, rtol=1e-3, atol=1e-3), "it sees later tokens"
 
 
+STOPPED = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.0}
+TURNING = {"rope_type": "default", "rope_theta": 1e4}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "original_max_position_embeddings": 16}
+
+
 @pytest.mark.parametrize(
-    ("settings", "scheme"),
+    ("model_type", "settings", "scheme"),
     [
-        ({"rope_type": "proportional", "partial_rotary_factor": 0.0}, "none"),
-        ({"rope_type": "proportional", "partial_rotary_factor": 0}, "none"),
-        ({"rope_type": "proportional", "partial_rotary_factor": 0.5}, "rotary"),
-        ({"rope_type": "linear", "factor": 1e12}, "none"),
-        ({"rope_type": "linear", "factor": 1e11}, "rotary"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.0}, "rotary"),  # malformed
-        ({"rope_type": "unknown"}, "rotary"),  # malformed
+        ("llama", STOPPED, "none"),
+        ("llama", STOPPED | {"partial_rotary_factor": 0}, "none"),
+        ("llama", STOPPED | {"partial_rotary_factor": 0.5}, "rotary"),
+        ("llama", LINEAR | {"factor": 1e12}, "none"),
+        ("llama", LINEAR | {"factor": 1e11}, "rotary"),
+        ("gemma3_text", {"full_attention": STOPPED, "sliding_attention": STOPPED}, "none"),
+        ("gemma3_text", {"full_attention": STOPPED, "sliding_attention": TURNING}, "rotary"),
     ],
 )
-def test_with_removed_positions_finds_settings_that_rotate_nothing(
-    settings: dict[str, Any], scheme: str
+def test_inspect_finds_settings_that_rotate_nothing(
+    model_type: str, settings: dict[str, Any], scheme: str, tmp_path: Path
 ) -> None:
-    config = {
-        "model_type": "llama",
-        "max_position_embeddings": 16,
-        "rope_parameters": {"rope_theta": 1e4, **settings},
-    }
-    location = with_removed_positions(find_architecture(config)).locations[0]
-    assert location.scheme == scheme
-    assert location.length_key == "max_position_embeddings"
-
-
-def test_with_removed_positions_reads_all_types_of_layers() -> None:
-    stopped = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.0}
-    turning = {"rope_type": "default", "rope_theta": 1e4}
-    layers = {"full_attention": stopped, "sliding_attention": turning}
-    config = {"model_type": "gemma3_text", "rope_parameters": layers}
-    assert scheme_of(config) == "rotary"
-    config["rope_parameters"] = dict.fromkeys(layers, stopped)
-    assert scheme_of(config) == "none"
-
-
-def scheme_of(config: dict[str, Any]) -> str:
-    return with_removed_positions(find_architecture(config)).locations[0].scheme
+    config = {"model_type": model_type, "max_position_embeddings": 16, "rope_parameters": settings}
+    save_config(tmp_path / "source", config)
+    (report,) = inspect(tmp_path / "source").schemes
+    assert report.scheme == scheme

@@ -1,23 +1,16 @@
-"""Rotary settings of published configs: as transformers loads them, before and after changes."""
+"""Rotary settings of published configs: as transformers loads them, before and after a resize."""
 
 import copy
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend.errors import CheckpointError
-from ctxextend.positions.rotary_lengths import position_lengths
-from ctxextend.families.lookup import find_architecture
-from ctxextend.positions.rotary_settings import RopeLayers, read_rope, rotary_dim
-from ctxextend.positions.rotary_dialects import rope_changes
-from ctxextend.positions.positions import Positions, nested
-from ctxextend.tables.frequencies import frequencies
-from tests.helpers.pico import read_json
+from ctxextend import CheckpointError, SchemeReport, inspect, resize
+from tests.helpers.pico import config_of, read_json
+from tests.helpers.rotary_configs import save_config
 
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
@@ -31,8 +24,10 @@ def read(name: str) -> Config:
     return config
 
 
-def locate(config: Config) -> Positions:
-    return find_architecture(config).locations[0]
+def inspected(config: Config, name: str = "source") -> SchemeReport:
+    """Return what `inspect` reports of the positions of a config."""
+    save_config(Path(name), config)
+    return inspect(name).schemes[0]
 
 
 def load(config: Config) -> Any:
@@ -59,85 +54,9 @@ def meaning(settings: Config) -> Config:
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
-    """Return the config with values at these paths, whose objects are created."""
-    config = copy.deepcopy(config)
-    for path, value in changes.items():
-        parent = config
-        for key in path[:-1]:
-            parent[key] = parent.get(key) or {}
-            parent = parent[key]
-        parent[path[-1]] = copy.deepcopy(value)
-    return config
-
-
-def settings_by_layer(layers: Iterable[RopeLayers]) -> dict[str, Config]:
+def settings_by_layer(scheme: SchemeReport) -> dict[str, Config]:
     """Return the meaning of settings by layer type."""
-    return {item.layer_type: meaning(dict(item.parameters)) for item in layers}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_read_rope_finds_what_transformers_loads(name: str) -> None:
-    layers = read_rope(locate(read(name)))
-    found = settings_by_layer(layers)
-    assert found == loaded_settings(read(name))
-    for item in layers:
-        assert item.is_local == (item.layer_type == SLIDING)
-
-
-def scaled(settings: Config, max_len: int) -> Config:
-    """Return settings for twice the length, of the same type or yarn."""
-    if settings["rope_type"] == "default":
-        return {
-            **settings,
-            "rope_type": "yarn",
-            "factor": 2.0,
-            "original_max_position_embeddings": max_len,
-        }
-    if settings["rope_type"] == "longrope":
-        return {**settings, "factor": 64.0}
-    return {**settings, "factor": 2 * settings["factor"]}
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("method", ["scaled", "theta"])
-def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
-    config = read(name)
-    location = locate(config)
-    first, *local = read_rope(location)
-    max_len = location.value("max_position_embeddings")
-    settings = dict(first.parameters)
-    if method == "scaled":
-        after = scaled(settings, max_len)
-    else:
-        after = {**settings, "rope_theta": 123456.0}
-
-    changes = rope_changes(location, first, after)
-    length_path = location.paths_of("max_position_embeddings")[0]
-    new = changed(config, changes | {length_path: 2 * max_len})
-
-    intended = settings_by_layer(local)
-    intended[first.layer_type] = meaning(after)
-    assert loaded_settings(new) == intended
-    new_first, *new_local = read_rope(locate(new))
-    assert new_first == RopeLayers(first.layer_type, after)
-    assert new_local == local
-
-    text = nested(config, location.path)
-    new_text = nested(new, location.path)
-    keys = text.keys() | new_text.keys()
-    differing = {key for key in keys if text.get(key) != new_text.get(key)}
-    settings_keys = {
-        "rope_parameters",
-        "rope_scaling",
-        "rope_theta",
-        "rotary_emb_base",
-        "global_rope_theta",
-    }
-    assert differing <= settings_keys | {"max_position_embeddings"}
-    is_scaled_modernbert = name == "modernbert" and method == "scaled"
-    uses_new = "rope_parameters" in config or is_scaled_modernbert
-    assert ("rope_parameters" in new_text) == uses_new
+    return {item.layers: meaning(dict(item.parameters)) for item in scheme.layers}
 
 
 LENGTHS_AND_DIMS = {  # of the layers with full attention
@@ -156,19 +75,96 @@ LENGTHS_AND_DIMS = {  # of the layers with full attention
 }
 
 
-def test_position_lengths_and_rotary_dim_are_those_of_published_models() -> None:
-    found = {}
-    for name in NAMES:
-        location = locate(read(name))
-        served = position_lengths(location).served
-        settings = read_rope(location)[0].parameters
-        found[name] = (served, rotary_dim(location, settings))
-    assert found == LENGTHS_AND_DIMS
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_reads_what_transformers_loads(name: str) -> None:
+    config = read(name)
+    scheme = inspected(config)
+    assert settings_by_layer(scheme) == loaded_settings(config)
+    for item in scheme.layers:
+        assert item.is_local == (item.layers == SLIDING)
+    assert (scheme.served, 2 * scheme.layers[0].pairs) == LENGTHS_AND_DIMS[name]
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+LINEAR = {"rope_type": "linear", "factor": 2.0, "original_max_position_embeddings": 1024}
+# Keys of the old dialect.
+OLD_KEYS = {
+    "rope_scaling",
+    "rope_theta",
+    "rotary_emb_base",
+    "rotary_pct",
+    "partial_rotary_factor",
+    "global_rope_theta",
+    "local_rope_theta",
+    "rope_local_base_freq",
+    "compress_rope_theta",
+    "swa_rope_theta",
+}
+CHANGED: list[tuple[str, Config]] = [
+    *((name, {}) for name in NAMES),
+    ("nomic-bert", {"rope_parameters": None}),
+    ("nomic-bert", {"rope_parameters": LINEAR, "rope_theta": 1e3}),
+    ("modernbert", {"rope_scaling": LINEAR}),
+    ("llama-2", {"rope_scaling": YARN, "rope_parameters": {**YARN, "rope_theta": 1e4}}),
+]
+
+
+def only(config: Config, dialect: str) -> Config:
+    """Return a config with the settings of only one dialect."""
+    removed = OLD_KEYS
+    if dialect == "rope_scaling":
+        removed = {"rope_parameters"}
+    kept = {key: value for key, value in config.items() if key not in removed}
+    if "text_config" in kept:
+        kept["text_config"] = only(kept["text_config"], dialect)
+    return kept
+
+
+def methods_of(scheme: SchemeReport) -> tuple[str, ...]:
+    """Return methods that apply to the settings of a config."""
+    kind = scheme.layers[0].parameters["rope_type"]
+    if kind == "default":
+        return ("yarn", "theta", "limits")
+    if kind == "longrope":
+        return ("limits",)
+    return ("auto",)
+
+
+@pytest.mark.parametrize(("name", "changes"), CHANGED)
+def test_resize_writes_settings_that_load_as_planned_from_each_dialect(
+    name: str, changes: Config
+) -> None:
+    before = inspected({**read(name), **changes})
+    main, *local = before.layers
+    for method in methods_of(before):
+        output = resize("source", 2 * before.served, method, output=method, verify=True).output
+        after = inspect(output).schemes[0]
+        new_main, *new_local = after.layers
+        expected = dict(main.parameters)
+        if method == "yarn":
+            expected |= {**YARN, "factor": 2.0}
+            expected["original_max_position_embeddings"] = before.served
+        elif method == "theta":
+            expected["rope_theta"] = new_main.parameters["rope_theta"]
+            assert expected["rope_theta"] > main.parameters["rope_theta"]
+        elif method == "auto":
+            expected["factor"] *= 2
+        elif "long_factor" in expected:  # without it, the attention factor would follow the length
+            expected["factor"] = new_main.parameters["factor"]
+            assert new_main.attention_factor == main.attention_factor
+        assert new_main.parameters == expected
+        assert [item.parameters for item in new_local] == [item.parameters for item in local]
+
+        written = config_of(output)
+        loaded = loaded_settings(written)
+        assert settings_by_layer(after) == loaded
+        assert after.rope_dialects
+        for dialect in after.rope_dialects:
+            assert loaded_settings(only(written, dialect)) == loaded
 
 
 LLAMA3 = read("llama-3.1")["rope_scaling"]
 PHI3 = read("phi-3-128k")["rope_scaling"]
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 
 
 @pytest.mark.parametrize(
@@ -270,156 +266,22 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ),
     ],
 )
-def test_read_rope_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:
-    location = locate({**read(name), **changes})
+def test_inspect_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:
     with pytest.raises(CheckpointError) as error:
-        read_rope(location)
+        inspected({**read(name), **changes})
     assert problem in str(error.value)
-
-
-def test_rope_changes_keeps_both_dialects_if_they_mean_the_same() -> None:
-    old = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-    config = {
-        **read("llama-2"),
-        "rope_scaling": old,
-        "rope_theta": 1e4,
-        "rope_parameters": {**YARN, "rope_theta": 1e4},
-    }
-    (layers,) = read_rope(locate(config))
-    settings = {**layers.parameters, "factor": 8.0}
-    changes = rope_changes(locate(config), layers, settings)
-
-    assert changes == {
-        ("rope_scaling", "factor"): 8.0,
-        ("rope_scaling", "rope_type"): "yarn",
-        ("rope_parameters", "factor"): 8.0,
-    }
-
-
-def of(key: str, values: Config) -> dict[tuple[str, ...], Any]:
-    return {(key, name): value for name, value in values.items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "stated", "after", "expected"),
-    [
-        ("llama-2", {}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
-        (
-            "llama-2",
-            {"transformers_version": None},
-            YARN,
-            {("rope_scaling",): {**YARN, "type": "yarn"}},
-        ),
-        (
-            "qwen2.5-yarn",
-            {},
-            {"factor": 8.0},
-            of("rope_scaling", {"rope_type": "yarn", "factor": 8.0}),
-        ),
-        ("llama-3.1", {}, {"factor": 16.0}, of("rope_scaling", {"factor": 16.0})),
-        ("llama-3.1", {}, {"rope_theta": 1e6}, {("rope_theta",): 1e6}),
-        ("gpt-neox", {}, {"rope_theta": 5e4}, {("rotary_emb_base",): 5e4}),
-        ("qwen2-vl", {}, YARN, of("rope_scaling", {**YARN, "type": "yarn"})),
-        (
-            "mistral",
-            {"transformers_version": "5.1.0"},
-            YARN,
-            {("rope_scaling",): {**YARN, "type": "yarn"}},
-        ),
-        ("nomic-bert", {}, YARN, of("rope_parameters", YARN)),
-        (
-            "nomic-bert",
-            {"rope_parameters": None},
-            YARN,
-            {("rope_parameters",): {"rope_theta": 1e3, **YARN}},
-        ),
-        (
-            "nomic-bert",
-            {"rope_parameters": {"type": "linear", "factor": 2.0}, "rope_theta": 1e3},
-            {"factor": 4.0},
-            of("rope_parameters", {"rope_type": "linear", "rope_theta": 1e3, "factor": 4.0}),
-        ),
-        ("modernbert", {}, {"rope_theta": 2e5}, {("global_rope_theta",): 2e5}),
-        (
-            "modernbert",
-            {},
-            YARN,
-            {
-                ("rope_parameters", FULL): {"rope_theta": 160_000.0, **YARN},
-                ("rope_parameters", SLIDING): {"rope_type": "default", "rope_theta": 1e4},
-            },
-        ),
-        (
-            "modernbert",
-            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-            {"factor": 4.0},
-            {
-                ("rope_scaling",): None,
-                ("rope_parameters", FULL): {
-                    "rope_theta": 160_000.0,
-                    "rope_type": "linear",
-                    "factor": 4.0,
-                },
-                ("rope_parameters", SLIDING): {
-                    "rope_theta": 1e4,
-                    "rope_type": "linear",
-                    "factor": 2.0,
-                },
-            },
-        ),
-        (
-            "phi-3-128k",
-            {},
-            {"original_max_position_embeddings": 8192},
-            {("original_max_position_embeddings",): 8192}
-            | of(
-                "rope_scaling", {"rope_type": "longrope", "original_max_position_embeddings": 8192}
-            ),
-        ),
-    ],
-)
-def test_rope_changes_speaks_the_dialect_of_the_file(
-    name: str, stated: Config, after: Config, expected: Any
-) -> None:
-    location = locate({**read(name), **stated})
-    layers = read_rope(location)[0]
-    settings = {**layers.parameters, **after}
-
-    changes = rope_changes(location, layers, settings)
-    no_changes = rope_changes(location, layers, layers.parameters)
-
-    assert changes == expected
-    assert no_changes == {}
 
 
 ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1}
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_position_embeddings": 64}
 
 
-@pytest.mark.parametrize("model_type", ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"])
-def test_read_rope_knows_the_fixed_base_of_alpha(model_type: str) -> None:
-    theta_and_scaling = {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
-    location = locate({"model_type": model_type, **SIZES, **theta_and_scaling})
-    (layers,) = read_rope(location)
-
-    dim = rotary_dim(location, layers.parameters)
-    inverse = frequencies(layers.parameters, dim, 64, 256).inverse
-    base = 1e4 * 1000 ** (32 / 30)
-    expected = base ** (-np.arange(0, 32, 2) / 32)
-    np.testing.assert_allclose(inverse, expected)
-    lengths = position_lengths(location)
-    assert lengths.first_trained == 64
-    assert lengths.stated == 64
-    assert lengths.served == 64
-
-
 @pytest.mark.parametrize("alpha", ["1000", -1.0])
-def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
+def test_inspect_refuses_a_malformed_alpha(alpha: Any) -> None:
     rope = {**ALPHA, "alpha": alpha}
-    location = locate({"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": rope})
     problem = "alpha of ntk_alpha rotary positions must be a number above 0"
     with pytest.raises(CheckpointError, match=problem):
-        read_rope(location)
+        inspected({"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": rope})
 
 
 @pytest.mark.parametrize(
@@ -430,10 +292,9 @@ def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
         ("hunyuan_v1_dense", {**ALPHA, "alpha": 0}),
     ],
 )
-def test_read_rope_ignores_alpha_as_transformers_does(model_type: str, settings: Config) -> None:
-    config = {"model_type": model_type, **SIZES, "rope_scaling": settings}
-    (layers,) = read_rope(locate(config))
-    assert layers.parameters["rope_type"] == "dynamic"
+def test_inspect_ignores_alpha_as_transformers_does(model_type: str, settings: Config) -> None:
+    scheme = inspected({"model_type": model_type, **SIZES, "rope_scaling": settings})
+    assert scheme.layers[0].parameters["rope_type"] == "dynamic"
 
 
 SCALED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -477,12 +338,11 @@ def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
         ({}, {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
     ],
 )
-def test_read_rope_compares_every_setting_next_to_a_text_config(
+def test_inspect_compares_every_setting_next_to_a_text_config(
     text: Config, outer: Config, differing: str
 ) -> None:
-    location = locate(nested_config("llava", outer, **text))
     with pytest.raises(CheckpointError, match=differing):
-        read_rope(location)
+        inspected(nested_config("llava", outer, **text))
 
 
 @pytest.mark.parametrize(
@@ -498,37 +358,32 @@ def test_read_rope_compares_every_setting_next_to_a_text_config(
         ({}, {"rope_scaling": {"type": "default"}}),
     ],
 )
-def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config) -> None:
-    with_copies = nested_config("llava", outer, **text)
-    without_copies = nested_config("llava", {}, **text)
-    (layers,) = read_rope(locate(with_copies))
-    (expected,) = read_rope(locate(without_copies))
-    assert layers.parameters == expected.parameters
+def test_inspect_accepts_copies_that_mean_the_same(text: Config, outer: Config) -> None:
+    found = inspected(nested_config("llava", outer, **text), "with-copies")
+    expected = inspected(nested_config("llava", {}, **text), "without-copies")
+    assert settings_by_layer(found) == settings_by_layer(expected)
 
 
-def test_read_rope_ignores_settings_of_audio() -> None:
+def test_inspect_ignores_settings_of_audio() -> None:
     defaults = CONFIG_MAPPING["musicflamingo"]().to_dict()
     config = json.loads(json.dumps(defaults))
     audio_theta = config["rope_parameters"]["rope_theta"]
     text_theta = config["text_config"]["rope_parameters"]["rope_theta"]
     assert audio_theta != text_theta
-    (layers,) = read_rope(locate(config))
-    assert layers.parameters["rope_theta"] == 10_000.0
+    assert inspected(config).layers[0].parameters["rope_theta"] == 10_000.0
 
 
-def test_read_rope_reads_flat_configs_of_hunyuan() -> None:
+def test_inspect_reads_flat_configs_of_hunyuan() -> None:
     rope = {**ALPHA, "type": "xdrope", "xdrope_section": [4, 4, 4, 4]}
     config = {"model_type": "hunyuan_vl", **SIZES, "rope_theta": 10_000.0, "rope_scaling": rope}
     loaded = load(config)
     assert loaded.rope_parameters["rope_type"] == "dynamic"
-    assert loaded.max_position_embeddings == 64
-    location = locate(config)
-    (layers,) = read_rope(location)
-    assert layers.parameters["rope_type"] == "ntk_alpha"
-    assert position_lengths(location).served == 64
+    scheme = inspected(config)
+    assert scheme.layers[0].parameters["rope_type"] == "ntk_alpha"
+    assert scheme.served == loaded.max_position_embeddings == 64
 
 
 @pytest.mark.parametrize("config", [{}, {"text_config": None}, {"text_config": {}}])
-def test_read_rope_reads_configs_without_a_text_config(config: Config) -> None:
-    (layers,) = read_rope(locate({"model_type": "llava", **config}))
-    assert layers.parameters["rope_type"] == "default"
+def test_inspect_reads_configs_without_a_text_config(config: Config) -> None:
+    scheme = inspected({"model_type": "llava", **config})
+    assert scheme.layers[0].parameters["rope_type"] == "default"

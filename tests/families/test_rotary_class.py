@@ -9,11 +9,11 @@ import pytest
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.registry import ENTRIES
-from ctxextend.families.rotary_class import FIXED_METHODS, class_family
 from tests.helpers.rotary_configs import NEW, SIZES, save_config
 from tests.helpers.trainings import succeed
 
 Forget = Callable[[str], None]
+METHODS = ("yarn", "linear", "theta")  # of a type without an entry
 
 
 @pytest.fixture
@@ -23,16 +23,20 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
 
 
 @pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "glm4", "mixtral", "qwen3_vl_text"])
-def test_class_family_finds_the_facts_of_the_entry(model_type: str) -> None:
-    found = class_family(model_type)
-    entry = FAMILIES[model_type]
-    assert found.defaults == entry.defaults
-    (positions,) = entry.tables
-    assert positions.rope is not None
-    (table,) = found.tables
-    assert table.rope is not None
-    old = positions.rope.old  # of transformers 4
-    assert table.rope._replace(old=old) == positions.rope._replace(methods=FIXED_METHODS)
+@pytest.mark.parametrize("method", METHODS)
+def test_resize_plans_the_same_without_the_entry(
+    model_type: str, method: str, forget: Forget
+) -> None:
+    save_config(Path("source"), {"model_type": model_type, **SIZES, "rope_theta": 500_000.0})
+    expected = planned_values(method)
+    forget(model_type)
+    assert planned_values(method) == expected
+
+
+def planned_values(method: str) -> dict[tuple[str, ...], Any]:
+    """Return what a resize of ``source`` writes, without the dialect that an entry adds."""
+    edits = plan_resize("source", NEW, method).plan.edits
+    return {edit.path: edit.after for edit in edits if edit.path[0] != "rope_scaling"}
 
 
 def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> None:
@@ -48,16 +52,15 @@ def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> N
     assert loaded.rope_parameters["rope_type"] == "yarn"
     assert loaded.rope_parameters["rope_theta"] == 500_000.0
     (listed,) = list_families(["qwen3"])
-    assert listed.methods == FIXED_METHODS
+    assert listed.methods == METHODS
 
 
 def test_resize_takes_the_type_of_the_text_config_of_a_multimodal_type(forget: Forget) -> None:
     forget("llava")
     text = {"model_type": "qwen3", **SIZES}
     save_config(Path("source"), {"model_type": "llava", "text_config": text})
-    plan = plan_resize("source", NEW)
-    (table,) = plan.plan.changes
-    assert table.location.family.model_type == "qwen3"
+    edits = {edit.path: edit.after for edit in plan_resize("source", NEW).plan.edits}
+    assert edits["text_config", "max_position_embeddings"] == NEW
 
 
 @pytest.mark.parametrize(

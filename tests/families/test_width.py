@@ -1,56 +1,12 @@
-"""The width that a config states is that of the position table, in all model types."""
+"""The width that a config states is that of the position table."""
 
-from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ctxextend import CheckpointError, convert, inspect, resize, verify
-from ctxextend.positions.rows import stated_width
-from ctxextend.positions.positions import Positions
-from tests.helpers import model_types, pico, tiny
-from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS
-from tests.helpers.small_model import architecture_of
+from tests.helpers import pico
 from tests.helpers.trainings import invoke, unwrapped
-
-# Tables as wide as no config key says, by model type and part.
-NO_KEY = {("roformer", ""): "the size of a head", ("lilt", "layout"): "a share of hidden_size"}
-# Whose embeddings are narrower than their layers, or have another key.
-NARROW = ("albert", "deberta", "electra", "mobilebert", "xlm")
-TYPES = WITH_ROWS - NOT_INSTANTIABLE.keys() - {*NARROW}
-
-
-@pytest.mark.parametrize(
-    "model_type",
-    [*NARROW, *model_types.parameters(TYPES)],
-)
-def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) -> None:
-    found = set[Positions | str]()
-    for built in tiny.buildable_classes(model_type, tiny.all_classes(model_type)):
-        shapes = (*built.shapes.items(), *built.others.items())
-        widths = {name: shape[-1] for name, shape in shapes if shape}
-        for location in architecture_of(model_type, built.config).locations:
-            for name in (name for name in location.names if name in widths):
-                check_width_of(location, widths[name], built.config)
-                found.add(location.usual_name)
-    assert found or model_type in (
-        "fsmt",
-        "pegasus_x",
-    )  # whose tables are computed in each forward pass
-
-
-def check_width_of(location: Positions, columns: int, config: Any) -> None:
-    stated = stated_width(location, -1)  # the key that an error would name
-    table = (location.family.model_type, location.part)
-    if table in NO_KEY:
-        assert stated is None
-        return
-    assert stated is not None
-    key, value = stated
-    assert value == columns, f"{key} is {value}, but the table has {columns} columns"
-    stated = reduce(getattr, key.split("."), config)
-    assert stated == columns
 
 
 @pytest.mark.parametrize(

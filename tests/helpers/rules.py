@@ -130,9 +130,13 @@ def save(config: Any, folder: Path) -> dict[str, Any]:
     """Save a config with weights of no model; return its content."""
     config.save_pretrained(folder)
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
-    content: dict[str, Any] = json.loads(
-        (folder / "config.json").read_text(), object_hook=read_infinity
-    )
+    return read_content(folder)
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's config.json."""
+    text = (folder / "config.json").read_text()
+    content: dict[str, Any] = json.loads(text, object_hook=read_infinity)
     return content
 
 

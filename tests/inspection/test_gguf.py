@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from ctxextend import inspect, resize
 from ctxextend.cli.app import build_app
 from ctxextend.cli.console import FAILED_CHECK
-from ctxextend.errors import UnsupportedModelError
-from ctxextend.tables.frequencies import frequencies
+from ctxextend.tables.rotary import frequencies
 from tests.helpers.gguf_files import LENGTH, WIDTH, other_tensors, quantised, write_gguf
 
 LONGER = 4 * LENGTH
@@ -125,9 +124,3 @@ def test_inspect_of_a_quantised_table_shows_its_length_and_type(
     done = CliRunner().invoke(build_app(), ["inspect", str(path), "--rows", "0:2"])
     assert done.exit_code == 2
     assert "learned, and quantised" in done.stderr.replace("\n", " ")
-
-
-def test_inspect_of_an_unknown_architecture_does_not_advise_to_resize(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "base.gguf", "unknown")
-    with pytest.raises(UnsupportedModelError, match="is not known"):
-        inspect(path)

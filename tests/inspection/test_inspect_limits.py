@@ -272,44 +272,25 @@ def add_tokenizer(folder: Path, **settings: Any) -> None:
     fast.save_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "in_sentence_transformers"),
-    [
-        # sentence-transformers truncates to the config's value, which includes RoBERTa's two
-        # reserved rows.
-        ("roberta", (16, "fails")),
-        ("gpt2", (16, "cut")),
-        ("bert", (16, "cut")),
-    ],
-)
-def test_inspect_reports_the_limits_of_a_tokenizer_without_a_limit(
-    model_type: str, in_sentence_transformers: tuple[int, str], make_pico: MakePico
-) -> None:
-    folder = make_pico(model_type, base=True).folder
-    add_tokenizer(folder)
-    expected = {
-        TRANSFORMERS: (16, "fails"),
-        SENTENCE: in_sentence_transformers,
-        TOKENIZERS: (None, "not cut"),
-    }
-    assert reported_limits(folder) == expected
-    assert observed_limits(folder, 16) == expected
-    assert_fixed_to_16(folder)
-
-
+@pytest.mark.parametrize("limit", [None, 10])
 @pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
-def test_inspect_reports_the_limits_of_a_tokenizer_that_truncates(
-    model_type: str, make_pico: MakePico
+def test_inspect_reports_and_fixes_the_limits_of_a_tokenizer(
+    model_type: str, limit: int | None, make_pico: MakePico
 ) -> None:
     folder = make_pico(model_type, base=True).folder
-    add_tokenizer(folder, model_max_length=10)
-    expected = {
-        TRANSFORMERS: (10, "cut"),
-        SENTENCE: (10, "cut"),
-        TOKENIZERS: (None, "not cut"),
-    }
-    assert reported_limits(folder) == expected
-    assert observed_limits(folder, 16) == expected
+    expected = dict.fromkeys((TRANSFORMERS, SENTENCE), (10, "cut"))
+    if limit is None:
+        add_tokenizer(folder)
+        expected = {TRANSFORMERS: (16, "fails"), SENTENCE: (16, "cut")}
+        if model_type == "roberta":
+            # sentence-transformers truncates to the config's value, which includes RoBERTa's two
+            # reserved rows.
+            expected[SENTENCE] = (16, "fails")
+    else:
+        add_tokenizer(folder, model_max_length=limit)
+    found = reported_limits(folder)
+    assert found == {**expected, TOKENIZERS: (None, "not cut")}
+    assert observed_limits(folder, 16) == found
     assert_fixed_to_16(folder)
 
 

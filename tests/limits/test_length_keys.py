@@ -10,11 +10,7 @@ import pytest
 import transformers
 
 from ctxextend import Limit, extend_model, inspect, plan_resize, resize
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.statements import READERS, agreeing_values, config_length_keys
-from ctxextend.positions.positions import Positions
-from tests.helpers import pico, tiny
+from tests.helpers import pico
 from tests.helpers.notes import text_of, texts, texts_in
 from tests.helpers.trainings import invoke
 
@@ -27,7 +23,21 @@ ROTARY: dict[str, Any] = {
     "num_attention_heads": 1,
     "intermediate_size": 8,
 }
-OTHER_KEYS = [key for key in READERS if key != "max_position_embeddings"]
+OTHER_KEYS = [
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_seq_length",
+    "max_sequence_length",
+    "seq_length",
+    "seq_len",
+    "sequence_length",
+    "model_max_length",
+    "tokenizer_model_max_length",
+    "max_context_length",
+    "context_length",
+    "max_model_len",
+]
 
 
 def make_llama(folder: Path, length: int = OLD, **keys: Any) -> Path:
@@ -232,38 +242,3 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
 
 
 # Every model type
-
-
-def length_of(location: Positions) -> int:
-    value = location.value(location.effective_key)
-    rows = location.rows_for(value)
-    return location.positions_in(rows)
-
-
-def set_lengths(config: transformers.PretrainedConfig, length: int) -> None:
-    """Set the lengths that a config and its nested ones have."""
-    for _, part in tiny.parts(config):
-        for key in ("max_position_embeddings", "n_positions"):
-            if type(vars(part).get(key)) is int:
-                setattr(part, key, length)
-
-
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_config_length_keys_of_a_saved_config_agree(model_type: str) -> None:
-    try:
-        config = tiny.make_config(model_type)
-    except Exception:
-        pytest.skip("needs values that no default has")
-    set_lengths(config, 40)
-    values = json.loads(config.to_json_string())
-    try:
-        locations = find_architecture(values).locations
-    except Exception:
-        pytest.skip("has no positions by default")
-    agreeing = dict[tuple[str, ...], bool]()
-    for location in locations:
-        positions = agreeing_values(location, length_of(location))
-        for path, value in config_length_keys(location):
-            with_other_tables = agreeing.get(path, False)
-            agreeing[path] = with_other_tables or value in positions
-    assert all(agreeing.values()), agreeing

@@ -13,7 +13,6 @@ from ctxextend import ResizeError, resize, verify
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
 from ctxextend.runtimes.rules import of_transformers
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in
@@ -176,16 +175,6 @@ def test_resize_warns_of_an_unknown_pair_and_writes_it() -> None:
     assert Path("out/config.json").exists()
 
 
-def test_resize_for_a_runtime_writes_nothing_in_a_dry_run() -> None:
-    done = resize_for("llama", "ctranslate2", "--dry-run", "--json")
-    assert done.exit_code == 0, done.stderr
-    result = json.loads(done.stdout)
-    check(result, "resize")
-    assert result["method"] == "theta"
-    assert result["serve"] == "ct2-transformers-converter --model out --output_dir out-ct2"
-    assert not Path("out").exists()
-
-
 def test_resize_for_a_runtime_extends_a_learned_table(make_pico: Callable[..., Any]) -> None:
     source = make_pico("gpt2").folder
     done = succeed("resize", source, "--to", 64, "--for", "llama.cpp", "-o", "out", "--json")
@@ -208,12 +197,6 @@ def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
     result = resize("llama", NEW, output="checked", engine="ctranslate2", verify=True)
     assert result.verified
     assert result.plan.method == "theta"
-
-
-def test_serve_names_a_folder_that_starts_with_a_dash() -> None:
-    rotary_configs.save("llama")
-    done = succeed("resize", "llama", "--to", NEW, "--for", "vllm", "--output=-out", "--json")
-    assert json.loads(done.stdout)["serve"] == "vllm serve ./-out"
 
 
 def test_resize_without_a_runtime_has_no_serving_command() -> None:
@@ -339,9 +322,3 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
     }
     assert result["serve"] is None
     assert "llama.cpp" not in done.stderr
-
-
-def test_help_lists_the_runtimes() -> None:
-    done = invoke("resize", "--help")
-    assert "--for ENGINE" in done.stdout
-    assert {"vllm", "llama.cpp", "mlx"} <= {*RUNTIME_KEYS}

@@ -153,14 +153,6 @@ def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: 
     }
 
 
-def test_run_repeats_the_resize_of_a_recipe(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
-    resize(base, 40, "bands:gain=1.2", output=tmp_path / "out.gguf")
-    (tmp_path / "recipe.yaml").write_text(read(tmp_path / "out.gguf")[0][RECIPE_KEY])
-    run(tmp_path / "recipe.yaml", tmp_path / "again.gguf")
-    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
-
-
 def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
     stated = {
         "llama.rope.scaling.type": "yarn",
@@ -666,13 +658,6 @@ def test_resize_keeps_the_mode_of_the_file(tmp_path: Path) -> None:
     base.chmod(0o640)
     resize(base, LONGER, output=tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").stat().st_mode & 0o777 == 0o640
-
-
-def test_resize_writes_the_same_bytes_again(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
-    for name in ("one.gguf", "two.gguf"):
-        resize(base, 40, output=tmp_path / name)
-    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
 
 
 def test_resize_plans_the_size_that_it_writes(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pytest
 import torch
 import transformers
 
-import ctxextend
 from ctxextend import (
     CheckpointError,
     OutputError,
     ResizeError,
     inspect,
     plan_resize,
+    register_method,
     resize,
     run,
     verify,
@@ -489,15 +489,16 @@ def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: 
     assert config["max_position_embeddings"] == 24
 
 
-def test_resize_reports_too_little_memory(
-    make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: Any) -> None:
+def test_resize_reports_too_little_memory(make_pico: MakePico) -> None:
+    def fail(rows: Any, length: int) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.positions.rows.resize_with_reserved", fail)
+    register_method("too-large", fail)
     message = f"Out of memory: {WPE} of shape .40, 8. is too large. Use a smaller --to."
-    assert_rejected(make_pico("gpt2").folder, ResizeError, message)
+    try:
+        assert_rejected(make_pico("gpt2").folder, ResizeError, message, method="too-large")
+    finally:
+        METHODS.pop("too-large")
 
 
 @pytest.mark.parametrize(("name", "mode"), [("model.safetensors", 0o600), ("1_Pooling", 0o700)])
@@ -529,16 +530,6 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
     assert b"b\\xffad: x with its position table" in card
     recipe = pico.recipe_of(result.output)
     assert recipe["resize"]["to"] == NEW
-
-
-def test_public_names_exist_and_have_docstrings() -> None:
-    names = ctxextend.__all__
-    assert len(names) == len(set(names))
-    for name in names:
-        value = getattr(ctxextend, name)
-        assert isinstance(value, str) or value.__doc__
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = ctxextend.nothing  # type: ignore[attr-defined]
 
 
 def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:

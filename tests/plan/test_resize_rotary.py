@@ -89,16 +89,6 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert reproduced == Path("llama-64/config.json").read_bytes()
 
 
-def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length() -> None:
-    make()
-    succeed("resize", "llama", "--to", "32")
-    done = invoke("resize", "llama-32", "--to", "128", "--output", "llama-128")
-    assert "auto kept the rope type, yarn" in done.stderr
-    rope = read("llama-128/config.json")["rope_parameters"]
-    assert rope["factor"] == 8.0
-    assert rope["original_max_position_embeddings"] == 16
-
-
 def test_resize_again_changes_both_dialects() -> None:
     make()
     succeed("resize", "llama", "--to", "64")

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 import transformers
 
-from ctxextend import ResizeError, resize
-from ctxextend.serving.for_runtime import plan_for_runtime
-from ctxextend.opening.opened_model import open_model
-from ctxextend.serving.runtime_flags import runtime_flags
-from ctxextend.settings import CheckpointRef, Resize
+from ctxextend import resize
 from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
@@ -32,8 +28,9 @@ LLAMA_CPP_YARN = "-c 1024 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256
 
 def flags_of(folder: Path, runtime: str, method: str | None = None) -> str:
     """Return the flags that serve a folder at the new length."""
-    model = open_model(CheckpointRef(str(folder)))
-    return runtime_flags(plan_for_runtime(model, Resize(NEW, method=method), runtime))
+    options = ["--method", method] if method else []
+    command = ["resize", folder, "--to", NEW, "--for", runtime, "--dry-run", "-q", *options]
+    return succeed(*command).stdout.rstrip("\n")
 
 
 def override_of(folder: Path, runtime: str, method: str | None = None) -> dict[str, Any]:
@@ -82,10 +79,10 @@ def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> N
 
 
 def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
-    with pytest.raises(ResizeError) as caught:
-        flags_of(rotary_configs.save("llama3"), "llama.cpp")
-    assert caught.value.message == ("llama.cpp has no flags for the llama3 settings of this model.")
-    assert caught.value.hint == "Write a folder: remove --dry-run."
+    done = invoke(*resize_words(rotary_configs.save("llama3"), "llama.cpp"), "-q")
+    assert done.exit_code == 1
+    assert "llama.cpp has no flags for the llama3 settings of this model." in done.stderr
+    assert "Write a folder: remove --dry-run." in done.stderr
 
 
 # ---- vLLM and SGLang
@@ -108,30 +105,6 @@ def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
             },
             "",
         ),
-        # The base at the top level of an old file is carried.
-        (
-            "llama-old",
-            None,
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {
-                    "rope_type": "yarn",
-                    "rope_theta": 500000.0,
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 256,
-                },
-            },
-            "",
-        ),
-        (
-            "llama",
-            "theta",
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 43872.99918778503},
-            },
-            "",
-        ),
         (
             "llama",
             "linear",
@@ -144,65 +117,6 @@ def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
                 },
             },
             "{length} 1024",
-        ),
-        # The settings are complete, even if they do not change.
-        (
-            "llama",
-            "limits",
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            },
-            "",
-        ),
-        # So is the part of a head that is rotated.
-        (
-            "gpt_neox",
-            None,
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {
-                    "rope_type": "yarn",
-                    "rope_theta": 10000,
-                    "partial_rotary_factor": 0.25,
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 256,
-                },
-            },
-            "",
-        ),
-        (
-            "gemma3",
-            None,
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {
-                    "full_attention": {
-                        "rope_type": "yarn",
-                        "rope_theta": 1000000.0,
-                        "factor": 4.0,
-                        "original_max_position_embeddings": 256,
-                    },
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-                },
-            },
-            "",
-        ),
-        (
-            "llama3",
-            None,
-            {
-                "max_position_embeddings": 1024,
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 500000.0,
-                    "factor": 16.0,
-                    "original_max_position_embeddings": 64,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                },
-            },
-            "",
         ),
     ],
 )
@@ -270,6 +184,7 @@ OVERRIDDEN = [
     ("llama", "yarn"),
     ("llama", "linear"),
     ("llama", "theta"),
+    ("llama", "limits"),
     ("llama-old", "yarn"),
     ("llama3", None),
     ("qwen2", "yarn"),

@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, figures, long_range, real, rotary, short_training
+from benchmarks import checkpoints, convert, figures, long_range, real, short_training
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_methods
@@ -28,7 +28,7 @@ from benchmarks.measure import Cost, Row, alternate, measure, measure_json, pyth
 from benchmarks.minute import halves
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
-from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
+from benchmarks.result_figures import draw_results
 from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
@@ -247,88 +247,6 @@ def test_held_out_rows_of_encoders_are_judged_by_cosines(tmp_path: Path) -> None
     assert copied.keys() == found.reference.keys() == {BEYOND, SHORT, "recall@1", "MRR"}
 
 
-CHUNK_MODES = ("truncated", "chunks_of_same_text", "chunks")
-
-
-def value(mean: float) -> dict[str, float]:
-    return {"mean": mean, "standard_error": 0.001, "tokens": 9, "samples": 100}
-
-
-def result_of(part: real.Part) -> dict[str, Any]:
-    """Return a result of benchmarks.real with three methods."""
-    means = {"copy": 2.0, "auto": 1.0, f"bands:keep-first={part.before}": 1.5}
-    scores = {"nDCG@10": value(0.2), "MRR": value(0.1)}
-    is_search = part.text == "qmsum"
-    rows: list[dict[str, Any]] = []
-    for method, mean in means.items():
-        row = {
-            "method": method,
-            "score": value(mean),
-            "against copy": value(mean - 2),
-            "against base": value(mean - 0.5),
-            "search": {},
-        }
-        if is_search:
-            row["against copy"] = value(-0.004)
-            row["search"] = {
-                "scores": dict.fromkeys((*CHUNK_MODES, "model"), scores),
-                "tokens": dict.fromkeys((*CHUNK_MODES, "model"), str(part.to)),
-                "differences": dict.fromkeys(CHUNK_MODES, scores),
-            }
-        rows.append(row)
-    metric = "loss"
-    if is_search:
-        metric = "ndcg@10"
-    return {"metric": metric, "base": value(0.5), "auto": "bands:sigma=4", "rows": rows}
-
-
-@pytest.fixture
-def real_results() -> dict[str, dict[str, Any]]:
-    return {part.name: result_of(part) for part in real.PARTS}
-
-
-def test_real_page_contains_every_part_and_the_criterion(
-    real_results: dict[str, dict[str, Any]],
-) -> None:
-    text = "\n".join(real.page(real_results))
-    for part in real.PARTS:
-        assert f"{part.model} {part.before} → {part.to}" in text
-    assert "| auto | 2.718 (x 1.6487 ± 0.0033) | 2.718 (x 1.6487 ± 0.0033) |" in text
-    assert text.count("| bands, learned rows kept |") == 1 + 1 + 1 + 3 + 3 + 2
-    met = "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |"
-    missed = (
-        "| MiniLM 512 → 1024 | bands | -0.0040 ± 0.0020 nDCG@10 | +0.0060 | 0.0050 | **missed** |"
-    )
-    assert met in text
-    assert missed in text
-    assert (
-        "| as it is, chunks of the same 1,024 tokens | 1024 | 0.2000 ± 0.0020 | 0.1000 ± 0.0020 "
-        "| -0.2000 ± 0.0020 |"
-    ) in text
-    assert (
-        "| as it is, chunks of the same 2,048 tokens | +0.2000 ± 0.0020 | +0.1000 ± 0.0020 |"
-    ) in text
-
-
-def minute_result(tuned: float) -> dict[str, Any]:
-    """Return a result of a part of `benchmarks.minute`."""
-    before = {"before": value(0.5), "short before": value(0.4)}
-    after = {"after": value(tuned), "short after": value(0.0)}
-    tuning = {"steps": 90, "seconds": 58.4}
-    return {"reference": value(1.0), **before, **after, "tuning": tuning, "megabytes": 512.3}
-
-
-def test_real_page_states_what_a_minute_is_worth(real_results: dict[str, dict[str, Any]]) -> None:
-    minutes = {minute.name: minute_result(0.1) for minute in real.MINUTES}
-    assert len(minutes) == len(real.MINUTES)
-    lines = "\n".join(real.page(real_results | minutes)).splitlines()
-    assert (
-        "| rxnfp's BERT 64 → 256, learned rows kept *tuned* | 2.7183 ± 0.0054 | x 1.6487 ± 0.0033 "
-        "| x 1.1052 ± 0.0022 | x 1.4918 ± 0.0030 | x 1.0000 ± 0.0020 | 90 | 58 | 512 MB |"
-    ) in lines
-    assert "## After a minute" not in "\n".join(real.page(real_results))
-
-
 def test_minute_halves_share_no_document() -> None:
     documents = [f"document {number}" for number in range(9)]
     tuning, judging = halves(documents)
@@ -348,27 +266,6 @@ def test_minute_search_judges_queries_about_the_other_documents() -> None:
     assert judging.documents == ("c",)
     assert judging.queries == ("of b and c", "of c")
     assert judging.relevant == ({0: 2}, {0: 1})
-
-
-def test_rotary_page_contains_every_length_and_band() -> None:
-    own = [np.full(7, loss) for loss in (1.0, 1.5)]
-    base = [np.full(7, loss) for loss in (0.0, 1.0)]
-    rows = [rotary.scores(name, 0, base, base, 4) for name in rotary.BASES.values()]
-    for steps in rotary.STAGES:
-        row = rotary.scores("yarn", steps, own, base, 4)
-        _, change = row["all"]
-        rows.append(row | {"short": change})
-    yarn = rows[2]
-    tokens = [[band.tokens for band in bands] for bands in yarn["bands"]]
-    assert tokens == [[6, 6], [8, 8]]
-
-    result = {"before": 4, "rows": rows, "yarn against linear": yarn["all"][1]}
-    written = json.dumps([result | {"to": 8}, result | {"to": 16}], default=vars)
-    text = "\n".join(rotary.page(json.loads(written)))
-    assert "| method | 4 → 8 | 4 → 16 |" in text
-    assert "| method | 0 to 3 | 4 to 7 | 8 to 11 | 12 to 15 |" in text
-    assert "| yarn, 100 steps | 3.49 (x 2 (0 to 51)) | 3.49 (x 2 (0 to 51)) |" in text
-    assert "| as it is, in sliding windows | 2 (0 to 947) | 2 (0 to 947) |" in text
 
 
 def test_convert_writes_every_scheme(tmp_path: Path) -> None:
@@ -424,16 +321,6 @@ def test_short_training_holds_out_modules_and_documents_them() -> None:
     assert "insort" in bisect
     assert "insort" not in heapq
     assert "\b" not in bisect
-
-
-def test_real_prints_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks.real", "--help"])
-    with pytest.raises(SystemExit) as exited:
-        real.main()
-    assert exited.value.code == 0
-    assert "--qmsum DIR" in capsys.readouterr().out
 
 
 def shows(cell: str, point: tuple[float, float]) -> bool:
@@ -551,14 +438,6 @@ def test_figures_of_the_site_are_those_of_the_benchmark(tmp_path: Path) -> None:
             assert difference < 1, f"{name} has changed: run make figures"
 
 
-def test_draw_wavelengths_has_a_curve_per_method() -> None:
-    figure, axes = pyplot.subplots()
-    figures.draw_wavelengths(axes)
-    labels = [line.get_label() for line in axes.lines[:5]]
-    assert labels == ["as trained", "yarn", "linear", "dynamic", "theta"]
-    pyplot.close(figure)
-
-
 def test_draw_results_draws_a_figure_of_each_section() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     names: list[str] = []
@@ -568,34 +447,3 @@ def test_draw_results_draws_a_figure_of_each_section() -> None:
         assert (ROOT / "docs" / "figures" / f"{name}.png").exists()
         pyplot.close(figure)
     assert names == ["search", "after-a-minute", "held-out-rows", "rotary-positions"]
-
-
-def test_draw_search_shows_the_scores_by_length() -> None:
-    readers = {
-        f"{reader}, {length}": {"nDCG@10": (length / 10_000, 0.01)}
-        for reader in READERS
-        for length in LENGTHS
-    }
-    readers |= {WHOLE: {"nDCG@10": (0.5, 0.01)}, "as shipped": {"nDCG@10": (0.04, 0.01)}}
-    figure = draw_search(readers)
-    (axes,) = figure.axes
-    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines[:3]] == [
-        [0.0512, 0.2048, 0.4096, 0.8192]
-    ] * 3
-    assert {text.get_text() for text in axes.texts} == {
-        "as shipped, cut at 256 tokens: 0.040",
-        "8,192 tokens in one pass: 0.819",
-    }
-    pyplot.close(figure)
-
-
-def test_figure_points_are_ratios(real_results: dict[str, dict[str, Any]]) -> None:
-    minutes = {minute.name: minute_result(0.1) for minute in real.MINUTES}
-    points = real.figure_points(real_results | minutes)
-    assert len(points["held_out"]) == 11
-    assert points["held_out"][0]["ratios"]["auto"] == pytest.approx((1.6487, 0.0033), abs=1e-4)
-    kept = points["minutes"][2]
-    assert kept["label"] == "rxnfp's BERT 64 → 256, learned rows kept"
-    assert kept["reference"] == "reference rows"
-    assert kept["untrained"] == pytest.approx((1.6487, 0.0033), abs=1e-4)
-    assert kept["after a minute"] == pytest.approx((1.1052, 0.0022), abs=1e-4)

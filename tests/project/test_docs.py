@@ -32,13 +32,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import ctxextend
-from ctxextend import list_families, list_methods, resize
+from ctxextend import inspect, list_families, list_methods, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
-from ctxextend.inspection.inspect import inspect
 from ctxextend.recipe import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from ctxextend import list_families
 from ctxextend.cli.app import build_app
-from ctxextend.families.listing import list_families
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 from tests.helpers.gguf_files import write_gguf

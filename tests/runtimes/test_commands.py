@@ -2,7 +2,6 @@
 
 import pytest
 
-from ctxextend.errors import ResizeError
 from ctxextend.runtimes.commands import serving_command
 from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtimes import RUNTIMES, find_runtime
@@ -40,12 +39,6 @@ def test_serving_command_names_the_folder_and_the_length(runtime: Runtime) -> No
     assert serving_command(runtime, None, "out", 1024) == command
 
 
-def test_serving_command_adds_the_option_of_a_statement() -> None:
-    vllm = find_runtime("vllm")
-    command = serving_command(vllm, statement(vllm, "--max-model-len 1024"), "out", 1024)
-    assert command == "vllm serve out --max-model-len 1024"
-
-
 @pytest.mark.parametrize(
     ("folder", "word"),
     [("-out", "./-out"), ("my model", "'my model'"), ("-a b", "'./-a b'"), ("a/-b", "a/-b")],
@@ -61,15 +54,3 @@ def test_serving_command_quotes_a_folder_in_the_name_of_another() -> None:
         "python convert_hf_to_gguf.py 'my model' --outfile 'my model'.gguf && "
         "llama-server -m 'my model'.gguf -c 64"
     )
-
-
-def test_find_runtime_suggests_a_similar_name() -> None:
-    with pytest.raises(ResizeError) as caught:
-        find_runtime("llamacpp")
-    assert caught.value.message == "Unknown engine 'llamacpp'."
-    assert caught.value.hint == "Did you mean llama.cpp?"
-
-
-def test_find_runtime_lists_the_names() -> None:
-    with pytest.raises(ResizeError, match="Use one of transformers, transformers4, vllm, sglang"):
-        find_runtime("exllama-engine-2")

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import transformers
 
-from ctxextend import plan_resize
-from ctxextend.opening.opened_model import open_model
-from ctxextend.planned import prepare_convert
+from ctxextend import convert, plan_resize
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import (
     LEARNED,
     LINEAR,
     ROPE_PARAMETERS,
     ROPE_SCALING,
-    UNSCALED,
     YARN,
     Effect,
     FolderFacts,
@@ -26,8 +23,6 @@ from ctxextend.runtimes.rule_schema import (
     RuntimeStatement,
 )
 from ctxextend.runtimes.runtime_statements import runtime_statements
-from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 
@@ -250,37 +245,16 @@ def test_runtime_statements_of_a_model_without_positions_are_as_measured(
     name: str, expected: Mapping[str, str]
 ) -> None:
     base = rotary_configs.save(name)
-    planned = prepare_convert(
-        open_model(CheckpointRef(str(base))), Convert("none", rotary_configs.NEW)
-    )
-    check(planned.runtimes, expected)
-    output = planned.execute("out").output
+    converted = convert(base, "none", rotary_configs.NEW, output="out")
+    check(converted.planned.runtimes, expected)
     check(
-        plan_resize(output, 2 * rotary_configs.NEW).runtimes,
+        plan_resize("out", 2 * rotary_configs.NEW).runtimes,
         {
             key: text.replace("1024", "2048")
             for key, text in expected.items()
             if "derives" not in text
         },
     )
-
-
-def test_runtime_statements_know_who_reads_only_rope_scaling(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rotary_configs.write_one_dialect(monkeypatch)
-    folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW).runtimes
-    check(
-        found,
-        {
-            **all_serve("transformers", "vllm", "sglang", "llama.cpp"),
-            "transformers4": "ignores",
-            "mlx": "ignores",
-        },
-    )
-    reasons = {item.runtime.key: item.reason for item in found}
-    assert reasons["mlx"] == "it reads rope_scaling, not rope_parameters"
 
 
 def make_opt() -> Path:
@@ -336,19 +310,6 @@ def test_runtime_statements_of_opt_are_as_measured() -> None:
     check(found, {**expected, "llama.cpp": "refuses"})
 
 
-def test_runtime_statements_of_a_conversion_are_those_of_its_new_type() -> None:
-    model = open_model(CheckpointRef(str(pico.make(Path("gpt2"), "gpt2").folder)))
-    planned = prepare_convert(model, Convert("rotary", 64))
-    check(
-        planned.runtimes,
-        {
-            **all_serve("transformers", "transformers4", "vllm", "sglang", "mlx"),
-            "llama.cpp": "ignores --rope-freq-base 1000",
-            "ctranslate2": "ignores",
-        },
-    )
-
-
 def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     rope = {
         "rope_type": "yarn",
@@ -394,18 +355,6 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
     assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
 
 
-def test_resize_warns_of_runtimes_that_read_the_attention_factor_of_switch_elsewhere() -> None:
-    folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW, "switch")
-    (warning,) = [text for text in texts(found, "engine") if "attention_factor" in text]
-    assert warning == (
-        "The settings state an attention_factor, which vLLM and SGLang ignore: outputs differ from "
-        "those of transformers. --for vllm or sglang states it as that engine reads it."
-    )
-    found = plan_resize(folder, rotary_configs.NEW, "switch:mscale=1")
-    assert not [text for text in texts(found, "engine") if "attention_factor" in text]
-
-
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, "switch").runtimes
@@ -425,26 +374,12 @@ def test_no_runtime_is_named_without_a_rule() -> None:
     assert runtime_statements(unknown) == ()
 
 
-@pytest.mark.parametrize(
-    ("base", "has_one_dialect", "length"),
-    [
-        ({}, False, 256),
-        # Without a key next to the settings, it takes the length key.
-        ({}, True, 1024),
-        (YARN_BASE, False, 256),
-        (LLAMA3_BASE, False, 256),
-    ],
-)
-def test_vllm_takes_the_key_next_to_lists_for_the_length(
-    base: dict[str, Any], has_one_dialect: bool, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if has_one_dialect:
-        rotary_configs.write_one_dialect(monkeypatch)
-    folder = rotary_configs.save("llama", **base)
-    planned = plan_resize(folder, rotary_configs.NEW, "switch")
+@pytest.mark.parametrize("base", [{}, YARN_BASE, LLAMA3_BASE])
+def test_vllm_takes_the_key_next_to_lists_for_the_length(base: dict[str, Any]) -> None:
+    planned = plan_resize(rotary_configs.save("llama", **base), rotary_configs.NEW, "switch")
     (found,) = [item for item in planned.runtimes if item.runtime.key == "vllm"]
-    assert found.length == length
-    assert (found.option == "--max-model-len 1024") is (length != 1024)
+    assert found.length == 256
+    assert found.option == "--max-model-len 1024"
 
 
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
@@ -485,32 +420,6 @@ def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> Runtime
     return found
 
 
-@pytest.mark.parametrize(
-    ("length", "values", "expected"),
-    [
-        (Length.SERVED, {}, 64),
-        (Length.STATED, {"stated": 66}, 66),
-        (Length.STATED_SCALED, {}, 256),
-        (Length.STATED_SCALED, {"stated": 1000, "factor": 1001 / 1000}, 1001),
-        (Length.TRAINED_KEY, {"trained_key": 32}, 32),
-        (Length.TRAINED_KEY, {"stated": 66}, 66),
-        (Length.TOKENIZER, {"stated": 66}, 66),
-        (Length.TOKENIZER, {"stated": 66, "has_tokenizer_length": True}, 64),
-    ],
-)
-def test_runtime_statements_derives_the_length_of_a_rule(
-    length: Length, values: dict[str, Any], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = state(monkeypatch, Rule("vllm", (YARN,), length=length), **values)
-    assert found.length == expected
-    if expected == 64:
-        assert found.outcome is RuntimeOutcome.SERVES
-        assert found.option == ""
-    else:
-        assert found.outcome is RuntimeOutcome.DERIVES
-        assert found.option == "--max-model-len 64"
-
-
 def test_runtime_statements_reads_the_length_of_sentence_transformers_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -541,24 +450,10 @@ def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
 def test_runtime_statements_compares_the_dialects(
     dialects: tuple[str, ...], outcome: RuntimeOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects)
-    assert found.outcome is outcome
+    assert state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects).outcome is outcome
     # Those of a rule replace those of its runtime.
     rule = Rule("mlx", (YARN,), dialects=(ROPE_PARAMETERS, ROPE_SCALING))
     assert state(monkeypatch, rule, dialects=dialects).outcome is RuntimeOutcome.SERVES
-    # Without settings, there is nothing to read.
-    unscaled = Rule("mlx", (UNSCALED,))
-    found = state(monkeypatch, unscaled, dialects=dialects, positions=UNSCALED)
-    assert found.outcome is RuntimeOutcome.SERVES
-
-
-def test_runtime_statements_fills_in_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    option = "--scale {factor} --from {first_trained} --to {max_len} --base {theta}"
-    rule = Rule("llama.cpp", (YARN,), effect=Effect.IGNORES, option=option)
-    found = state(monkeypatch, rule, theta=10_000.0, factor=2.5)
-    assert found.outcome is RuntimeOutcome.IGNORES
-    assert found.option == "--scale 2.5 --from 16 --to 64 --base 10000"
-    assert found.serves_with_option
 
 
 def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
@@ -569,22 +464,3 @@ def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
     assert found.length == 256
     assert found.option == ""
     assert not found.serves_with_option
-
-
-def test_runtime_statements_refuses_tensor_names_with_a_prefix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rule = Rule("mlx", (LEARNED,), without_prefix="transformer.")
-    values = {"positions": LEARNED, "dialects": ()}
-    found = state(monkeypatch, rule, **values, table_name="transformer.wpe.weight")
-    assert found.outcome is RuntimeOutcome.REFUSES
-    assert found.reason == "it expects tensor names without transformer"
-    assert found.length is None
-    found = state(monkeypatch, rule, **values, table_name="wpe.weight")
-    assert found.outcome is RuntimeOutcome.SERVES
-
-
-def test_runtime_statements_are_in_the_order_of_the_runtimes() -> None:
-    keys = [item.runtime.key for item in runtime_statements(facts())]
-    assert keys[:3] == ["transformers", "transformers4", "vllm"]
-    assert find_runtime("vllm") == runtime_statements(facts())[2].runtime

@@ -108,22 +108,6 @@ def test_fit_layout_of_learned_tables_is_low(minilm: EvalModel) -> None:
         assert fit(values).explained < 0.1
 
 
-@pytest.mark.parametrize(("rows", "first"), [((0,), 0), ((17,), 17), ((95,), 95), ((20, 60), 20)])
-def test_fit_layout_finds_the_first_row_that_deviates(rows: tuple[int, ...], first: int) -> None:
-    values = table("halves-log", 2)
-    values[[*rows]] += 0.01
-    found = fit(values)
-    assert found.layout == "halves-log"
-    assert not found.is_formula
-    assert found.first_deviating_row == first
-    assert found.explained > 0.99
-
-
-def test_fit_layout_finds_where_a_formula_is_repeated() -> None:
-    repeated = np.concatenate([table("interleaved")] * 3)
-    assert fit(repeated).first_deviating_row == ROWS
-
-
 def test_fit_layout_compares_with_the_layout_that_the_model_computes() -> None:
     assert fit(table("halves"), "interleaved").layout == "halves"
     assert fit(noise()).first_deviating_row is None

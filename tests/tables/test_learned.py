@@ -3,8 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.provenance import Provenance, Step, learned_before
-from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
@@ -34,11 +32,6 @@ def test_learned_rows_finds_unchanged_rows_and_first_copies(
     assert found.tolist() == learned
 
 
-def test_learned_rows_compares_bytes() -> None:
-    before, after = np.array([[[0.0], [np.nan]], [[-0.0], [np.nan]]], np.float32)
-    assert learned_rows(before, after).tolist() == [False, True]
-
-
 @given(st.sampled_from(sorted(pico.LEARNED_METHODS)), st.integers(8, 12), st.integers(13, 36))
 def test_learned_rows_after_equals_learned_rows_of_a_real_table(
     method: str, before: int, after: int
@@ -53,31 +46,3 @@ def test_learned_rows_after_equals_learned_rows_of_a_real_table(
     learned = learned_rows_after(before, after, choice)
 
     assert learned.tolist() == learned_rows(table, resized).tolist()
-
-
-def step(before: int, after: int, *, is_resize: bool = True) -> Step:
-    resize = Resize(after - 2, method="copy")
-    rows = {"wpe": (before, after)}
-    return Step(CheckpointRef("x"), resize, is_resize=is_resize, rows=rows)
-
-
-def test_learned_before_follows_the_step_that_resized() -> None:
-    provenance = Provenance((step(4, 8), step(8, 8, is_resize=False)), {})
-    learned = learned_before(provenance, "wpe", 2, 8)
-    assert learned is not None
-    assert learned.tolist() == [True] * 2 + [False] * 4
-
-
-@pytest.mark.parametrize(
-    ("resize", "table", "maximum"),
-    [
-        pytest.param(step(4, 6), "other", 8, id="another table"),
-        pytest.param(step(4, 6), "wpe", 5, id="more rows than the table has"),
-        pytest.param(step(2, 6), "wpe", 8, id="only reserved rows"),
-    ],
-)
-def test_learned_before_is_none_without_a_recipe_of_the_table(
-    resize: Step, table: str, maximum: int
-) -> None:
-    assert learned_before(Provenance((resize,), {}), table, 2, maximum) is None
-    assert learned_before(None, "wpe", 2, 8) is None

@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,28 +98,6 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     result = methods.linear(table, rows)
 
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
-
-
-def test_sinusoidal_rows_equal_distilbert() -> None:
-    from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
-
-    expected = torch.zeros(50, 6)
-    create_sinusoidal_embeddings(50, 6, expected)
-
-    rows = sinusoidal_rows(np.arange(50), 6)
-
-    np.testing.assert_allclose(rows, expected.numpy(), rtol=0, atol=1e-6)
-
-
-def test_sinusoidal_rows_of_an_odd_width_end_with_a_sine() -> None:
-    expected = []
-    for k in (0, 2, 4):
-        angle = 7 / 10000 ** (k / 5)
-        expected += [math.sin(angle), math.cos(angle)]
-
-    rows = sinusoidal_rows(np.array([7]), 5)
-
-    np.testing.assert_allclose(rows[0], expected[:5], rtol=0, atol=1e-15)
 
 
 def test_stretch_equals_long_clip() -> None:

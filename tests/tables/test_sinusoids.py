@@ -14,10 +14,8 @@ from transformers.models.musicgen import modeling_musicgen
 from transformers.models.pegasus import modeling_pegasus
 from transformers.models.xlm import modeling_xlm
 
-from ctxextend import ResizeError
-from ctxextend.models.extend import to_tensor
-from ctxextend.tables.apply import choose_method, resize_table
-from ctxextend.tables.layouts import Formula, find_formula, sinusoidal_rows
+from ctxextend.tables.apply import resize_table
+from ctxextend.tables.sinusoids import Formula, find_formula, sinusoidal_rows
 from tests.helpers.method_choices import read_choice
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings
@@ -71,38 +69,17 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     learned = to_numpy(theirs[start:300])
     choice = read_choice(f"formula:layout={layout}")
 
-    ours = to_tensor(resize_table(learned, ROWS - start, choice))
+    ours = resize_table(learned, ROWS - start, choice)
 
     assert find_formula(learned, layout) == Formula(layout, start)
     # New rows in float64 are not rounded to float32.
-    differing = ours.float() != theirs[start:].float()
-    share = differing.float().mean()
+    differing = ours.astype(np.float32) != to_numpy(theirs[start:]).astype(np.float32)
+    share = differing.mean()
     if name == "ctrl" and dtype.itemsize == 2:
         # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
         assert share <= 0.01
     else:
         assert share == 0
-
-
-def test_resize_table_continues_sinusoids_by_default() -> None:
-    table = sinusoidal_rows(np.arange(50), 8).astype(np.float32)
-    expected = sinusoidal_rows(np.arange(80), 8).astype(np.float32)
-    longer = resize_table(table, 80)
-    assert np.array_equal(longer, expected)
-    method = choose_method(table, 80, read_choice()).text
-    assert method == "formula:layout=interleaved,start=0"
-
-
-@pytest.mark.parametrize("row", [0, 1, 49])
-def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -> None:
-    table = sinusoidal_rows(np.arange(50), 8, "halves").astype(np.float32)
-    table[row, 3] += 0.01
-    assert find_formula(table) is None
-    by_default = resize_table(table, 80)
-    expected = resize_table(table, 80, read_choice("bands"))
-    assert np.array_equal(by_default, expected)
-    table[row] = np.nan
-    assert find_formula(table) is None
 
 
 @pytest.mark.filterwarnings("error")
@@ -116,29 +93,3 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
     assert find_formula(table, "halves-log") == Formula("halves-log", 0)
     one_pair = sinusoidal_rows(np.arange(9), 2, "halves")
     assert find_formula(one_pair) == Formula("interleaved", 0)
-
-
-@pytest.mark.parametrize(
-    ("method", "layout", "message"),
-    [
-        ("formula", None, "--method formula: the table does not equal this formula"),
-        (
-            "formula:layout=halves",
-            "interleaved",
-            "--method formula:layout=halves: the table does not equal",
-        ),
-        ("formula:layout=halves,start=2", "halves", "does not equal"),
-        ("sinusoidal", "halves-log", "already is sinusoidal, with layout halves-log"),
-        ("sinusoidal:scope=all", "halves", "already is sinusoidal"),
-    ],
-)
-def test_resize_table_rejects_methods_that_do_not_fit(
-    method: str, layout: str | None, message: str
-) -> None:
-    if layout is None:
-        table = np.random.default_rng(0).normal(size=(40, 8))
-    else:
-        table = sinusoidal_rows(np.arange(40), 8, layout)
-    choice = read_choice(method)
-    with pytest.raises(ResizeError, match=message):
-        resize_table(table.astype(np.float32), 60, choice)

@@ -31,7 +31,6 @@ from tests.helpers.method_choices import read_choice
 Floats = NDArray[np.float64]
 
 DEVIATIONS = (0.02, 1.0)
-ALL_SIX = (0, 1, 2, 3, 4, 5)
 
 
 def normal(rows: int, width: int, seed: int = 0, deviation: float = 1.0) -> Floats:
@@ -100,14 +99,6 @@ def test_measure_small_tables() -> None:
     assert found.norm_variation == pytest.approx(deviation / (20 / 3))
     assert found.nonfinite == ()
     assert found.zeros == ()
-
-
-def test_measure_finds_the_two_directions_of_a_cross() -> None:
-    cross = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
-    found = measure(cross)
-    assert found.eigenvalues == pytest.approx([0.5, 0.5])
-    assert found.effective_rank == pytest.approx(2)
-    assert found.mean_norm == 0
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])
@@ -180,47 +171,6 @@ def test_measure_ignores_non_finite_rows(seed: int, rows: int, width: int, bad: 
     else:
         assert found.mean_norm == pytest.approx(0)
         assert found.eigenvalues == pytest.approx(np.zeros(0))
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize("width", [1, 5])
-def test_measure_accepts_few_rows(rows: int, width: int) -> None:
-    values = np.arange(1.0, rows * width + 1)
-    table = values.reshape(rows, width)
-    found = measure(table)
-    assert len(found.norms) == rows
-    assert len(found.cosines) == rows - 1
-    assert len(found.steps) == rows - 1
-    assert (found.worst_neighbours is None) == (rows == 1)
-    assert outliers_of(found) == {}
-    assert find_seams(found, {1, 2}) == {}
-
-
-@pytest.mark.parametrize(
-    ("value", "zeros", "nonfinite", "worst_neighbours", "mean_norm"),
-    [
-        pytest.param(0.0, ALL_SIX, (), None, 0, id="zero"),
-        pytest.param(2.0, (), (), 0, 4, id="two"),
-        pytest.param(np.nan, (), ALL_SIX, None, 0, id="nan"),
-        pytest.param(np.inf, (), ALL_SIX, None, 0, id="infinity"),
-    ],
-)
-def test_measure_accepts_constant_tables(
-    value: float,
-    zeros: tuple[int, ...],
-    nonfinite: tuple[int, ...],
-    worst_neighbours: int | None,
-    mean_norm: int,
-) -> None:
-    found = measure(np.full((6, 4), value))
-    assert found.zeros == zeros
-    assert found.nonfinite == nonfinite
-    assert found.worst_neighbours == worst_neighbours
-    assert found.norm_variation == 0
-    assert found.effective_rank == 0
-    assert found.mean_norm == mean_norm
-    assert outliers_of(found) == {}
-    assert find_seams(found, {2}) == {}
 
 
 # Outliers
@@ -370,15 +320,6 @@ def test_find_seams_returns_the_start_of_sinusoidal_rows(length: int, minilm: Fl
 
 
 # Untrained rows
-
-
-def test_find_untrained_rows_finds_appended_random_rows(minilm: Floats) -> None:
-    appended = normal(256, 384, 5, 0.02)
-    table = np.concatenate([minilm, appended]).astype(np.float32)
-    found = find_untrained_rows(table, DEVIATIONS)
-    assert set(found.values()) == {0.02}
-    assert set(found) <= set(range(512, 768))
-    assert len(found) >= 254
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)

@@ -21,14 +21,12 @@ from ctxextend import (
     SourceError,
     UnsupportedModelError,
     inspect,
-    plan_resize,
     resize,
     verify,
 )
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.verify import check_output
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke, unwrapped
@@ -222,8 +220,7 @@ def test_verify_reads_every_form_of_a_source(
         flags = {"variant": "fp16"}
         weights.unlink()
         model.save_pretrained(source, max_shard_size="2KB", **flags)
-    plan = plan_resize(source, to=40, **flags)
-    out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
+    out = resize(source, to=40, output=tmp_path / "out", verify=True, **flags).output
     assert passed_checks(verify(out, source, **flags))
 
 
@@ -471,19 +468,6 @@ def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_pa
     (out / "model.safetensors").rename(out / "model.fp16.safetensors")
     failed = failed_checks(verify(out, source))
     assert "are variant fp16, expected no variant" in failed["files"]
-
-
-def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
-    masks = {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
-    pico.add_tensors(source, masks)
-    out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed_checks(verify(out, source))
-
-    pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    failed = failed_checks(verify(out, source))
-    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed["tensors"]
 
 
 def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
