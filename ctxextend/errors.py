@@ -199,7 +199,6 @@ def printable(text: str) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Return a character as an escape sequence."""
     character = match[0]
     if "\udc80" <= character <= "\udcff":  # an undecodable byte of a file name (surrogateescape)
         return f"\\x{ord(character) - 0xDC00:02x}"

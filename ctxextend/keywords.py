@@ -100,13 +100,11 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
 
 
 def _empty(kind: type[Settings], without: Collection[str]) -> dict[str, Any]:
-    """Return the required fields that are not arguments."""
     fields = ordered_fields(kind)
     return {item.name: "" for item in fields if item.name in without and item.default is MISSING}
 
 
 def _documented(docstring: str, helps: Sequence[str]) -> str:
-    """Return a docstring with the arguments that come from settings."""
     lines = [fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in helps]
     listed = "\n".join(["Args:", *lines])
     before, args, after = docstring.partition("Args:")

@@ -98,7 +98,6 @@ def _check_texts(recipe: Recipe) -> None:
 
 
 def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
-    """Train, after the planned resize or conversion."""
     from ctxextend.training.training_source import TrainingSource
 
     source = TrainingSource.open(recipe, planned)
@@ -121,7 +120,6 @@ def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) ->
 
 
 def _result_ref(ref: CheckpointRef, written: Path | None) -> CheckpointRef:
-    """Return the reference of the checkpoint to evaluate: the output, or the source."""
     if written is None:
         return ref
     source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id

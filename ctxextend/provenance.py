@@ -294,7 +294,6 @@ def stated_method(method: MethodChoice | None) -> str | None:
 
 
 def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
-    """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
     if recipe.train is None:
         return None, frozenset()
     adapted = frozenset[str]()
@@ -311,7 +310,6 @@ def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | No
 def _first_method(
     facts: Mapping[str, Any], methods: Mapping[str, MethodChoice], unregistered: str | None
 ) -> str | None:
-    """Return the name of the (first) method that created rows; None if it is not known."""
     name = str(facts.get("method")).partition(":")[0]
     if unregistered or name in METHODS or name == TRUNCATE:
         return name
@@ -319,11 +317,6 @@ def _first_method(
 
 
 def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of rows of a table, before and after.
-
-    Raises:
-        ValueError: They are not numbers of rows.
-    """
     before = table["rows_before"]
     after = table["rows_after"]
     for count in (before, after):

@@ -72,7 +72,6 @@ def recipe_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
 
 
 def _settings_by_key() -> dict[str, tuple[type[Settings], Field[Any]]]:
-    """Return the settings of a recipe by key, such as ``train.data``."""
     keys = {item.name: (CheckpointRef, item) for item in recipe_fields(CheckpointRef)}
     settings: dict[str, tuple[type[Settings], Field[Any]]] = {**keys}
     for step, kind in RECIPE_STEPS.items():
@@ -206,7 +205,6 @@ def _relative(path: str, folder: str) -> str:
 
 
 def _is_outside(relative: str) -> bool:
-    """Whether a relative path leaves its folder."""
     return relative == os.pardir or relative.startswith(f"{os.pardir}/")
 
 
@@ -292,14 +290,6 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
 
 
 def _read_text(file: Path) -> str:
-    """Return the text of a recipe file, or the recipe in a resized GGUF file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not UTF-8.
-        CheckpointError: The GGUF file is malformed.
-        RecipeError: It contains no recipe.
-    """
     if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
         return file.read_text(encoding="utf-8-sig")
     # Here, since reading it takes numpy.
@@ -361,7 +351,6 @@ def parse_recipe(
 
 
 def _stated_resize(entries: Mapping[str, Entry]) -> StatedResize | None:
-    """Return what a recipe states about its resize; None without a length."""
     if "resize.to" not in entries:
         return None
     method = entries.get("resize.method")
@@ -410,7 +399,6 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
 
 
 def _drop_wrong_provenance(entries: dict[str, Entry], key: str) -> None:
-    """Remove what the provenance states about a checkpoint or a text that a change replaced."""
     if key in SETTINGS and SETTINGS[key][0] is CheckpointRef and key != "tokenizer":
         entries.pop("provenance", None)
     provenance = entries.get("provenance")
@@ -419,7 +407,6 @@ def _drop_wrong_provenance(entries: dict[str, Entry], key: str) -> None:
 
 
 def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
-    """Yield errors about unknown keys, and about steps that are missing or exclude each other."""
     for path, entry in entries.items():
         if path not in KEYS:
             yield entry.error(_unknown(path))
@@ -436,7 +423,6 @@ def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[
 
 
 def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """Return the values of a recipe by key, those of a section by section and key."""
     values = dict[str, Any]()
     for path, entry in entries.items():
         section, _, key = path.rpartition(".")
@@ -506,15 +492,6 @@ def _settings(
     section: Entry,
     errors: list[tuple[int, str]],
 ) -> Any:
-    """Create a settings object from its entries.
-
-    Args:
-        kind: The class.
-        prefix: Of its keys.
-        entries: All entries by path.
-        section: Where errors are reported that no entry is about.
-        errors: Errors are appended here.
-    """
     given = dict[str, Entry]()
     required = list[str]()
     texts = list[str]()
@@ -542,7 +519,6 @@ def _settings(
 
 
 def _unknown(path: str) -> str:
-    """Return the error message about an unknown key."""
     section, _, name = path.rpartition(".")
     keys = [key for key in KEYS if key.rpartition(".")[0] == section]
     if not keys:

@@ -150,11 +150,6 @@ def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterat
 
 
 def _check_sections(recipe: Recipe) -> None:
-    """Check that a recipe of a GGUF file only resizes.
-
-    Raises:
-        RecipeError: It has other sections, which need a checkpoint of transformers.
-    """
     source = recipe.checkpoint.source
     if not is_gguf(source) or not Path(source).is_file():
         return
@@ -174,7 +169,6 @@ def _check_sections(recipe: Recipe) -> None:
 
 
 def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
-    """Raise DataError if the training text is not the one that a recipe was written for."""
     texts = check_paths(train.data)
     facts: Any = provenance.get("trained")
     if not isinstance(facts, dict):

@@ -142,7 +142,6 @@ def requires(one: str, other: str) -> Conflict:
 
 
 def _only_with(name: str, scheme: str) -> Conflict:
-    """Return the rule that a setting applies to one scheme of a conversion."""
     return Conflict(
         (name, "scheme"),
         lambda given: _has(given, name) and given.scheme != scheme,
@@ -152,7 +151,6 @@ def _only_with(name: str, scheme: str) -> Conflict:
 
 
 def _has(settings: Any, name: str) -> bool:
-    """Whether a setting is given."""
     value = getattr(settings, name)
     return value is not None and value is not False and value != ()
 
@@ -197,11 +195,6 @@ def settings_class(kind: type[Kept]) -> type[Kept]:
 
 
 def _read(item: Field[Any], value: Any) -> Any:
-    """Return the value of a setting in its own type.
-
-    Raises:
-        ResizeError: It is not one, or one of several is not; `others` has further errors.
-    """
     option = option_of(item)
     is_one = not isinstance(value, Iterable) or isinstance(
         value, str | bytes | os.PathLike | Mapping

@@ -189,7 +189,6 @@ def check_output(
 
 
 def _check_location(output: Path, sources: Iterable[Path]) -> None:
-    """Raise OutputError for a source, a protected folder, or a path that goes through a file."""
     # A run also removes leftovers that have the names of its temporary folders.
     removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
     for source in map(Path.resolve, sources):
@@ -222,14 +221,12 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_force(output: Path, *, force: bool) -> None:
-    """Raise OutputError for an output that exists, unless it is to be replaced."""
     if not force:
         message = f"The output {output} exists."
         raise OutputError(message, "Replace it with --force, or choose another --output.")
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError for a file, or a non-empty folder that `force` does not replace."""
     if output.is_file():
         message = f"The output {output} is a file."
         raise OutputError(message, "Choose another --output.")
@@ -338,7 +335,6 @@ def created_folders(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove the folders that are empty, in this order."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -363,7 +359,6 @@ def _find_backup(output: Path) -> Path | None:
 
 
 def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Rename a complete folder to the output, in place of a checkpoint if there is one."""
     is_filled = output.is_dir() and any(output.iterdir())
     if output.is_dir():
         _check_replaceable(output, files, force)
@@ -396,11 +391,6 @@ def _replace(staged: Path, output: Path) -> None:
 
 
 def _exchange(path: Path, other: Path) -> bool:
-    """Exchange two names in one system call, if the kernel and the file system support it.
-
-    Returns:
-        Whether they were exchanged.
-    """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -446,7 +436,6 @@ def _new_temporary_path(output: Path, kind: str) -> Path:
 
 
 def _temporary_paths(output: Path, kind: str) -> list[Path]:
-    """Return the temporary folders or files of all runs with this output."""
     prefix = f".{output.name}.ctxextend-{kind}-"
     if not output.parent.is_dir():
         return []
@@ -460,7 +449,6 @@ def _temporary_paths(output: Path, kind: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Create and lock a temporary folder or file next to an output, and remove it at the end."""
     with contextlib.ExitStack() as stack:
         for attempt in range(ATTEMPTS):
             staged = _new_temporary_path(output, "new")
@@ -498,7 +486,6 @@ def remove_atomically(path: Path) -> None:
 
 @_defer_signals()
 def _remove(path: Path) -> None:
-    """Remove a folder or file; ignore errors."""
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return

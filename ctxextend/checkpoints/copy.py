@@ -69,7 +69,6 @@ def copy_range(
 
 
 def _copy_buffer(source: FileIO, destination: BinaryIO, start: int, size: int) -> int:
-    """Read and write up to `size` bytes; return how many."""
     with reading(source.name):
         source.seek(start)
         data = source.read(size)

@@ -294,17 +294,6 @@ def _open_weights(
     path: Path,
     config: Mapping[str, Any] | None,
 ) -> _OpenedWeights:
-    """Open a folder's weights.
-
-    Args:
-        source: The folder and its origin.
-        model: The model's folder.
-        path: The weights file, or its index.
-        config: The config next to it; None if there is none.
-
-    Raises:
-        CheckpointError: A file is missing, malformed or unreadable.
-    """
     # A model ties tensors unless its config, or one in it, says that it does not.
     values = config or {}
     nested = [value for value in values.values() if isinstance(value, Mapping)]
@@ -329,7 +318,6 @@ def _open_weights(
 
 
 def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
-    """Raise CheckpointError for a folder without a config."""
     folder = source.folder
     if folder.name.startswith(CACHED_MODEL):
         message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
@@ -346,14 +334,6 @@ def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
 def _refuse_without_weights(
     source: Source, folder: Path, listed: Sequence[str], variant: str | None
 ) -> NoReturn:
-    """Raise CheckpointError for a folder without weights that can be read.
-
-    Args:
-        source: The checkpoint's folder and its origin.
-        folder: The model's folder.
-        listed: All files of the checkpoint.
-        variant: The variant that the user asks for.
-    """
     names = list[str]()
     for name in (*listed, *source.not_downloaded):
         path = source.folder / name
@@ -386,7 +366,6 @@ def _refuse_without_weights(
 
 
 def _refuse_incomplete(message: str, hint: str, names: Sequence[str]) -> NoReturn:
-    """Raise CheckpointError, with a file of another program if the folder has one."""
     foreign = find_foreign(names)
     if foreign is None:
         raise CheckpointError(f"{message}.", hint)
@@ -398,9 +377,6 @@ def _list_files(source: Source) -> list[str]:
     """Return the names of the files that belong to a checkpoint.
 
     They are every file below the root, and every ignored or linked folder, sorted per folder.
-
-    Raises:
-        CheckpointError: The file that was passed is one of another program.
     """
     if source.file is not None:
         foreign = find_foreign((source.file,))
@@ -422,7 +398,6 @@ def _list_files(source: Source) -> list[str]:
 
 
 def _is_single_file(source: Source) -> bool:
-    """Whether a weights file was passed, and no config is next to it."""
     configs = (CONFIG, ADAPTER_CONFIG, MODULES)
     has_config = any(os.path.lexists(source.folder / name) for name in configs)
     return source.file is not None and not has_config
@@ -431,7 +406,6 @@ def _is_single_file(source: Source) -> bool:
 def _read_config(
     source: Source, model: PurePosixPath, listed: Sequence[str], check: ConfigCheck
 ) -> Mapping[str, Any] | None:
-    """Read and check the config; return None if there is none, and an empty one for an adapter."""
     root = source.folder
     path = root / model / CONFIG
     if has_file(source, path):
@@ -446,7 +420,6 @@ def _read_config(
 
 
 def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
-    """Return the path of the weights file, or of its index; None if there is none."""
     name = source.file
     if name is not None:
         # An index that lists the file as a shard.
@@ -469,7 +442,6 @@ def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | N
 
 
 def _model_folder(source: Source) -> PurePosixPath:
-    """Return the path of the Transformer module in modules.json, else the root."""
     root = source.folder
     if not has_file(source, root / MODULES):
         return PurePosixPath(".")
@@ -506,14 +478,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 def _split_others(
     source: Source, model: PurePosixPath, listed: list[str], read: set[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the names of the other files to copy, and of those to skip with the reason.
-
-    Args:
-        source: The folder and its origin.
-        model: The model's folder.
-        listed: All files of the folder.
-        read: Its weights and their index.
-    """
     local = set(listed)
     copied = list[str]()
     omitted = dict[str, str]()
@@ -529,7 +493,6 @@ def _split_others(
 
 
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    """Return why a file is skipped; None if it is copied."""
     path = PurePosixPath(name)
     local = source.folder / name
     is_local = name not in source.not_downloaded

@@ -104,7 +104,6 @@ FOREIGN_FILES = (
 
 
 def _stale_patterns() -> dict[str, str]:
-    """Return why a file that contains or depends on the old table is skipped, by pattern."""
     kinds = {row.kind: row.patterns for row in STALE_FILES} | STALE_KINDS
     reasons = dict[str, str]()
     for kind, patterns in kinds.items():

@@ -71,7 +71,6 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
 
 
 def _check_whole(path: Path, count: Any) -> None:
-    """Raise CheckpointError if a file is one of several that a model was split into."""
     if count == 1 or not isinstance(count, int):
         return
     merged = path.name.partition("-00001-of-")[0].removesuffix(GGUF_SUFFIX)

@@ -163,7 +163,6 @@ class _Cursor:
         return start
 
     def _read_up_to(self, end: int) -> int:
-        """Read bytes up to an offset; return how many are read."""
         if end > self.size:
             refuse(self.path, f"it is truncated: the header goes beyond {self.size:,} bytes")
         if end > MAX_METADATA_BYTES:
@@ -256,7 +255,6 @@ def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
 
 
 def _check_version(path: Path, version: int) -> None:
-    """Raise CheckpointError for a version or byte order that is not read."""
     if version in VERSIONS:
         return
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
@@ -273,7 +271,6 @@ def _check_version(path: Path, version: int) -> None:
 
 
 def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    """Read the key/value pairs."""
     cursor.check_count(count, "keys", smallest=MIN_PAIR_BYTES, maximum=MAX_PAIRS)
     pairs = dict[str, Pair]()
     for _ in range(count):
@@ -290,7 +287,6 @@ def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
 
 
 def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
-    """Read a value; skip it and return None if it is an array."""
     if value_type == STRING:
         return cursor.text()
     if value_type in SCALAR_FORMATS:
@@ -312,7 +308,6 @@ def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
 
 
 def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
-    """Return the alignment of tensors, in bytes."""
     if ALIGNMENT_KEY not in pairs:
         return DEFAULT_ALIGNMENT
     pair = pairs[ALIGNMENT_KEY]
@@ -324,7 +319,6 @@ def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
 
 
 def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
-    """Read the descriptions of the tensors."""
     cursor.check_count(count, "tensors", smallest=MIN_TENSOR_BYTES, maximum=MAX_TENSORS)
     sizes = tensor_types()
     tensors = dict[str, Described]()
@@ -384,7 +378,6 @@ def tensor_types() -> dict[int, TensorType]:
 
 
 def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> int:
-    """Return the size of a tensor in bytes; its rows consist of whole blocks."""
     columns = lengths[0] if lengths else 1
     if columns % kind.values:
         reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {kind.values}"
@@ -398,7 +391,6 @@ def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> i
 
 
 def _check_ranges(path: Path, header: GgufHeader) -> None:
-    """Raise CheckpointError unless all tensors are aligned, in the file, and do not overlap."""
     size = header.file_size
     available = size - header.data_start
     entries = [described.entry for described in header.tensors.values()]

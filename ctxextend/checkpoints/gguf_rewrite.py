@@ -89,7 +89,6 @@ def write_gguf(
 
 
 def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
-    """Return the start of a header with all pairs but the recipe, in the old order."""
     header = file.metadata
     pairs = list[bytes]()
     for pair in header.pairs.values():
@@ -108,7 +107,6 @@ def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
 
 
 def _pair(key: str, value_type: int, content: bytes) -> bytes:
-    """Return a key/value pair: a text follows its length, another value is given as it is."""
     name = key.encode()
     start = struct.pack("<Q", len(name)) + name + struct.pack("<I", value_type)
     if value_type == STRING:
@@ -117,7 +115,6 @@ def _pair(key: str, value_type: int, content: bytes) -> bytes:
 
 
 def _changed_pair(key: str, value_type: int, value: Any) -> bytes:
-    """Return a pair of the type that it had, unless that cannot hold the new value."""
     if value_type in SCALAR_FORMATS and not isinstance(value, str):
         try:
             return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
@@ -135,7 +132,6 @@ def _new_pair(key: str, value: Any) -> bytes:
 
 
 def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Return the descriptions of all tensors, with the offsets that a new shape gives them."""
     header = file.metadata
     if not shapes:
         return header.content[header.descriptions_start :]
@@ -154,7 +150,6 @@ def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> byte
 
 
 def _description(tensor: Described) -> bytes:
-    """Return the description of a tensor, whose columns come first in the format."""
     entry = tensor.entry
     name = entry.name.encode()
     lengths = entry.shape[::-1]
@@ -164,7 +159,6 @@ def _description(tensor: Described) -> bytes:
 
 
 def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:
-    """Return the size of a tensor with a new number of rows, with its padding, in bytes."""
     entry = file.entries[name]
     size = entry.size // entry.shape[0] * shape[0]
     return padded(size, file.metadata.alignment)
@@ -178,7 +172,6 @@ def _block_size(file: GgufFile, name: str) -> int:
 
 
 def _ranges(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRange]:
-    """Return the byte ranges after a header: what stays, and the tensor that changes."""
     size = file.metadata.file_size - file.data_start
     if size <= 0:
         return []

@@ -162,11 +162,6 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
 
 
 def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
-    """Read the first bytes of a file; try again after an error that may pass.
-
-    Raises:
-        Exception: The last try failed, too.
-    """
     for pause in PAUSES:
         try:
             return _read_start(url, count)
@@ -178,12 +173,7 @@ def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
 
 
 def _read_start(url: str, count: int) -> tuple[bytes, int]:
-    """Return the first bytes of a file, and its size; a server may not support ranges.
-
-    Raises:
-        _NoStartError: The server has no ranges, or does not state the size.
-        Exception: One of huggingface_hub.
-    """
+    """Return the first bytes of a file, and its size; a server may not support ranges."""
     from huggingface_hub import get_session
     from huggingface_hub.utils._headers import build_hf_headers
     from huggingface_hub.utils._http import hf_raise_for_status
@@ -207,11 +197,6 @@ def _read_start(url: str, count: int) -> tuple[bytes, int]:
 
 
 def _list_files(repo: str, revision: str | None) -> list[str]:
-    """Return the names of all files of a repository; none if the Hub does not list them.
-
-    Raises:
-        SourceError: The Hub lists no files but those of Git.
-    """
     from huggingface_hub import HfApi
 
     siblings = HfApi().model_info(repo, revision=revision).siblings
@@ -225,7 +210,6 @@ def _list_files(repo: str, revision: str | None) -> list[str]:
 
 
 def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
-    """Return the folder of a model in the cache; None if the cache does not have the file."""
     from huggingface_hub import snapshot_download
 
     with suppress(Exception):
@@ -239,11 +223,7 @@ def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
 def _refuse(
     error: Exception, repo: str, revision: str | None, similar: Sequence[str] = ()
 ) -> NoReturn:
-    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` for its kinds.
-
-    Raises:
-        SourceError: Always.
-    """
+    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` for its kinds."""
     kinds, reason = _error_kinds(error)
     if isinstance(error, OSError) and error.errno is not None:
         kinds.add("errno")

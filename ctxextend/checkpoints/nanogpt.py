@@ -95,7 +95,6 @@ def _check_pickle(content: bytes) -> None:
 
 
 def _check_characters(characters: Mapping[Any, Any]) -> None:
-    """Raise UnpicklingError unless token ids are integers by character."""
     are_typed = all(type(key) is str and type(value) is int for key, value in characters.items())
     if not characters or not are_typed:
         raise UnpicklingError("its stoi does not map characters to integers")
@@ -139,7 +138,6 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
 
 
 def _config(sizes: Mapping[str, Any], dtype: str, *, is_tied: bool) -> dict[str, Any]:
-    """Return the GPT-2 config of a model with these model_args."""
     end_of_text = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -179,7 +177,6 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _invalid_arguments(sizes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of model_args that nanoGPT does not have, or whose value is invalid."""
     for name in sizes:
         if name not in (*SIZES, "bias", "dropout"):
             yield name
@@ -196,7 +193,6 @@ def _invalid_arguments(sizes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield every tensor except the LM head in transformers' order, with its shape in nanoGPT."""
     width = sizes["n_embd"]
     yield EMBEDDINGS, (sizes["vocab_size"], width)
     yield POSITIONS, (sizes["block_size"], width)
@@ -216,7 +212,6 @@ def _convert(
     sizes: Mapping[str, Any],
     path: Path,
 ) -> torch.Tensor:
-    """Return a tensor as transformers stores it; zeros for a bias that the model does not have."""
     is_unexpected = name.endswith(".bias") and not sizes["bias"]
     if is_unexpected and name not in stored:
         return torch.zeros(shape, dtype=stored[name.removesuffix("bias") + "weight"].dtype)

@@ -130,7 +130,6 @@ class PytorchFile(TensorFile):
         return values
 
     def _mapped_offset(self, tensor: torch.Tensor) -> int | None:
-        """Return the file offset of a tensor's first value; None if it is empty or not mapped."""
         if self.mapped is None or not tensor.numel():
             return None
         address = tensor.data_ptr()
@@ -178,7 +177,6 @@ def _load(path: Path) -> tuple[Any, range | None]:
 
 
 def _keep_on_cpu(storage: Any, location: str) -> Any:
-    """Return a storage as it was read, whatever device it was saved from."""
     return storage
 
 
@@ -188,16 +186,6 @@ def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
     torch maps the whole file, so that each record of tensor data is at ``start + its offset``, with
     one `start` for all: the lowest address less the lowest offset. If records are at 64 and 192,
     and tensors at 1064 and 1192, the file starts at 1000; a tensor at 1128 would have no record.
-
-    Args:
-        path: The file.
-        offsets: The file offsets of all records of tensor data.
-
-    Returns:
-        The content, and the memory addresses of the file.
-
-    Raises:
-        CheckpointError: A record belongs to no tensor, so that it could be anything.
     """
     addresses = set[int]()
 
@@ -216,18 +204,13 @@ def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
 
 
 def _torch_load(path: Path, map_location: Callable[[Any, str], Any], *, mmap: bool) -> Any:
-    """Load a file with torch; `map_location` returns each storage, on the CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
         return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
 
 
 def _data_offsets(path: Path) -> set[int] | None:
-    """Return the offsets of all tensor data in a zip file; None for another byte order.
-
-    Raises:
-        CheckpointError: A record is compressed.
-    """
+    """Return the offsets of all tensor data in a zip file; None for another byte order."""
     offsets = set[int]()
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
@@ -317,7 +300,6 @@ def find_wrapped_names(content: Any, path: Path) -> dict[str, str]:
 
 
 def _current_name(name: str) -> str:
-    """Return the name that transformers gives a tensor today; see `RENAMED`."""
     for old, new in RENAMED.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
@@ -325,7 +307,6 @@ def _current_name(name: str) -> str:
 
 
 def _state_dict(content: Any) -> Any:
-    """Return the dictionary of tensors in the content of a file, or the content itself."""
     if not isinstance(content, dict) or all(map(_is_tensor, content.values())):
         return content
     for key in NESTED:
@@ -340,11 +321,6 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _check_stored(path: Path, key: Any, value: Any) -> None:
-    """Check that safetensors can store a value under a key.
-
-    Raises:
-        CheckpointError: It cannot.
-    """
     what = ""
     if not isinstance(key, str) or key == METADATA or SURROGATE.search(key):
         what = "not a valid tensor name"

@@ -151,7 +151,6 @@ def plan_layout(
 
 
 def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes:
-    """Return a header in the old order, padded so that tensors start `shift` bytes into a block."""
     header = dict[str, Any]()
     for name, value in file.header.items():
         if name == METADATA:

@@ -215,7 +215,6 @@ def parse_header(
 
 
 def _entry(path: Path, name: str, described: Any) -> TensorEntry:
-    """Return the entry of a tensor that a header describes."""
     match described:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
             numbers = (*shape, start, end)

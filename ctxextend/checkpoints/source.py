@@ -133,7 +133,6 @@ def resolve_source(
 
 
 def _check_may_be_hub_id(text: str, path: str) -> None:
-    """Raise SourceError for a reference that is not an existing path, and cannot be a Hub id."""
     if "://" in text:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
@@ -157,7 +156,6 @@ def cached_id(name: str) -> str:
 
 
 def _folders_next_to(text: str) -> list[str]:
-    """Return the checkpoint folders that are where a missing one was looked for, as typed."""
     parent, _ = os.path.split(text)
     folders = list[str]()
     try:
@@ -169,7 +167,6 @@ def _folders_next_to(text: str) -> list[str]:
 
 
 def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
-    """Raise SourceError for the first flag that is given, since it does not apply."""
     for flag, value in flags.items():
         if value is not None:
             raise SourceError(
@@ -179,7 +176,6 @@ def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
 
 
 def _in_subfolder(source: Source, subfolder: str) -> Source:
-    """Return the source for a folder inside another one."""
     folder = source.folder / subfolder
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
@@ -222,7 +218,6 @@ def _file_source(reference: str, path: Path) -> Source:
 
 
 def _cached_source(source: Source) -> Source:
-    """Return a local source with its Hub id and commit if it is in the Hub cache."""
     cached = _cache_snapshot(source.folder)
     if cached is None or cached["below"]:
         return source
@@ -232,7 +227,6 @@ def _cached_source(source: Source) -> Source:
 
 
 def _cache_snapshot(folder: Path) -> re.Match[str] | None:
-    """Match a folder in a snapshot of the Hub cache."""
     path = folder.as_posix()
     if SNAPSHOTS not in path:
         return None
@@ -246,7 +240,6 @@ def _hub_source(
     choose_files: Callable[[Sequence[str]], Iterable[str]],
     check: ConfigCheck,
 ) -> Source:
-    """Download the files of a Hub model that are chosen by their names."""
     from ctxextend.checkpoints.hub import download
 
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
@@ -278,15 +271,6 @@ def _hub_source(
 def _hub_source_of_headers(
     hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
 ) -> Source | None:
-    """Download the files of a Hub model, and of its weights only the headers.
-
-    Returns:
-        The source; None if the headers cannot be read apart from the weights.
-
-    Raises:
-        SourceError: The model does not exist or cannot be reached.
-        CheckpointError: A header is malformed.
-    """
     from ctxextend.checkpoints.hub import download_header
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -305,7 +289,6 @@ def _hub_source_of_headers(
 
 
 def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
-    """Return the weights files in safetensors' format that a repository is read from."""
     single = with_variant(SINGLE_FILE, variant)
     if single in names:
         return [single]
@@ -314,19 +297,16 @@ def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
 
 
 def _shards_pattern(index: str, variant: str | None) -> str:
-    """Return the pattern of the shards of an index."""
     stem, _, suffix = index.partition(".")
     middle = "" if variant is None else f".{variant}"
     return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
 
 
 def _config_files(names: Sequence[str]) -> list[str]:
-    """Return the files of a repository that state the config."""
     return [name for name in names if name in CONFIG_FILES]
 
 
 def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
-    """Yield the files of a repository that an output needs: one format of weights, and others."""
     candidates = [with_variant(plain, variant) for plain in NAMES]
     weights = next((name for name in candidates if name in names), "")
     shards = ""
@@ -340,7 +320,6 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
 
 
 def _is_skipped(path: PurePosixPath) -> bool:
-    """Whether a file is not copied to an output, by its name."""
     is_ignored = any(part in IGNORED_NAMES for part in path.parts)
     return is_ignored or first_match(path, STALE) is not None
 

@@ -145,7 +145,6 @@ class Weights:
 
 
 def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[bytes]:
-    """Yield the samples of a tensor: from its open file, or computed if they are not stored."""
     stored = file.stored_range(name)
     if stored is not None:
         offset, stored_size = stored
@@ -243,11 +242,6 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
 def _open_each(
     path: Path, source: Source, names: Sequence[str], *, ties: bool
 ) -> dict[str, TensorFile]:
-    """Open the shards that an index lists, by their names in the source.
-
-    Raises:
-        CheckpointError: A shard is malformed or missing, or two would have one name in an output.
-    """
     for name in names:
         if name not in source.headers and not has_file(source, path.parent / name):
             raise CheckpointError(
@@ -269,7 +263,6 @@ def _open_each(
 
 
 def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
-    """Return the shard of each tensor in an index, and check that all are inside the folder."""
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
@@ -285,7 +278,6 @@ def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_in_one_shard(shards: Mapping[str, TensorFile]) -> None:
-    """Raise CheckpointError if a tensor is in two shards."""
     shard_of = dict[str, str]()
     for shard, file in shards.items():
         for tensor in file.entries:
@@ -300,9 +292,6 @@ def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, Te
 
     A safetensors shard must contain those that the index maps to it. PyTorch shards may contain
     each other's, since they get a new index.
-
-    Raises:
-        CheckpointError: A tensor is missing, and an output would lack it too.
     """
     names_in = {shard: file.saved_names for shard, file in shards.items()}
     names_in_any = set[str]().union(*names_in.values())
@@ -316,7 +305,6 @@ def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, Te
 
 
 def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> dict[str, Any]:
-    """Return the index of shards as safetensors."""
     metadata = index.get("metadata")
     if not isinstance(metadata, dict):
         metadata = {}

@@ -171,7 +171,6 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
 
 
 def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
-    """Return the declaration of an argument or option, and its help text with the default."""
     name, text = parameter.get_help_record(context)
     text = text.replace(SHOW_COMPLETION, "")
     if parameter.param_type_name == "argument":  # the usage line shows that it is required
@@ -233,14 +232,12 @@ class App(WithHelpAll, TyperGroup):
 
 
 def _forget_earlier_outputs() -> None:
-    """Forget what other commands have written in this process."""
     for module, registry in WRITTEN:
         if module in sys.modules:
             getattr(sys.modules[module], registry).clear()
 
 
 def _exit_code(stop: BaseException) -> int:
-    """Return the exit code after an interruption: 128 and the number of the signal."""
     if isinstance(stop, Terminated):
         return stop.code
     if isinstance(stop, TrainingInterrupted):
@@ -272,7 +269,6 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _print_version(requested: bool) -> None:
-    """Print our version, then those of Python and of the libraries that decide results."""
     if not requested:
         return
     from importlib.metadata import PackageNotFoundError, version
@@ -320,7 +316,6 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _remove_bar() -> None:
-    """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
 
@@ -360,7 +355,6 @@ def main() -> None:
 
 
 def _handle_signals() -> list[int]:
-    """Raise exceptions on the signals that stop a command, and return these signals."""
     handled = []
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -371,7 +365,6 @@ def _handle_signals() -> list[int]:
 
 
 def _set_environment() -> None:
-    """Set what libraries read when they are imported; what the user set stays."""
     # numpy threads cost more than they save on small tables; spinning torch threads slow down a
     # busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -383,7 +376,6 @@ def _set_environment() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make sure that stdout and stderr accept all text."""
     # Under a daemon they may be closed; print would then fail or write to another open file.
     sys.stdout = sys.stdout or null_stream()
     sys.stderr = sys.stderr or null_stream()

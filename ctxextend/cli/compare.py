@@ -46,14 +46,12 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
 
 
 def _skipped(comparison: "Comparison") -> Iterator[str]:
-    """Yield a note for each reason why methods were skipped."""
     for reason in dict.fromkeys(comparison.skipped.values()):
         names = [name for name, other in comparison.skipped.items() if other == reason]
         yield f"Skipped {', '.join(names)}: {reason}"
 
 
 def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files:
-    """Return the files to write, and how."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
@@ -94,7 +92,6 @@ def _add_heading(page: Page, comparison: "Comparison") -> None:
 
 
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
-    """Yield what was compared, as label and text."""
     from ctxextend.evaluation.evaluation_result import text_summary
 
     yield "length", _length(comparison)
@@ -133,7 +130,6 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
 
 
 def _add_effective(page: Page, comparison: "Comparison") -> None:
-    """Add how far each row reads, where that was measured."""
     results = dict[str, "Effective"]()
     for row in comparison.rows:
         if row.evaluation.effective is not None:
@@ -147,7 +143,6 @@ def _has_short_inputs(comparison: "Comparison") -> bool:
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the rows as a table."""
     numbers = page.numbers
     ranked = [
         _ranked_cells(number, row, comparison, numbers)
@@ -161,7 +156,6 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
 def _ranked_cells(
     number: int, row: "Row", comparison: "Comparison", numbers: "NumberFormat"
 ) -> dict[str, Cell]:
-    """Return the cells of a row by column."""
     from ctxextend.report.phrases import metric_column
 
     unit = " (nats)" if comparison.is_loss else ""
@@ -183,7 +177,6 @@ def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberF
 
 
 def _delta(row: "Row", numbers: "NumberFormat") -> Cell:
-    """Return how much worse a row is than the best one."""
     if row.delta is None:
         return "best", "right"
     delta = numbers.change(row.delta)
@@ -215,7 +208,6 @@ def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
 
 
 def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
-    """Return how a row compares to the base in chunks, by column; empty without a base."""
     from ctxextend.report.phrases import chunk_columns
 
     measured = row.document_scores
@@ -229,7 +221,6 @@ def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
 
 
 def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
-    """Add how many tokens of each document the rows and the base read, and the base's scores."""
     from ctxextend.evaluation.evaluation_result import MODEL
     from ctxextend.report.phrases import (
         TOKENS_COLUMN,

@@ -209,7 +209,6 @@ def _speed(per_second: float | None, unit: str) -> str:
 
 
 def _write_files(files: Files) -> list[str]:
-    """Write the requested files, and return what failed."""
     failures = []
     for path, write in files:
         if path is None:
@@ -235,12 +234,6 @@ def styled(line: Pieces, *, colour: bool) -> str:
 
 
 def _print(text: str) -> None:
-    """Print to stdout and flush.
-
-    Raises:
-        BrokenPipeError: The reader of a pipe exited.
-        OutputError: It cannot be written, e.g. the disk is full.
-    """
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -62,7 +62,6 @@ def _has_longer(effective: "Effective", base_max_len: int | None) -> bool:
 def _add_map(
     page: Page, task: "TaskResult", effective: "Effective", base_max_len: int | None
 ) -> None:
-    """Add a table of what was found by depth (rows) and length (columns)."""
     from ctxextend.report.effective_text import depth_range
 
     header = ["depth"]
@@ -85,7 +84,6 @@ def _interval(result: "LengthResult") -> str:
 
 
 def _heat(page: Page, share: float, effective: "Effective") -> Cell:
-    """Return a cell of the map, faint below the threshold."""
     shades = UNICODE_SHADES if page.unicode else ASCII_SHADES
     shade = shades[round(share * (len(shades) - 1))]
     style = "right" if share >= effective.threshold else "faint"
@@ -123,12 +121,10 @@ def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_ty
 
 
 def _tasks_of(results: "Mapping[str, Effective]") -> list[str]:
-    """Return the tasks of all models, each once."""
     return list(dict.fromkeys(task for one in results.values() for task in one.tasks))
 
 
 def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[str]:
-    """Return what was found at the worst depth of each length; ``-`` where nothing was measured."""
     from ctxextend.report.effective_text import worst_cell
 
     if task is None:
@@ -138,7 +134,6 @@ def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[
 
 
 def _overall(effective: "Effective") -> str:
-    """Return how far a model reads, of all tasks together."""
     return _how_far(
         effective.effective_length, effective.lengths[0], is_above=effective.is_above_chance
     )
@@ -151,7 +146,6 @@ def _reads(task: "TaskResult | None") -> str:
 
 
 def _how_far(length: int | None, shortest: int, *, is_above: bool) -> str:
-    """Return an effective length, or why there is none."""
     if not is_above:
         return "at chance"
     if length is None:

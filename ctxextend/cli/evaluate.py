@@ -87,7 +87,6 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
 
 
 def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
-    """Yield what was evaluated, as label and text."""
     from ctxextend.evaluation.evaluation_result import text_summary
 
     length = f"{evaluation.max_len:,} tokens"
@@ -130,7 +129,6 @@ def _add_positions(page: Page, positions: "results.PositionLosses") -> None:
 def _perplexities(
     page: Page, losses: "Mapping[str, results.LossEstimate]", modes: Sequence[str]
 ) -> list[str]:
-    """Return the cells of a row: the perplexity in each mode."""
     return [page.numbers.perplexity(losses.get(mode)) for mode in modes]
 
 
@@ -158,7 +156,6 @@ def _add_contexts(
 
 
 def _context_cells(page: Page, point: "results.ContextPoint", *, is_reference: bool) -> list[Cell]:
-    """Return the cells about the model at a context length."""
     numbers = page.numbers
     change = "reference" if is_reference else numbers.change(point.change)
     return [
@@ -171,7 +168,6 @@ def _context_cells(page: Page, point: "results.ContextPoint", *, is_reference: b
 def _add_context_remarks(
     page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
 ) -> None:
-    """Add what the longest context length tells."""
     numbers = page.numbers
     last = contexts.points[-1]
     if last.context <= contexts.reference:

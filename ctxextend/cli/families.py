@@ -58,7 +58,6 @@ def families(
 
 
 def _add_types(page: Page, tables: Sequence["FamilyTable"]) -> None:
-    """Add the details of model types; types with the same details share them."""
     groups = dict[tuple[str, ...], list[str]]()
     for model_type, found in groupby(tables, attrgetter("model_type")):
         groups.setdefault(tuple(_details(found)), []).append(model_type)
@@ -69,7 +68,6 @@ def _add_types(page: Page, tables: Sequence["FamilyTable"]) -> None:
 
 
 def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
-    """Add the model types by position scheme, methods and reserved rows."""
     groups = dict[str, list[str]]()
     for model_type, found in groupby(tables, attrgetter("model_type")):
         groups.setdefault(_rule(list(found)), []).append(model_type)
@@ -79,14 +77,12 @@ def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
 
 
 def _add_counts(page: Page, others: Mapping[str, Sequence[str]]) -> None:
-    """Add how many model types are not resized, by position scheme, most first."""
     by_size = sorted(others, key=lambda scheme: -len(others[scheme]))
     counts = ", ".join(f"{len(others[scheme])} {scheme}" for scheme in by_size)
     page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
 
 
 def _rule(tables: Sequence["FamilyTable"]) -> str:
-    """Return the position scheme of one model type, with its methods or reserved rows."""
     first = tables[0]
     methods = _methods(first)
     if methods:
@@ -97,7 +93,6 @@ def _rule(tables: Sequence["FamilyTable"]) -> str:
 
 
 def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
-    """Yield two lines about each table: what it is, and its peculiarities."""
     for table in tables:
         if not table.table:
             first, *more = table.notes
@@ -115,7 +110,6 @@ def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
 
 
 def _methods(table: "FamilyTable") -> str:
-    """Return the methods of positions without rows; empty for a table of rows."""
     if table.methods:
         return f"methods: {', '.join(table.methods)}"
     if table.scheme in ("learned", "sinusoidal"):

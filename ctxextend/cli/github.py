@@ -45,17 +45,14 @@ def workflow_command(name: str, properties: Mapping[str, str], message: str) -> 
 
 
 def _escaped(text: str) -> str:
-    """Escape a message."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escaped_property(text: str) -> str:
-    """Escape the value of a property, where a colon and a comma have a meaning too."""
     return _escaped(without_tokens(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def _annotation(inspection: "Inspection", finding: "Finding") -> str:
-    """Return the annotation of a finding: at its line if it is in the repository."""
     path = Path(inspection.folder) / finding.file
     properties = dict[str, str]()
     shown = _path_in_repository(path)
@@ -69,7 +66,6 @@ def _annotation(inspection: "Inspection", finding: "Finding") -> str:
 
 
 def _message(inspection: "Inspection", finding: "Finding") -> str:
-    """Return the text of an annotation: what was found and expected, and what to type next."""
     found = "not set" if finding.found is None else finding.found
     text = f"{inspection.source}: {found}"
     if finding.expected is not None:
@@ -83,7 +79,6 @@ def _message(inspection: "Inspection", finding: "Finding") -> str:
 
 
 def _path_in_repository(path: Path) -> str | None:
-    """Return a path relative to the repository, or the working directory; None outside of it."""
     root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
     # A file in the repository may be a link to another folder, and keeps its name.
     absolute = Path(os.path.realpath(path.parent), path.name)
@@ -93,7 +88,6 @@ def _path_in_repository(path: Path) -> str | None:
 
 
 def _line(path: Path, finding: "Finding") -> int | None:
-    """Return the line of a finding's key in a JSON file; None if it cannot be found."""
     from ctxextend.checkpoints.json_edit import line_of_key, read_text
 
     if path.suffix != ".json" or not finding.is_stated:

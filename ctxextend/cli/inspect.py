@@ -81,7 +81,6 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
 
 
 def _page(settings: Inspect, *, has_charts: bool) -> Page:
-    """Return an empty page, with charts if they can be shown and help."""
     page = Page.for_stdout()
     if settings.rows is not None:
         page.has_charts = page.unicode
@@ -91,7 +90,6 @@ def _page(settings: Inspect, *, has_charts: bool) -> Page:
 
 
 def _check_tables(inspections: Sequence["Inspection"], settings: Inspect) -> None:
-    """Raise MethodError if a flag that is given needs tables that a model lacks."""
     if settings.rows not in (None, ALL_ROWS):
         _require_tables("--rows", inspections)
     if settings.plot is not None:
@@ -99,7 +97,6 @@ def _check_tables(inspections: Sequence["Inspection"], settings: Inspect) -> Non
 
 
 def _next_steps(inspections: Sequence["Inspection"]) -> Iterator[str]:
-    """Yield the next command, unless the screen shows one that fixes the limits."""
     from ctxextend.report.next_steps import after_inspection
 
     if all(inspection.agrees for inspection in inspections):
@@ -113,7 +110,6 @@ def _values(
     check: bool,
     all_rows: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Yield each inspection as JSON, with the statistics of its rows if some are requested."""
     from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
 
     for inspection, rows in zip(inspections, statistics, strict=True):
@@ -124,11 +120,6 @@ def _values(
 
 
 def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:
-    """Print findings and errors as annotations on stdout, and the verdicts on stderr.
-
-    Raises:
-        typer.Exit: Limits disagree.
-    """
     from ctxextend.cli.github import annotated_errors, annotations
 
     agrees = True
@@ -150,7 +141,6 @@ def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspect
 
 
 def _scheme_of(inspection: "Inspection") -> str:
-    """Return the scheme of positions without rows that can be read."""
     report = inspection.schemes[0]
     if report.location.table.has_rows:
         return f"{report.scheme}, and quantised"
@@ -158,7 +148,6 @@ def _scheme_of(inspection: "Inspection") -> str:
 
 
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
-    """Raise MethodError if a flag for tables of rows is used with a model without one."""
     for inspection in inspections:
         if not inspection.tables:
             message = (
@@ -208,12 +197,10 @@ def add_inspections(
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
-    """Return the name of one of several models, before what is said about it."""
     return f"{names[id(inspection)]}: " if names else ""
 
 
 def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
-    """Return a label with the name of one of several models; empty if there is only one."""
     return f"{label} {names[id(inspection)]}" if names else ""
 
 
@@ -242,7 +229,6 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
 
 
 def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str]) -> None:
-    """Add the tables of one part of each model."""
     for inspection, table in group:
         _add_facts(page, inspection, table)
     page.line()
@@ -289,7 +275,6 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
 def _add_title(
     page: Page, inspection: "Inspection", report: "PositionReport", created: str = ""
 ) -> None:
-    """Add a source with its model type, and what is known about its rows."""
     from ctxextend.settings import TRAINABLE
 
     facts = [inspection.model_type]
@@ -303,7 +288,6 @@ def _add_title(
 
 
 def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str]) -> None:
-    """Add a chart of the row norms of up to two tables, and the positions of new rows."""
     from ctxextend.tables.stats import describe_range
 
     if page.has_charts:
@@ -323,7 +307,6 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
 
 
 def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
-    """Return the curve of a table's row norms; `learned` is the style of learned rows."""
     from ctxextend.cli.plots import Curve
 
     positions = range(len(table.stats.norms))
@@ -367,7 +350,6 @@ def _sinusoidal_statistics(fit: "LayoutFit") -> Iterator[tuple[str, str]]:
 
 
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
-    """Add a column of labels, and a column of values for each name, or for one without a name."""
     labels = dict.fromkeys(label for column in columns for label in column)
     rows = list[list[Cell]]()
     for label in labels:
@@ -384,7 +366,6 @@ def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str
 
 
 def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping[int, str]) -> None:
-    """Add charts of rotary wavelengths, and a column for each type of layers."""
     columns = dict[str, dict[str, str]]()
     for inspection in inspections:
         for report in inspection.schemes:
@@ -412,7 +393,6 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
 
 
 def _unlimited_text(report: "SchemeReport") -> str:
-    """Say that positions without settings run at any length, and how long the training was."""
     from ctxextend.tables.rope_types import NONE
 
     runs = "any length runs once the limits below allow it"
@@ -422,7 +402,6 @@ def _unlimited_text(report: "SchemeReport") -> str:
 
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
-    """Add a chart of the wavelengths of the layers of one type."""
     if rope.is_local:
         page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
         return
@@ -478,7 +457,6 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:
-    """Add a table of all limits, and why some of them disagree."""
     rows = [_limit_row(inspection, limit) for limit in inspection.limits]
     page.table((), rows or [["  none"]], left=range(4), wrap=True)
     for limit in inspection.limits:
@@ -487,7 +465,6 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
 
 
 def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
-    """Return file, key, value in tokens, and library of a limit."""
     parts = {table.name: table.part for table in inspection.tables}
     value = "unset"
     if limit.tokens is not None:
@@ -507,7 +484,6 @@ def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
 
 
 def _add_libraries(page: Page, inspection: "Inspection") -> None:
-    """Add the effective limit of each library."""
     if inspection.libraries:
         page.line(("Effective limit per library (tokens)", "title"))
     for library in inspection.libraries:
@@ -519,7 +495,6 @@ def _add_libraries(page: Page, inspection: "Inspection") -> None:
 
 
 def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
-    """Add statistics of some rows of each table; return them as JSON, by tensor name."""
     if rows is None:
         return {}
     return {table.name: _add_rows(page, inspection, table, rows) for table in inspection.tables}
@@ -528,7 +503,6 @@ def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice | None
 def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
-    """Add statistics of some rows of a tensor, reserved rows included; return them as JSON."""
     from ctxextend.inspection.table_report import report_rows
     from ctxextend.json_output import to_json
 
@@ -560,7 +534,6 @@ def _add_rows(
 
 
 def _add_pairs(page: Page, inspections: Sequence["Inspection"]) -> None:
-    """Add the wavelength of every pair of rotary positions."""
     for inspection in inspections:
         for report in inspection.schemes:
             for rope in report.layers:

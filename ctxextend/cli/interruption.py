@@ -48,7 +48,6 @@ def describe_stop(command: str | None) -> str:
 
 
 def _saved_states() -> Iterator[str]:
-    """Yield the step and the folder of each training run that can be resumed."""
     module, registry = RUN_FOLDERS
     for folder in getattr(sys.modules.get(module), registry, ()):
         if folder.keeps_saves and folder.step and folder.path.exists():
@@ -56,7 +55,6 @@ def _saved_states() -> Iterator[str]:
 
 
 def _discarded_states() -> Iterator[str]:
-    """Yield the step of each earlier training run whose saved state was discarded."""
     module, registry = RUN_FOLDERS
     for folder in getattr(sys.modules.get(module), registry, ()):
         if folder.discarded_step:
@@ -73,6 +71,5 @@ def _complete_outputs() -> Iterator[Path]:
 
 
 def _shown(path: Path) -> Path:
-    """Return a path relative to the current folder, if it is in it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

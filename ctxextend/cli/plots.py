@@ -93,7 +93,6 @@ def _signal(
 
 
 def _label_heights(figure: Any, lowest: float, highest: float, *, is_logarithmic: bool) -> None:
-    """Label the lowest value, the highest one, and the middle between them."""
     if is_logarithmic:
         lowest = math.log10(lowest)
         highest = math.log10(highest)
@@ -110,7 +109,6 @@ def _label_heights(figure: Any, lowest: float, highest: float, *, is_logarithmic
 
 
 def _pieces(line: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a line that plotext has coloured, with their styles."""
     _, *parts = COLOUR.split(line)
     for number, text in zip(parts[::2], parts[1::2], strict=True):
         if text:

@@ -44,7 +44,6 @@ def recipes(
 
 
 def _summary(text: str) -> str:
-    """Return the summary of a recipe: its first comment, up to the first colon."""
     return text.split(":")[0].replace("\n#", "").removeprefix("# ")
 
 

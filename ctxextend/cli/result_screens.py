@@ -134,7 +134,6 @@ def _(result: RunResult, console: Transcript) -> None:
 
 
 def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:
-    """Add the notes and the warnings of a result."""
     console.note(*result.notes)
     console.warning(*result.warnings)
 
@@ -158,7 +157,6 @@ def _lines(result: Result) -> list[Pieces]:
 
 
 def _span(piece: tuple[str, str]) -> str:
-    """Return a piece of a line as HTML."""
     text, style = piece
     escaped = html.escape(text)
     if style not in CSS:

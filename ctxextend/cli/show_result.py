@@ -66,7 +66,6 @@ def show_plan(
 
 
 def _plan_items(result: "ResizeResult") -> Items:
-    """Yield the lines of a plan: label and text."""
     from ctxextend.output.card import CARD_FILE
 
     planned = result.planned
@@ -102,12 +101,6 @@ def _plan_items(result: "ResizeResult") -> Items:
 
 
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
-    """Yield the change of each table, or the conversion.
-
-    Args:
-        planned: The output.
-        with_settings: Whether methods are shown with all of their settings.
-    """
     plan = planned.plan
     if planned.conversion is not None:
         from ctxextend.conversion.describe import added_text, summarise
@@ -143,7 +136,6 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
 
 
 def _edit_items(planned: "Planned") -> Items:
-    """Yield a line for each changed value, and one for rotary settings in another dialect."""
     from ctxextend.families.rope_dialects import ADDED
     from ctxextend.limits.length_edits import shown_value
     from ctxextend.limits.statements import NO_LIMIT
@@ -199,7 +191,6 @@ def show_result(console: Console, result: "ResizeResult") -> None:
 
 
 def _show_notes(console: Console, result: "ResizeResult") -> None:
-    """Print what to know of an output, and the commands that complete and serve it."""
     page = Page.for_terminal()
     for note in result.notes:
         line = note.text
@@ -220,7 +211,6 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
 
 
 def _next_step(result: "ResizeResult") -> str:
-    """Return the command to run next: what an output needs, else a check of it."""
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     if result.add_weights:

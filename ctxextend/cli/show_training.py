@@ -19,7 +19,6 @@ def show_training(console: Console, trained: "TrainResult") -> None:
 
 
 def _training_lines(trained: "TrainResult") -> Iterator[str]:
-    """Yield lines about a finished training run."""
     yield f"held-out loss {_losses_text(trained)}"
     first = trained.short_positions
     if trained.loss_short is not None and trained.loss_long is not None:
@@ -33,7 +32,6 @@ def _training_lines(trained: "TrainResult") -> Iterator[str]:
 
 
 def _losses_text(trained: "TrainResult") -> str:
-    """Return the held-out losses before and after training; of language models with perplexity."""
     before = trained.loss_before
     after = trained.loss_after
     text = _change_text((before, after))
@@ -54,7 +52,6 @@ def _perplexity(loss: float) -> str:
 
 
 def _saved_text(trained: "TrainResult") -> str:
-    """Return which weights were saved, and whether another step was better."""
     if trained.saved_step:
         text = f"saved step {trained.saved_step} of {trained.steps}"
     else:
@@ -65,7 +62,6 @@ def _saved_text(trained: "TrainResult") -> str:
 
 
 def _cost_text(trained: "TrainResult") -> str:
-    """Return time, speed and, if it is known, peak memory."""
     text = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
     if trained.peak_bytes:
         text += f", peak memory {size_text(trained.peak_bytes)}"

@@ -144,14 +144,6 @@ class Page:
 
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap a text at spaces; a word that is longer than a line stays in one piece.
-
-    Args:
-        text: The text.
-        width: Characters per line.
-        first: The indent of the first line.
-        others: The indent of the other lines.
-    """
     return textwrap.wrap(
         text,
         width,
@@ -163,17 +155,14 @@ def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]
 
 
 def _with_styles(cells: Iterable[Cell]) -> Pieces:
-    """Return cells as (text, style name) pairs."""
     return [(cell, "") if isinstance(cell, str) else cell for cell in cells]
 
 
 def _widest(grid: Grid) -> list[int]:
-    """Return the length of the longest text of each column."""
     return [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
 
 
 def _narrowest(grid: Grid) -> list[int]:
-    """Return the length of the longest word of each column."""
     widths = list[int]()
     for column in zip(*grid, strict=True):
         words = chain.from_iterable(text.split() for text, _ in column)
@@ -182,7 +171,6 @@ def _narrowest(grid: Grid) -> list[int]:
 
 
 def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
-    """Narrow the widest columns until all fit side by side, or no word would fit."""
     gaps = GAP * (len(widths) - 1)
     while sum(widths) + gaps > width:
         columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
@@ -193,7 +181,6 @@ def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
 
 
 def _split(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each part of a table that is too wide; each begins with the first."""
     parts = [[0]]
     taken = widths[0]
     for column in range(1, len(widths)):
@@ -208,7 +195,6 @@ def _split(widths: Sequence[int], width: int) -> list[list[int]]:
 def _row_lines(
     row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
 ) -> Iterator[Pieces]:
-    """Yield the lines of some columns of a row."""
     wrapped = [_wrap(row[column][0], widths[column]) or [""] for column in columns]
     for texts in zip_longest(*wrapped, fillvalue=""):
         line: Pieces = []

@@ -73,5 +73,4 @@ def not_an_option(path: str) -> str:
 
 
 def _argument(path: str) -> str:
-    """Return a path as a shell word that no program takes for an option."""
     return shlex.quote(not_an_option(path))

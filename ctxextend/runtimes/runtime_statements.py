@@ -34,7 +34,6 @@ def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
 
 
 def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeStatement:
-    """Return what a rule says about a folder."""
     dialects = rule.dialects or runtime.dialects
     has_settings = facts.positions not in WITHOUT_SETTINGS
     reads_none = has_settings and set(dialects).isdisjoint(facts.dialects)
@@ -74,7 +73,6 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
 
 
 def _takes_other_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) -> bool:
-    """Whether a runtime multiplies by another attention factor than the folder states."""
     if facts.attention_factor is None:
         return False
     if runtime.reads_list_mscales and facts.list_mscales:
@@ -83,7 +81,6 @@ def _takes_other_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) -> boo
 
 
 def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int | None) -> str:
-    """Return what makes a folder right in a runtime at the requested length; else nothing."""
     if rule.effect is not Effect.APPLIES and not rule.option:
         return ""
     options = list[str]()
@@ -104,7 +101,6 @@ def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int | Non
 
 
 def _length(rule: Rule, facts: FolderFacts) -> int:
-    """Return the length that a runtime takes from a folder, in tokens."""
     if facts.has_sentence_length and rule.reads_sentence_length:
         return facts.max_len
     match rule.length:
