@@ -166,6 +166,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}s"
 
 
+def not_an_option(path: str) -> str:
+    """Return a path that no program takes for an option."""
+    if path.startswith("-"):
+        return f"./{path}"
+    return path
+
+
 def size_text(count: float) -> str:
     """Format a number of bytes: ``512 bytes``, ``4.0 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -29,8 +29,7 @@ from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
-from ctxextend.runtimes.rule_schema import RuntimeStatement
-from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, runtime_statements
 from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import NONE

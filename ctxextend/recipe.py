@@ -293,8 +293,7 @@ def _read_text(file: Path) -> str:
     if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
         return file.read_text(encoding="utf-8-sig")
     # Here, since reading it takes numpy.
-    from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
-    from ctxextend.checkpoints.gguf_file import open_gguf
+    from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
 
     text = open_gguf(file).metadata.values.get(RECIPE_KEY)
     if isinstance(text, str):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError, RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
-from ctxextend.notes import Code, Level, Note, warning_texts
+from ctxextend.notes import Code, Level, Note
 from ctxextend.output.prepare import refuse_weights
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import plan_for_runtime
@@ -20,7 +20,7 @@ from ctxextend.planned import (
     prepare_plan,
     prepare_resize,
 )
-from ctxextend.progress import Events, Silence
+from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.recipe import Recipe
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.settings import (

@@ -115,6 +115,11 @@ CHECKPOINT_WEIGHTS = (
 )
 
 
+def is_gguf(path: str | Path | None) -> bool:
+    """Whether a file is a GGUF file by its name."""
+    return path is not None and str(path).lower().endswith(GGUF_SUFFIX)
+
+
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
     if len(path.parts) == 2 and matches(path.parts[0], "[0-9]*_*"):

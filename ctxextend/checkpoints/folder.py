@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.checkpoints import filenames
-from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoints.remote_weights import open_remote
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     CACHED_MODEL,
@@ -28,10 +28,11 @@ from ctxextend.checkpoints.source import (
     points_outside,
 )
 from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
-from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
 
+CONFIG = "config.json"
+DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
@@ -146,6 +147,16 @@ class Checkpoint:
                 raise CheckpointError(message, "Run the command again once the file is complete.")
 
 
+def stated_class(config: Mapping[str, Any]) -> str | None:
+    """Return the transformers class that a config states; None if it states none."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name is untrusted, and is shown in commands that users paste.
+    if isinstance(first, str) and first.isidentifier() and first.isascii():
+        return first
+    return None
+
+
 def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """Return the paths that an output must not overlap.
 
@@ -240,12 +251,17 @@ def open_checkpoint(
             fingerprints[name] = file_fingerprint(root / name)
         for name, header in source.headers.items():
             fingerprints[name] = Fingerprint(size=header.size)
-        copied, omitted = _split_others(source, model, listed, read)
-        generated = opened.generated
-        files = without_wrappers(weights.files, str(root / model))
-        if files != weights.files:
-            weights = weights.renamed(files, model)
-            generated = {**generated, **weights.generated}
+        copied = list[str]()
+        omitted = dict[str, str]()
+        for name in (*listed, *source.not_downloaded):
+            if name in read:
+                continue
+            reason = _reason_omitted(source, model, name)
+            if reason:
+                omitted[name] = reason
+            elif name not in source.not_downloaded:
+                copied.append(name)
+        weights = weights.without_wrappers(root / model, model)
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_config: Mapping[str, Any] = {}
@@ -257,8 +273,8 @@ def open_checkpoint(
             model=model,
             config=opened.config,
             weights=weights,
-            generated=generated,
-            copied=copied,
+            generated={**opened.generated, **weights.generated},
+            copied=tuple(copied),
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
@@ -300,11 +316,9 @@ def _open_weights(
     ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
     if fnmatch(path.name, "*.index*.json"):
         shards = open_shards(path, source, model, ties=ties)
-        return _OpenedWeights(shards, values, generated=dict(shards.generated), notes=())
+        return _OpenedWeights(shards, values, generated={}, notes=())
     name = (model / filenames.output_name(path.name)).as_posix()
     if path.name in source.headers:
-        from ctxextend.checkpoints.remote_weights import open_remote
-
         remote = open_remote(path, source.headers[path.name])
         return _OpenedWeights(Weights(files={name: remote}), values, generated={}, notes=())
     file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
@@ -473,23 +487,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
-
-
-def _split_others(
-    source: Source, model: PurePosixPath, listed: list[str], read: set[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    local = set(listed)
-    copied = list[str]()
-    omitted = dict[str, str]()
-    for name in (*listed, *source.not_downloaded):
-        if name in read:
-            continue
-        reason = _reason_omitted(source, model, name)
-        if reason:
-            omitted[name] = reason
-        elif name in local:
-            copied.append(name)
-    return tuple(copied), omitted
 
 
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, open_source
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile
 from ctxextend.checkpoints.gguf_header import (
     FLOAT32,
     MAGIC,

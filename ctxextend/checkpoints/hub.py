@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, SourceError, did_you_mean
 
@@ -126,7 +125,9 @@ class _NoStartError(Exception):
     """A server does not send the start of a file, with its size."""
 
 
-def download_header(repo: str, revision: str | None, name: str, path: Path) -> RemoteHeader | None:
+def download_header(
+    repo: str, revision: str | None, name: str, path: Path
+) -> tuple[bytes, int] | None:
     """Read the header of a safetensors file on the Hub, and as little else as possible.
 
     Args:
@@ -136,7 +137,7 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
         path: Where a download would put the file, for errors.
 
     Returns:
-        The header; None if the server does not state the size of the file, or cuts its start.
+        The header without its length, and the size of the file; None if the server does not state the size of the file, or cuts its start.
 
     Raises:
         SourceError: It cannot be downloaded.
@@ -158,7 +159,7 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
         _refuse(error, repo, revision)
     if len(start) < length:
         return None
-    return RemoteHeader(text=start[8:length], size=size)
+    return start[8:length], size
 
 
 def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:

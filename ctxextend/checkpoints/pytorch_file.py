@@ -26,8 +26,8 @@ from ctxextend.checkpoints.safetensors_file import (
     NUMPY_NAMES,
     TensorFile,
     describe_tensors,
+    plain_names,
 )
-from ctxextend.checkpoints.wrappers import plain_names
 from ctxextend.errors import CheckpointError
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # which no file name or header can contain

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import TensorFile, parse_header
+from ctxextend.checkpoints.source import RemoteHeader
 from ctxextend.errors import RemoteWeightsError
 
 

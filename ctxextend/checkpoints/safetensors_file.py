@@ -7,7 +7,7 @@ without gaps; see https://huggingface.co/docs/safetensors, section "Format".
 import json
 import math
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
@@ -21,6 +21,11 @@ from ctxextend.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
+# DataParallel and torch.compile keep a model in an attribute, whose name is then in the names of its
+# tensors. transformers loads names without it.
+COMPILED = "_orig_mod"  # of torch.compile: no model of transformers has it, so it is always removed
+# Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
+MODULE = "module."
 
 # Dtypes of numpy, by their names in safetensors.
 NUMPY_NAMES = {
@@ -238,6 +243,31 @@ def _entry(path: Path, name: str, described: Any) -> TensorEntry:
 def _refuse(path: Path, reason: str) -> NoReturn:
     message = f"{path} is not a valid safetensors file: {reason}."
     raise CheckpointError(message, "Download or save it again.") from None
+
+
+def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
+    """Return the name without wrappers of every stored name.
+
+    Args:
+        names: The stored names.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: Two names become one.
+    """
+    plain = dict[str, str]()
+    for name in names:
+        plain[name] = ".".join(part for part in name.split(".") if part != COMPILED)
+    while plain and all(name.startswith(MODULE) for name in plain.values()):
+        plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
+    stored_of = dict[str, str]()
+    for stored, name in plain.items():
+        other = stored_of.setdefault(name, stored)
+        if other != stored:
+            both = f"as {other!r:.200} and as {stored!r:.200}"
+            message = f"{where} contains {name!r:.200} twice, {both}."
+            raise CheckpointError(message, "Save the model again, without its wrappers.")
+    return plain
 
 
 def describe_tensors(

@@ -23,7 +23,6 @@ from ctxextend.checkpoints.filenames import (
 )
 from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
 
@@ -50,6 +49,13 @@ CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 # Called with a config, and may raise. Called again with False if there are no weights to detect the
 # model type from.
 ConfigCheck = Callable[..., None]
+
+
+class RemoteHeader(NamedTuple):
+    """The header of a safetensors file on the Hub, which is read without the file."""
+
+    text: bytes  # without its length
+    size: int  # of the whole file in bytes
 
 
 class Source(NamedTuple):
@@ -284,7 +290,7 @@ def _hub_source_of_headers(
         header = download_header(hub_id, source.revision or revision, name, path)
         if header is None:
             return None
-        headers[name] = header
+        headers[name] = RemoteHeader(*header)
     return source._replace(headers=headers)
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.remote_weights import open_remote
 from ctxextend.checkpoints.safetensors_file import (
+    COMPILED,
+    MODULE,
     TensorEntry,
     TensorFile,
     float_dtype,
     open_safetensors,
+    plain_names,
 )
 from ctxextend.checkpoints.source import Source, has_file
-from ctxextend.checkpoints.wrappers import COMPILED, MODULE
 from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
@@ -95,13 +98,23 @@ class Weights:
                 half += count
         return 2 * half > total
 
-    def renamed(self, files: Mapping[str, TensorFile], model: PurePosixPath) -> "Weights":
-        """Return weights with other names of tensors, and an index of these names if there is one.
+    def without_wrappers(self, folder: Path, model: PurePosixPath) -> "Weights":
+        """Return weights with the plain names of tensors, and an index of these if there is one.
 
         Args:
-            files: The same files, with other names of their tensors.
-            model: The model's folder, to which an index is relative.
+            folder: The model's folder, for messages.
+            model: The same, relative to the checkpoint's.
+
+        Raises:
+            CheckpointError: Two names become one.
         """
+        joined = "\n".join(self.file_of)  # one search in a text is faster than one in each name
+        if COMPILED not in joined and not joined.startswith(MODULE):
+            return self
+        plain = plain_names(self.file_of, str(folder))
+        if all(stored == name for stored, name in plain.items()):
+            return self
+        files = {path: file.with_names(plain) for path, file in self.files.items()}
         if self.index is None:
             return replace(self, files=files)
         weight_map = dict[str, str]()
@@ -139,29 +152,21 @@ class Weights:
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
                 for name in file.entries:
-                    for sample in _sampled_bytes(file, name, opened):
-                        digest.update(sample)
+                    content: BinaryIO = opened
+                    stored = file.stored_range(name)
+                    if stored is None:  # computed
+                        stored = (0, file.entries[name].size)
+                        content = io.BytesIO(file.read_bytes(name).data)
+                    offset, size = stored
+                    starts = [0]
+                    if size > 3 * SAMPLE:
+                        last = size - SAMPLE
+                        starts = [0, last // 2, last]
+                        size = SAMPLE
+                    for start in starts:
+                        content.seek(offset + start)
+                        digest.update(content.read(size))
         return digest.hexdigest()
-
-
-def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[bytes]:
-    stored = file.stored_range(name)
-    if stored is not None:
-        offset, stored_size = stored
-        content = opened
-    else:
-        offset = 0
-        stored_size = file.entries[name].size
-        content = io.BytesIO(file.read_bytes(name).data)
-    starts = [0]
-    size = stored_size
-    if stored_size > 3 * SAMPLE:
-        last = stored_size - SAMPLE
-        starts = [0, last // 2, last]
-        size = SAMPLE
-    for start in starts:
-        content.seek(offset + start)
-        yield content.read(size)
 
 
 class OpenedFile(NamedTuple):
@@ -223,17 +228,28 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
     index = load_object(path)
     shard_of = _read_weight_map(path, index)
     shards = _open_each(path, source, sorted(set(shard_of.values())), ties=ties)
-    _check_in_one_shard(shards)
     _check_listed(path, shard_of, shards)
     files = dict[str, TensorFile]()
     for name, shard in shards.items():
         files[(model / filenames.shard_name(name)).as_posix()] = shard
     if all(name.endswith(".safetensors") for name in shards):
         return Weights(files=files, index=index, index_file=(model / path.name).as_posix())
+
+    metadata = index.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = {}
+    total_size = sum(file.tensor_bytes for file in shards.values())
+    weight_map = dict[str, str]()
+    for name, file in shards.items():
+        weight_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
+    new_index = {
+        "metadata": metadata | {"total_size": total_size},
+        "weight_map": dict(sorted(weight_map.items())),
+    }
     output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
     return Weights(
         files=files,
-        index=_new_index(index, shards),
+        index=new_index,
         index_file=(model / output_index).as_posix(),
         is_index_new=True,
     )
@@ -254,8 +270,6 @@ def _open_each(
     for name in names:
         shard = path.parent / name
         if name in source.headers:
-            from ctxextend.checkpoints.remote_weights import open_remote
-
             shards[name] = open_remote(shard, source.headers[name])
         else:
             shards[name] = open_weights(shard, ties=ties, is_only_file=False).file
@@ -277,23 +291,20 @@ def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
     return {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
 
 
-def _check_in_one_shard(shards: Mapping[str, TensorFile]) -> None:
-    shard_of = dict[str, str]()
-    for shard, file in shards.items():
-        for tensor in file.entries:
-            other = shard_of.setdefault(tensor, shard)
-            if other != shard:
-                message = f"{tensor!r} is in both {other} and {shard}."
-                raise CheckpointError(message, "Save the checkpoint again.")
-
-
 def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
-    """Check that shards contain the tensors that their index lists.
+    """Check that each tensor is in one shard, and that shards contain those that the index lists.
 
     A safetensors shard must contain those that the index maps to it. PyTorch shards may contain
     each other's, since they get a new index.
     """
-    names_in = {shard: file.saved_names for shard, file in shards.items()}
+    shard_of = dict[str, str]()
+    for name, file in shards.items():
+        for tensor in file.entries:
+            other = shard_of.setdefault(tensor, name)
+            if other != name:
+                message = f"{tensor!r} is in both {other} and {name}."
+                raise CheckpointError(message, "Save the checkpoint again.")
+    names_in = {name: file.saved_names for name, file in shards.items()}
     names_in_any = set[str]().union(*names_in.values())
     for tensor, shard in stated.items():
         found: Set[str] = names_in_any
@@ -302,20 +313,6 @@ def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, Te
         if tensor not in found:
             message = f"{path} maps {tensor!r} to {shard}, which does not contain it."
             raise CheckpointError(message, "Download the index again.")
-
-
-def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> dict[str, Any]:
-    metadata = index.get("metadata")
-    if not isinstance(metadata, dict):
-        metadata = {}
-    total_size = sum(file.tensor_bytes for file in shards.values())
-    weight_map = dict[str, str]()
-    for name, file in shards.items():
-        weight_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
-    return {
-        "metadata": metadata | {"total_size": total_size},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
 
 
 def layer_pattern(name: str) -> str:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.console import Console
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import counted, listed, size_text, time_text
+from ctxextend.errors import counted, listed, not_an_option, size_text, time_text
 from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
-from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.planned import Planned, ResizeResult

@@ -13,8 +13,8 @@ from ctxextend.plan.effects import NOT_TRAINED, far_notes
 from ctxextend.plan.length_notes import generation_notes, limit_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.plan_notes import model_notes, table_notes
-from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 
 LISTED_TENSORS = 3  # names of tensors in a warning
 

@@ -12,8 +12,7 @@ from ctxextend.plan.effects import NOT_TRAINED, far_notes
 from ctxextend.plan.length_notes import generation_notes, limit_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.plan_notes import model_notes
-from ctxextend.runtimes.rule_schema import RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 from ctxextend.settings import Convert
 from ctxextend.tables.rope_types import NEW, TYPE
 from ctxextend.version import __version__

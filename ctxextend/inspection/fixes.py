@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
-from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
+from ctxextend.errors import not_an_option
 from ctxextend.inspection.inspection_result import FixChoice, Limit
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import served_length
@@ -15,7 +15,6 @@ from ctxextend.inspection.table_report import TableReport
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.plan.trained_length import may_lack_scaling, may_state_trained_length
-from ctxextend.runtimes.commands import not_an_option
 from ctxextend.settings import CheckpointRef
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile
 from ctxextend.families.gguf_architectures import YARN_METHOD
 from ctxextend.families.gguf_positions import ATTENTION
 from ctxextend.families.lookup import nested

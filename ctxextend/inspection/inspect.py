@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_of
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits

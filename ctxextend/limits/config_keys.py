@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.filenames import PARAMS_FILE
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import CONFIG, Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number

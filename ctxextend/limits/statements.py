@@ -6,8 +6,8 @@ its buffers (`families.registry`).
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.filenames import PARAMS_FILE
+from ctxextend.checkpoints.folder import CONFIG
 from ctxextend.families.lookup import Keys
 
 TRANSFORMERS = "transformers"

@@ -13,8 +13,8 @@ from ctxextend.plan.length_notes import limit_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
-from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, RuntimeOutcome
-from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rope_types import TYPE
 from ctxextend.tables.rotary_methods import can_switch

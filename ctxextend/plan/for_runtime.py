@@ -10,9 +10,14 @@ from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import difference_notes
-from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
+from ctxextend.runtimes.rule_schema import REMOVED, Runtime
+from ctxextend.runtimes.runtime_statements import (
+    WITHOUT_SETTINGS,
+    RuntimeOutcome,
+    RuntimeStatement,
+    difference_notes,
+    runtime_statements,
+)
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH

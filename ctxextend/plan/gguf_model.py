@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_file, gguf_values
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_file, gguf_values
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture
 from ctxextend.families.gguf_positions import ROUTE, SLIDING_WINDOW, gguf_architecture

@@ -23,8 +23,7 @@ from ctxextend.plan.length_notes import (
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import describe_untrained
-from ctxextend.runtimes.rule_schema import RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 from ctxextend.tables.method_facts import SWITCH
 from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_rows

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation

@@ -15,7 +15,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, RotaryFacts, SinusoidalTable
 from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.rule_schema import RuntimeStatement
+from ctxextend.runtimes.runtime_statements import RuntimeStatement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import (
     NEW,

@@ -25,12 +25,8 @@ from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.runtime_flags import runtime_flags
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import (
-    CODE_RUN,
-    SWITCHED,
-    RuntimeOutcome,
-    RuntimeStatement,
-)
+from ctxextend.runtimes.rule_schema import CODE_RUN, SWITCHED
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config

@@ -3,8 +3,12 @@
 from typing import Any
 
 from ctxextend.notes import Code, Level, Note
-from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import difference_notes, engine_notes
+from ctxextend.runtimes.runtime_statements import (
+    RuntimeOutcome,
+    RuntimeStatement,
+    difference_notes,
+    engine_notes,
+)
 from ctxextend.runtimes.runtimes import find_runtime
 
 FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"

@@ -22,10 +22,12 @@ from ctxextend.runtimes.rule_schema import (
     FolderFacts,
     Length,
     Rule,
+)
+from ctxextend.runtimes.runtime_statements import (
     RuntimeOutcome,
     RuntimeStatement,
+    runtime_statements,
 )
-from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.settings import CheckpointRef, Convert
 from tests.helpers import pico, rotary_configs
