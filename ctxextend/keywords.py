@@ -57,7 +57,10 @@ def keyword_arguments(
                 hint = did_you_mean(name, parameters)
                 raise TypeError(f"{message}. {hint}" if hint else message)
             values = extended.bind(*args, **given).arguments
-            of_settings: list[dict[str, Any]] = [_empty(kind, without) for kind in kinds]
+            of_settings = list[dict[str, Any]]()
+            for kind in kinds:
+                required = [item.name for item in ordered_fields(kind) if item.default is MISSING]
+                of_settings.append({name: "" for name in required if name in without})
             for name, number, item in taken:
                 if name in values:
                     of_settings[number][item.name] = values[name]
@@ -97,11 +100,6 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
         default=default,
         annotation=accepts,
     )
-
-
-def _empty(kind: type[Settings], without: Collection[str]) -> dict[str, Any]:
-    fields = ordered_fields(kind)
-    return {item.name: "" for item in fields if item.name in without and item.default is MISSING}
 
 
 def _documented(docstring: str, helps: Sequence[str]) -> str:

@@ -93,10 +93,6 @@ def _read_path(value: Any) -> str:
     return os.fspath(value)
 
 
-def _read_reference(value: Any) -> str:
-    return value if value == "" else _read_path(value)  # empty: a command takes no reference
-
-
 def _read_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -107,7 +103,12 @@ ANY_TEXT = Kind(str, _read_text)
 FLAG = Kind(bool, _read_flag)
 FILE = Kind(str | os.PathLike[str], _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
-CHECKPOINT = Kind(str | os.PathLike[str], _read_reference, is_path=True, may_be_model=True)
+CHECKPOINT = Kind(
+    str | os.PathLike[str],
+    lambda value: value if value == "" else _read_path(value),  # empty: a command takes none
+    is_path=True,
+    may_be_model=True,
+)
 OUTPUT_PATH = Kind(str | os.PathLike[str], lambda value: Path(_read_path(value)))
 RECIPE = Kind(str | os.PathLike[str], _read_path)
 
@@ -221,11 +222,6 @@ def _read_method(value: Any) -> Any:
     return import_module("ctxextend.tables.method_parser").parse_method(value)
 
 
-def _table_methods() -> Collection[str]:
-    names: Collection[str] = import_module("ctxextend.tables.method_names").table_method_names()
-    return names
-
-
 def _all_methods() -> Collection[str]:
     names = import_module("ctxextend.tables.method_names")
     return tuple(dict.fromkeys([*names.table_method_names(), *names.rotary_method_names()]))
@@ -237,7 +233,11 @@ METHOD_OR_ALL = Kind(
     lambda value: "all" if value == "all" else _read_method(value),
     names=lambda: (*_all_methods(), "all"),
 )
-TABLE_METHOD = Kind(str, _read_method, names=_table_methods)
+TABLE_METHOD = Kind(
+    str,
+    _read_method,
+    names=lambda: import_module("ctxextend.tables.method_names").table_method_names(),
+)
 
 
 def _read_model_type(value: Any) -> str:
@@ -251,11 +251,11 @@ def _read_model_type(value: Any) -> str:
     return value
 
 
-def _model_types() -> Collection[str]:
-    return sorted(import_module("ctxextend.families.known_types").known_names())
-
-
-MODEL_TYPE = Kind(str, _read_model_type, names=_model_types)
+MODEL_TYPE = Kind(
+    str,
+    _read_model_type,
+    names=lambda: sorted(import_module("ctxextend.families.known_types").known_names()),
+)
 
 
 def _read_subfolder(value: Any) -> str:
@@ -319,8 +319,4 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
 ROW_RANGE = Kind(str, _read_rows)
 
 
-def _read_engine(value: Any) -> str:
-    return find_runtime(str(value).lower()).key
-
-
-ENGINE = Kind(str, _read_engine, names=lambda: RUNTIME_KEYS)
+ENGINE = Kind(str, lambda value: find_runtime(str(value).lower()).key, names=lambda: RUNTIME_KEYS)

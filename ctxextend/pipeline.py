@@ -13,7 +13,7 @@ from ctxextend.json_output import Result
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
-from ctxextend.settings import CheckpointRef, Evaluate, Run, Train
+from ctxextend.settings import Evaluate, Run, Train
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -70,7 +70,11 @@ def run_recipe(
     if recipe.evaluate is None or not is_first:
         return result
     with events.progress("Reading", "tokens") as step:
-        ref = _result_ref(recipe.checkpoint, result.output)
+        ref = recipe.checkpoint
+        output = result.output
+        if output is not None:
+            source = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
+            ref = replace(ref, source=source, revision=None, subfolder=None)
         evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
     return replace(result, evaluate=evaluation)
 
@@ -117,10 +121,3 @@ def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) ->
             progress=step,
         )
     return RunResult(output=trained.output, resize=planned, train=trained)
-
-
-def _result_ref(ref: CheckpointRef, written: Path | None) -> CheckpointRef:
-    if written is None:
-        return ref
-    source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id
-    return replace(ref, source=source, revision=None, subfolder=None)

@@ -71,26 +71,22 @@ def recipe_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
     return (item for item in ordered_fields(kind) if option_of(item).in_recipe)
 
 
-def _settings_by_key() -> dict[str, tuple[type[Settings], Field[Any]]]:
-    keys = {item.name: (CheckpointRef, item) for item in recipe_fields(CheckpointRef)}
-    settings: dict[str, tuple[type[Settings], Field[Any]]] = {**keys}
-    for step, kind in RECIPE_STEPS.items():
-        settings |= {f"{step}.{item.name}": (kind, item) for item in recipe_fields(kind)}
-    return settings
-
-
-SETTINGS = _settings_by_key()
+# Settings by key, such as ``train.data``.
+SETTINGS = {item.name: item for item in recipe_fields(CheckpointRef)}
+OF_CHECKPOINT = tuple(SETTINGS)
+for step, kind_of_step in RECIPE_STEPS.items():
+    SETTINGS |= {f"{step}.{item.name}": item for item in recipe_fields(kind_of_step)}
 KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
 PATH_KEYS = {"output": False} | {
     item.name: option_of(item).kind.may_be_model
-    for _, item in SETTINGS.values()
+    for item in SETTINGS.values()
     if option_of(item).kind.is_path
 }
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = tuple(
-    dict.fromkeys(item.name for _, item in SETTINGS.values() if option_of(item).depends_on_machine)
+    dict.fromkeys(item.name for item in SETTINGS.values() if option_of(item).depends_on_machine)
 )
 
 
@@ -319,8 +315,23 @@ def parse_recipe(
     Raises:
         RecipeError: The YAML, a key or a value is invalid. The message lists all errors.
     """
-    entries, errors = _read_entries(text, name, folder)
-    stated = _stated_resize(entries)
+    entries = dict[str, Entry]()
+    errors = list[tuple[int, str]]()
+    for path, entry in parse_yaml(text, name):
+        if path in entries:
+            errors.append(entry.error(f"duplicate key {path}"))
+        if folder is not None:
+            key = path.rpartition(".")[2]
+            moved = map_paths({key: entry.value}, partial(read_path, folder))
+            entry = entry._replace(value=moved[key])
+        entries[path] = entry
+    stated = None
+    if "resize.to" in entries:
+        to = entries["resize.to"].value
+        with suppress(ValueError):
+            to = NEW_LENGTH.read(to)
+        method = entries.get("resize.method")
+        stated = StatedResize(to, None if method is None else method.value)
     for change in changes:
         if "=" in change:
             entries = _changed(entries, change)
@@ -349,36 +360,6 @@ def parse_recipe(
     )
 
 
-def _stated_resize(entries: Mapping[str, Entry]) -> StatedResize | None:
-    if "resize.to" not in entries:
-        return None
-    method = entries.get("resize.method")
-    to = entries["resize.to"].value
-    with suppress(ValueError):
-        to = NEW_LENGTH.read(to)
-    return StatedResize(
-        to=to,
-        method=method.value if method is not None else None,
-    )
-
-
-def _read_entries(
-    text: str, name: str, folder: Path | None
-) -> tuple[dict[str, Entry], list[tuple[int, str]]]:
-    """Return the entries of a recipe by path, and errors about keys that are given twice."""
-    entries = dict[str, Entry]()
-    errors = list[tuple[int, str]]()
-    for path, entry in parse_yaml(text, name):
-        if path in entries:
-            errors.append(entry.error(f"duplicate key {path}"))
-        if folder is not None:
-            key = path.rpartition(".")[2]
-            moved = map_paths({key: entry.value}, partial(read_path, folder))
-            entry = entry._replace(value=moved[key])
-        entries[path] = entry
-    return entries, errors
-
-
 def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     """Return the entries with one change, such as ``train.steps=100``."""
     typed, _, value = change.partition("=")
@@ -393,16 +374,14 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     if added and section in RECIPE_STEPS:
         changed.setdefault(section, Entry({}, CHANGE, flag))
     changed |= added
-    _drop_wrong_provenance(changed, key)
-    return changed
 
-
-def _drop_wrong_provenance(entries: dict[str, Entry], key: str) -> None:
-    if key in SETTINGS and SETTINGS[key][0] is CheckpointRef and key != "tokenizer":
-        entries.pop("provenance", None)
-    provenance = entries.get("provenance")
+    # What the provenance states about a checkpoint or a text that the change replaced.
+    if key in OF_CHECKPOINT and key != "tokenizer":
+        changed.pop("provenance", None)
+    provenance = changed.get("provenance")
     if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
         provenance.value.pop("trained", None)
+    return changed
 
 
 def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
@@ -447,7 +426,12 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, CHANGE if key else 0))
         line = 0
-        message = f"expected a mapping, got {_node_kind(node)}."
+        kind_of_node = "a single value"
+        if node is None:
+            kind_of_node = "nothing"
+        elif isinstance(node, yaml.SequenceNode):
+            kind_of_node = "a list"
+        message = f"expected a mapping, got {kind_of_node}."
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or error
@@ -457,14 +441,6 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         message = f"invalid YAML: {one_line(reason)}."
     kind = RecipeChangeError if key else RecipeError
     raise kind(Entry(None, line, name).error(message)[1], KEYS_HINT)
-
-
-def _node_kind(node: Any) -> str:
-    if node is None:
-        return "nothing"
-    if isinstance(node, yaml.SequenceNode):
-        return "a list"
-    return "a single value"
 
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:

@@ -132,13 +132,11 @@ def excludes(one: str, other: str, why: str = "") -> Conflict:
 
 def requires(one: str, other: str) -> Conflict:
     """Return the rule that a setting is only used with another one."""
-
-    def is_broken(given: Any) -> bool:
-        return _has(given, one) and not _has(given, other)
-
     message = f"{flag_name(one)} requires {flag_name(other)}."
     hint = f"Add {flag_name(other)}, or remove {flag_name(one)}."
-    return Conflict((one, other), is_broken, message, hint)
+    return Conflict(
+        (one, other), lambda given: _has(given, one) and not _has(given, other), message, hint
+    )
 
 
 def _only_with(name: str, scheme: str) -> Conflict:

@@ -93,7 +93,19 @@ def atomic_folder(
                     if not Path(folder, name).is_symlink():  # to a file of the source
                         sync(Path(folder, name))
             with _defer_signals():
-                _publish(staged, output, files, force)
+                is_filled = output.is_dir() and any(output.iterdir())
+                if output.is_dir():
+                    _check_replaceable(output, files, force)
+                    staged.chmod(output.stat().st_mode & 0o7777)
+                if not is_filled:
+                    if os.name == "nt" and output.is_dir():
+                        output.rmdir()
+                    staged.rename(output)
+                elif not _exchange(staged, output):
+                    _replace(staged, output)
+                # The output is in place: a failing sync is not a failed run.
+                with contextlib.suppress(OSError):
+                    sync(output.parent)
                 completed.append(output)
         remove_stale(output, "old")
 
@@ -356,21 +368,6 @@ def _find_backup(output: Path) -> Path | None:
         with contextlib.suppress(OSError), locked(backup):
             return backup
     return None
-
-
-def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
-    is_filled = output.is_dir() and any(output.iterdir())
-    if output.is_dir():
-        _check_replaceable(output, files, force)
-        staged.chmod(output.stat().st_mode & 0o7777)
-    if not is_filled:
-        if os.name == "nt" and output.is_dir():
-            output.rmdir()
-        staged.rename(output)
-    elif not _exchange(staged, output):
-        _replace(staged, output)
-    with contextlib.suppress(OSError):  # the output is in place: a failing sync is not a failed run
-        sync(output.parent)
 
 
 def _replace(staged: Path, output: Path) -> None:

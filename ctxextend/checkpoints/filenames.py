@@ -174,14 +174,6 @@ def with_variant(name: str, variant: str | None) -> str:
     return f"{stem}.{variant}.{suffix}"
 
 
-def output_name(name: str) -> str:
-    """Return the output's name of a single weights file: one that transformers and PEFT read."""
-    stem = name.rpartition(".")[0].removeprefix("pytorch_")
-    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
-        return f"{stem}.safetensors"
-    return SINGLE_FILE
-
-
 def shard_name(name: str) -> str:
     """Return the name of a shard as safetensors."""
     path = PurePosixPath(name)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
@@ -243,8 +244,7 @@ def open_checkpoint(
         if path is None:
             check(config or {}, False)
             _refuse_without_weights(source, root / model, listed, variant)
-        opened = _open_weights(source, model, path, config)
-        weights = opened.weights
+        weights, own_config = _open_weights(source, model, path, config)
         read = {path.relative_to(root).as_posix()}
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
         for name in read - fingerprints.keys():
@@ -262,6 +262,13 @@ def open_checkpoint(
             elif name not in source.not_downloaded:
                 copied.append(name)
         weights = weights.without_wrappers(root / model, model)
+        generated = weights.generated
+        if own_config is not None:
+            from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
+
+            config = own_config
+            generated = {CONFIG: json.dumps(config, indent=2) + "\n"}
+            source = source._replace(notes=(*source.notes, ASSUMED_ACTIVATION))
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_config: Mapping[str, Any] = {}
@@ -269,11 +276,11 @@ def open_checkpoint(
                 adapter_config = load_object(root / ADAPTER_CONFIG)
             adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
         return Checkpoint(
-            source=source._replace(notes=(*source.notes, *opened.notes)),
+            source=source,
             model=model,
-            config=opened.config,
+            config=config or {},
             weights=weights,
-            generated={**opened.generated, **weights.generated},
+            generated=generated,
             copied=tuple(copied),
             omitted=omitted,
             fingerprints=fingerprints,
@@ -295,40 +302,29 @@ def open_config(source: Source) -> Mapping[str, Any]:
         return config
 
 
-class _OpenedWeights(NamedTuple):
-    """The headers of a folder's weights, and the config: some weights files contain it."""
-
-    weights: Weights
-    config: Mapping[str, Any]
-    generated: Mapping[str, str]  # text files that an output needs but the source lacks
-    notes: tuple[Note, ...]  # how they were read
-
-
 def _open_weights(
     source: Source,
     model: PurePosixPath,
     path: Path,
     config: Mapping[str, Any] | None,
-) -> _OpenedWeights:
+) -> tuple[Weights, Mapping[str, Any] | None]:
     # A model ties tensors unless its config, or one in it, says that it does not.
     values = config or {}
     nested = [value for value in values.values() if isinstance(value, Mapping)]
     ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
     if fnmatch(path.name, "*.index*.json"):
-        shards = open_shards(path, source, model, ties=ties)
-        return _OpenedWeights(shards, values, generated={}, notes=())
-    name = (model / filenames.output_name(path.name)).as_posix()
+        return open_shards(path, source, model, ties=ties), None
+    own_config = None
     if path.name in source.headers:
-        remote = open_remote(path, source.headers[path.name])
-        return _OpenedWeights(Weights(files={name: remote}), values, generated={}, notes=())
-    file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
-    weights = Weights(files={name: file})
-    if own_config is None:
-        return _OpenedWeights(weights, values, generated={}, notes=())
-    from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
-
-    generated = {CONFIG: json.dumps(own_config, indent=2) + "\n"}
-    return _OpenedWeights(weights, own_config, generated, notes=(ASSUMED_ACTIVATION,))
+        file: TensorFile = open_remote(path, source.headers[path.name])
+    else:
+        file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
+    # A name that transformers and PEFT read.
+    name = filenames.SINGLE_FILE
+    stem = path.name.rpartition(".")[0].removeprefix("pytorch_")
+    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
+        name = f"{stem}.safetensors"
+    return Weights(files={(model / name).as_posix(): file}), own_config
 
 
 def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:

@@ -6,6 +6,7 @@ until the tensors are aligned as before, modulo 4,096 bytes, so that file system
 
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,7 +20,6 @@ from ctxextend.checkpoints.gguf_header import (
     SCALAR_FORMATS,
     STRING,
     UINT32,
-    Described,
     padded,
 )
 from ctxextend.checkpoints.rewrite import Layout, TensorRange, write_layout
@@ -94,12 +94,12 @@ def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
         if pair.key == RECIPE_KEY:
             continue
         if pair.key in values:
-            pairs.append(_changed_pair(pair.key, pair.value_type, values[pair.key]))
+            pairs.append(_value_pair(pair.key, values[pair.key], pair.value_type))
         else:
             pairs.append(header.content[pair.start : pair.end])
     for key, value in values.items():
         if key not in header.pairs:
-            pairs.append(_new_pair(key, value))
+            pairs.append(_value_pair(key, value, None))
     count = len(pairs) + 1  # with the recipe
     start = MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), count)
     return b"".join((start, *pairs))
@@ -113,19 +113,16 @@ def _pair(key: str, value_type: int, content: bytes) -> bytes:
     return start + content
 
 
-def _changed_pair(key: str, value_type: int, value: Any) -> bytes:
-    if value_type in SCALAR_FORMATS and not isinstance(value, str):
-        try:
-            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
-        except struct.error:
-            pass
-    return _new_pair(key, value)
+def _value_pair(key: str, value: Any, value_type: int | None) -> bytes:
+    """Return a pair of the type that it had, unless that is unknown or cannot hold the value.
 
-
-def _new_pair(key: str, value: Any) -> bytes:
-    """Return a pair of the type that llama.cpp reads: UINT32, FLOAT32 or STRING."""
+    Then it has the type that llama.cpp reads: UINT32, FLOAT32 or STRING.
+    """
     if isinstance(value, str):
         return _pair(key, STRING, value.encode())
+    if value_type in SCALAR_FORMATS:
+        with suppress(struct.error):
+            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
     value_type = FLOAT32 if isinstance(value, float) else UINT32
     return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
 
@@ -144,17 +141,12 @@ def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> byte
             entry = entry._replace(shape=shape)
         elif entry.start > table.start:
             entry = entry._replace(start=entry.start + growth)
-        described.append(_description(other._replace(entry=entry)))
+        encoded = entry.name.encode()
+        lengths = entry.shape[::-1]
+        described += (struct.pack("<Q", len(encoded)), encoded, struct.pack("<I", len(lengths)))
+        described.append(struct.pack(f"<{len(lengths)}Q", *lengths))
+        described.append(struct.pack("<IQ", other.type_number, entry.start))
     return b"".join(described)
-
-
-def _description(tensor: Described) -> bytes:
-    entry = tensor.entry
-    name = entry.name.encode()
-    lengths = entry.shape[::-1]
-    content = struct.pack("<Q", len(name)) + name + struct.pack("<I", len(lengths))
-    content += struct.pack(f"<{len(lengths)}Q", *lengths)
-    return content + struct.pack("<IQ", tensor.type_number, entry.start)
 
 
 def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:

@@ -104,10 +104,12 @@ def download(
         except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception:
-            cached = _cached_folder(repo, revision, file)
-            if cached is None:
-                raise
-            return cached, []
+            with suppress(Exception):
+                cached = snapshot_download(
+                    repo, revision=revision, allow_patterns=file, local_files_only=True
+                )
+                return Path(cached), []
+            raise
         if file in files:
             folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
             check(Path(folder) / file)
@@ -137,7 +139,8 @@ def download_header(
         path: Where a download would put the file, for errors.
 
     Returns:
-        The header without its length, and the size of the file; None if the server does not state the size of the file, or cuts its start.
+        The header without its length, and the size of the file; None if the server does not state
+        that, or cuts the start of the file.
 
     Raises:
         SourceError: It cannot be downloaded.
@@ -210,40 +213,11 @@ def _list_files(repo: str, revision: str | None) -> list[str]:
     return files
 
 
-def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
-    from huggingface_hub import snapshot_download
-
-    with suppress(Exception):
-        folder = snapshot_download(
-            repo, revision=revision, allow_patterns=file, local_files_only=True
-        )
-        return Path(folder)
-    return None
-
-
 def _refuse(
     error: Exception, repo: str, revision: str | None, similar: Sequence[str] = ()
 ) -> NoReturn:
-    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` for its kinds."""
-    kinds, reason = _error_kinds(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        kinds.add("errno")
-    message, hint = OTHER_MESSAGE
-    for names, texts in MESSAGES.items():
-        if kinds.intersection(names):
-            message, hint = texts
-            break
-    meant = did_you_mean(repo, similar)
-    if meant:
-        hint = f"{meant} {hint}"
-    raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error
-
-
-def _error_kinds(error: Exception) -> tuple[set[str], str]:
-    """Return the kinds of an error and its causes, and the message of the root cause.
-
-    Kinds are names of classes, and HTTP statuses, such as ``HTTP 404`` and ``HTTP 4xx``.
-    """
+    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` that fits."""
+    # Names of classes of the error and its causes, and HTTP statuses: ``HTTP 404``, ``HTTP 4xx``.
     kinds = set[str]()
     cause: BaseException | None = error
     root: BaseException = error
@@ -255,6 +229,16 @@ def _error_kinds(error: Exception) -> tuple[set[str], str]:
             kinds |= {f"HTTP {status}", f"HTTP {status // 100}xx"}
         root = cause
         cause = cause.__cause__
-    lines = str(root).strip().splitlines()
-    first_line = lines[0] if lines else type(root).__name__
-    return kinds, first_line[:400].rstrip(".")
+    lines = str(root).strip().splitlines() or [type(root).__name__]
+    reason = lines[0][:400].rstrip(".")
+    if isinstance(error, OSError) and error.errno is not None:
+        kinds.add("errno")
+    message, hint = OTHER_MESSAGE
+    for names, texts in MESSAGES.items():
+        if kinds.intersection(names):
+            message, hint = texts
+            break
+    meant = did_you_mean(repo, similar)
+    if meant:
+        hint = f"{meant} {hint}"
+    raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error

@@ -152,7 +152,11 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
         message = f"torch {torch.__version__} may execute code from a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     try:
-        return _load(path)
+        if zipfile.is_zipfile(path):
+            offsets = _data_offsets(path)
+            if offsets is not None:
+                return _load_mapped(path, offsets)
+        return _torch_load(path, lambda storage, location: storage, mmap=False), None
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files can raise any exception
@@ -165,19 +169,6 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
             advice = SAVE_TENSORS
         hint = f"Do not load it elsewhere unless you trust its source. {advice}"
         raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
-
-
-def _load(path: Path) -> tuple[Any, range | None]:
-    """Load a file, mapped if it can be; return its content and the mapped addresses."""
-    if zipfile.is_zipfile(path):
-        offsets = _data_offsets(path)
-        if offsets is not None:
-            return _load_mapped(path, offsets)
-    return _torch_load(path, _keep_on_cpu, mmap=False), None
-
-
-def _keep_on_cpu(storage: Any, location: str) -> Any:
-    return storage
 
 
 def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
@@ -221,19 +212,13 @@ def _data_offsets(path: Path) -> set[int] | None:
             if BYTE_ORDER.fullmatch(name) and archive.read(record) != sys.byteorder.encode():
                 return None
             if DATA.fullmatch(name) and record.file_size:
-                offsets.add(record.header_offset + _header_size(path, record.header_offset))
+                # The sizes of name and extra field are in the local header, which has 30 bytes:
+                # https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, section 4.3.7.
+                lengths = read_range(path, record.header_offset + 26, 4)
+                name_length = int.from_bytes(lengths[:2], "little")
+                extra_length = int.from_bytes(lengths[2:], "little")
+                offsets.add(record.header_offset + 30 + name_length + extra_length)
     return offsets
-
-
-def _header_size(path: Path, offset: int) -> int:
-    """Return the size in bytes of a local file header in a zip file.
-
-    Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, section 4.3.7.
-    """
-    lengths = read_range(path, offset + 26, 4)
-    name_length = int.from_bytes(lengths[:2], "little")
-    extra_length = int.from_bytes(lengths[2:], "little")
-    return 30 + name_length + extra_length
 
 
 def open_state(path: Path, content: Any, mapped: range | None, *, ties: bool) -> PytorchFile:
@@ -249,9 +234,15 @@ def open_state(path: Path, content: Any, mapped: range | None, *, ties: bool) ->
         CheckpointError: It contains no model, or values that safetensors cannot store.
     """
     tensors = find_tensors(content, path)
-    wrapped = find_wrapped_names(content, path)
+    state = _state_dict(content)
+    # In both names of each pair, old names of LayerNorm are replaced: ``module.LayerNorm.gamma`` in
+    # a file is ``module.LayerNorm.weight`` here, by ``LayerNorm.weight``.
+    wrapped = dict[str, str]()
+    for stored, name in plain_names(state, str(path)).items():
+        if name != stored:
+            wrapped[_current_name(name)] = _current_name(stored)
     file = as_tensor_file(path, tensors, mapped, ties=ties, wrapped_names=wrapped)
-    saved = {*_state_dict(content), *tensors}
+    saved = {*state, *tensors}
     return replace(file, other_names=frozenset(saved - file.entries.keys()))
 
 
@@ -281,22 +272,6 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
             raise CheckpointError(message, SAVE_TENSORS)
         tensors[name] = value.detach()
     return tensors
-
-
-def find_wrapped_names(content: Any, path: Path) -> dict[str, str]:
-    """Return the names with wrappers, which `find_tensors` removes, by the names that it returns.
-
-    Old names of LayerNorm are replaced in both: ``module.LayerNorm.gamma`` in a file is
-    ``module.LayerNorm.weight`` here, by ``LayerNorm.weight``.
-
-    Raises:
-        CheckpointError: Two names become one.
-    """
-    wrapped = dict[str, str]()
-    for stored, name in plain_names(_state_dict(content), str(path)).items():
-        if name != stored:
-            wrapped[_current_name(name)] = _current_name(stored)
-    return wrapped
 
 
 def _current_name(name: str) -> str:
@@ -355,7 +330,7 @@ def as_tensor_file(
         tensors: The tensors by name.
         mapped: The memory addresses of the mapped file; None if its tensors were read.
         ties: Whether the model ties tensors on loading, so that all names but one are dropped.
-        wrapped_names: Names with wrappers, by name; see `find_wrapped_names`.
+        wrapped_names: Names with wrappers, by name.
     """
     kept = dict(tensors)
     if ties:
@@ -383,30 +358,19 @@ def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
     For example, BERT's ``cls.predictions.decoder.weight`` is dropped, and its
     ``bert.embeddings.word_embeddings.weight`` is kept. Names of LM heads count as last ones, since
-    RoBERTa's head precedes its embeddings in files.
+    RoBERTa's head precedes its embeddings in files. transformers ties names only within one
+    submodel, whose prefix is the owner. Across submodels, and for other names, tensors that share
+    storage are written twice.
     """
     first_names: dict[Any, str] = {}
     tied = set[str]()
-    for name in sorted(tensors, key=_is_of_lm_head):
+    for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
         tensor = tensors[name]
         if not tensor.numel():
             continue  # empty tensors have no storage, so they all share one address
         view = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         first = first_names.setdefault(view, name)
-        if first != name and _is_tied_on_loading(name, first):
+        match = TIED_ON_LOADING.fullmatch(name)
+        if first != name and match is not None and first.startswith(match["owner"]):
             tied.add(name)
     return tied
-
-
-def _is_of_lm_head(name: str) -> bool:
-    return LM_HEAD in f".{name}"
-
-
-def _is_tied_on_loading(name: str, first: str) -> bool:
-    """Whether transformers ties a name to the first name of its tensor.
-
-    It does so only within one submodel, whose prefix is the owner. Across submodels, and for other
-    names, tensors that share storage are written twice.
-    """
-    match = TIED_ON_LOADING.fullmatch(name)
-    return match is not None and first.startswith(match["owner"])

@@ -22,7 +22,6 @@ from ctxextend.checkpoints.copy import (
     CHUNK,
     DISK_BLOCK,
     OnWrite,
-    copy_file,
     copy_range,
     open_source,
     write_all,
@@ -272,7 +271,11 @@ def write_files(
         if name in layouts:
             rewrite(file, layouts[name], tensor_of, folder / name, written)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys() - set(linked)):
-        copy_file(checkpoint.root / name, folder / name, written)
+        new = folder / name
+        with open_source(checkpoint.root / name) as source, new.open("xb", buffering=0) as output:
+            status = os.fstat(source.fileno())
+            copy_range(source, output, 0, status.st_size, written)
+        new.chmod(status.st_mode & 0o777)
     for name, text in texts.items():
         (folder / name).write_bytes(text)
         if name in checkpoint.files:

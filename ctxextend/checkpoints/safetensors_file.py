@@ -21,8 +21,8 @@ from ctxextend.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
-# DataParallel and torch.compile keep a model in an attribute, whose name is then in the names of its
-# tensors. transformers loads names without it.
+# DataParallel and torch.compile keep a model in an attribute, whose name is then in the names of
+# its tensors. transformers loads names without it.
 COMPILED = "_orig_mod"  # of torch.compile: no model of transformers has it, so it is always removed
 # Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
 MODULE = "module."

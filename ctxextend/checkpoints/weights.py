@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -169,14 +169,9 @@ class Weights:
         return digest.hexdigest()
 
 
-class OpenedFile(NamedTuple):
-    """A weights file, and the config that it contains."""
-
-    file: TensorFile
-    nanogpt_config: dict[str, Any] | None  # None: the file is not a nanoGPT checkpoint
-
-
-def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
+def open_weights(
+    path: Path, *, ties: bool, is_only_file: bool
+) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file.
 
     Args:
@@ -184,6 +179,9 @@ def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
         ties: Whether the model ties tensors, so that only one of them is an output's.
         is_only_file: Whether no config and no index belongs to it, so that it may be a nanoGPT
             checkpoint, which contains its config.
+
+    Returns:
+        The file, and the config that a nanoGPT checkpoint contains; None for others.
 
     Raises:
         CheckpointError: The file is malformed, contains no model, or a second config.
@@ -194,21 +192,19 @@ def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
         message = f"{path} is a Git LFS pointer, not the file itself."
         raise CheckpointError(message, "Run `git lfs pull` in its folder.")
     if path.suffix == ".safetensors":
-        return OpenedFile(file=open_safetensors(path), nanogpt_config=None)
+        return open_safetensors(path), None
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import as_tensor_file, open_state, unpickle
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
-        file = open_state(path, content, mapped, ties=ties)
-        return OpenedFile(file=file, nanogpt_config=None)
+        return open_state(path, content, mapped, ties=ties), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    file = as_tensor_file(path, tensors, mapped, ties=ties)
-    return OpenedFile(file=file, nanogpt_config=config)
+    return as_tensor_file(path, tensors, mapped, ties=ties), config
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
@@ -272,7 +268,7 @@ def _open_each(
         if name in source.headers:
             shards[name] = open_remote(shard, source.headers[name])
         else:
-            shards[name] = open_weights(shard, ties=ties, is_only_file=False).file
+            shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
     return shards
 
 

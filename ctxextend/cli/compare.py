@@ -39,16 +39,12 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
 
     page = Page.for_stdout()
     add_comparison(page, result)
-    console.note(*_skipped(result))
+    for reason in dict.fromkeys(result.skipped.values()):
+        names = [name for name, other in result.skipped.items() if other == reason]
+        console.note(f"Skipped {', '.join(names)}: {reason}")
     next_command = after_comparison(result)
     console.measurement("compare", result, page.lines, _files(result, figures, next_command))
     console.next_steps(next_command)
-
-
-def _skipped(comparison: "Comparison") -> Iterator[str]:
-    for reason in dict.fromkeys(comparison.skipped.values()):
-        names = [name for name, other in comparison.skipped.items() if other == reason]
-        yield f"Skipped {', '.join(names)}: {reason}"
 
 
 def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files:
@@ -66,29 +62,41 @@ def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
+    from ctxextend.report.phrases import chunks_note, short_inputs_cost
     from ctxextend.report.verdicts import comparison_verdict
 
     verdict = comparison_verdict(comparison, page.numbers).replace("`", "")
     page.text(verdict, "title")
     page.line()
-    _add_heading(page, comparison)
-    page.values(_settings(comparison))
-    page.line()
-    _add_ranking(page, comparison)
-    page.line()
-    _add_reading_modes(page, comparison)
-    _add_column_notes(page, comparison)
-    _add_effective(page, comparison)
-    if comparison.skipped:
-        page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
-
-
-def _add_heading(page: Page, comparison: "Comparison") -> None:
     if comparison.row_type == "checkpoint":
         count = counted(len(comparison.rows), comparison.row_type)
         page.line((count, "title"), f" ({comparison.kind})")
     else:
         page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
+    page.values(_settings(comparison))
+    page.line()
+    ranked = list[dict[str, Cell]]()
+    for number, row in enumerate(comparison.rows, 1):
+        ranked.append(_ranked_cells(number, row, comparison, page.numbers))
+    page.table(list(ranked[0]), [[*cells.values()] for cells in ranked])
+    page.line()
+    _add_reading_modes(page, comparison)
+
+    measured = comparison.rows[0].document_scores
+    if measured is not None:
+        page.text(chunks_note(measured))
+    if any(row.is_tied for row in comparison.rows[1:]):
+        page.text("Tied: the 95 % interval of the paired difference contains 0.")
+    if _has_short_inputs(comparison):
+        page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
+    results = dict[str, "Effective"]()
+    for row in comparison.rows:
+        if row.evaluation.effective is not None:
+            results[row.method] = row.evaluation.effective
+    if results:
+        add_effective_lengths(page, results, comparison.row_type)
+    if comparison.skipped:
+        page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
 
 
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
@@ -102,8 +110,7 @@ def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
             "text",
             text_summary(comparison.documents, comparison.tokens, comparison.limited_by),
         )
-    run = f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
-    yield "run", run
+    yield "run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
 
 
 def _length(comparison: "Comparison") -> str:
@@ -117,53 +124,30 @@ def _length(comparison: "Comparison") -> str:
     return ", ".join(parts)
 
 
-def _add_column_notes(page: Page, comparison: "Comparison") -> None:
-    from ctxextend.report.phrases import chunks_note, short_inputs_cost
-
-    measured = comparison.rows[0].document_scores
-    if measured is not None:
-        page.text(chunks_note(measured))
-    if any(row.is_tied for row in comparison.rows[1:]):
-        page.text("Tied: the 95 % interval of the paired difference contains 0.")
-    if _has_short_inputs(comparison):
-        page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
-
-
-def _add_effective(page: Page, comparison: "Comparison") -> None:
-    results = dict[str, "Effective"]()
-    for row in comparison.rows:
-        if row.evaluation.effective is not None:
-            results[row.method] = row.evaluation.effective
-    if results:
-        add_effective_lengths(page, results, comparison.row_type)
-
-
 def _has_short_inputs(comparison: "Comparison") -> bool:
     return any(row.short_inputs is not None for row in comparison.rows)
-
-
-def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    numbers = page.numbers
-    ranked = [
-        _ranked_cells(number, row, comparison, numbers)
-        for number, row in enumerate(comparison.rows, 1)
-    ]
-    header = list(ranked[0])
-    rows = [[*cells.values()] for cells in ranked]
-    page.table(header, rows)
 
 
 def _ranked_cells(
     number: int, row: "Row", comparison: "Comparison", numbers: "NumberFormat"
 ) -> dict[str, Cell]:
-    from ctxextend.report.phrases import metric_column
+    from ctxextend.report.phrases import chunk_columns, metric_column
 
     unit = " (nats)" if comparison.is_loss else ""
     column = metric_column(comparison)
+    delta: Cell = ("best", "right")
+    if row.delta is not None:
+        delta = numbers.change(row.delta)
+        if row.is_tied:
+            delta = (f"tied  {delta}", "right")
     cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
     cells[numbers.head(column)] = _score(comparison, row.score, numbers)
-    cells[numbers.head(f"delta vs. best{unit}")] = _delta(row, numbers)
-    cells |= _against_chunks(row, numbers)
+    cells[numbers.head(f"delta vs. best{unit}")] = delta
+    measured = row.document_scores
+    if measured is not None:
+        for mode, name in chunk_columns(measured).items():
+            change = measured.differences[mode][measured.ranked_by]
+            cells[numbers.head(name)] = numbers.change(change)
     if _has_short_inputs(comparison):
         short = _short_inputs(row, numbers)
         cells[numbers.head(f"cost on short inputs{unit}")] = short
@@ -174,15 +158,6 @@ def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberF
     if comparison.is_loss:
         return numbers.perplexity(score)
     return numbers.estimate(score)
-
-
-def _delta(row: "Row", numbers: "NumberFormat") -> Cell:
-    if row.delta is None:
-        return "best", "right"
-    delta = numbers.change(row.delta)
-    if row.is_tied:
-        return f"tied  {delta}", "right"
-    return delta
 
 
 def _short_inputs(row: "Row", numbers: "NumberFormat") -> str:
@@ -204,19 +179,6 @@ def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
         cells[column] = numbers.perplexity(first.loss)
     for column, (text, _) in row.checkpoint.cells.items():
         cells[column] = text
-    return cells
-
-
-def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
-    from ctxextend.report.phrases import chunk_columns
-
-    measured = row.document_scores
-    if measured is None:
-        return {}
-    cells = dict[str, Cell]()
-    for mode, column in chunk_columns(measured).items():
-        change = measured.differences[mode][measured.ranked_by]
-        cells[numbers.head(column)] = numbers.change(change)
     return cells
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -159,7 +158,14 @@ class Console:
         Raises:
             typer.Exit: A file could not be written.
         """
-        failures = _write_files(files)  # before printing, which fails when a pipe is closed
+        failures = list[str]()
+        for path, write in files:  # before printing, which fails when a pipe is closed
+            if path is None:
+                continue
+            try:
+                write(path)
+            except OutputError as error:  # still print what may have taken hours to measure
+                failures.append(str(error))
         self.note(*result.notes)
         self.warning(*result.warnings)
         self.screen(lines)
@@ -189,35 +195,21 @@ class Console:
             task = bar.add_task(action, total=None, speed="")
 
             def update(advance: int, total: int, label: str = "") -> None:
+                per_second = bar.tasks[0].speed
+                speed = ""
+                if per_second and unit == "bytes":
+                    speed = f"{size_text(per_second)}/s"
+                elif per_second:
+                    speed = f"{per_second:,.0f} {unit}/s"
                 bar.update(
                     task,
                     advance=advance,
                     total=total,
                     description=f"{action} {label}".rstrip(),
-                    speed=_speed(bar.tasks[0].speed, unit),
+                    speed=speed,
                 )
 
             yield update
-
-
-def _speed(per_second: float | None, unit: str) -> str:
-    if not per_second:
-        return ""
-    if unit == "bytes":
-        return f"{size_text(per_second)}/s"
-    return f"{per_second:,.0f} {unit}/s"
-
-
-def _write_files(files: Files) -> list[str]:
-    failures = []
-    for path, write in files:
-        if path is None:
-            continue
-        try:
-            write(path)
-        except OutputError as error:  # still print what may have taken hours to measure
-            failures.append(str(error))
-    return failures
 
 
 def styled(line: Pieces, *, colour: bool) -> str:
@@ -272,8 +264,3 @@ def in_colour(stream: TextIO | None = None) -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return (stream or sys.stdout).isatty()
-
-
-def ignore_ctrl_c() -> None:
-    """Ignore further Ctrl-C while partial results are printed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

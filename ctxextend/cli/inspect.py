@@ -14,11 +14,9 @@ from ctxextend.errors import MethodError, ResizeError, size_text
 from ctxextend.settings import CheckpointRef, Inspect
 
 if TYPE_CHECKING:
-    from ctxextend.cli.plots import Curve
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
-    from ctxextend.tables.sinusoids import LayoutFit
 
 ALL_ROWS = "all"  # value of --rows
 # The limit of a library, and what happens to longer inputs.
@@ -56,51 +54,44 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
             raise options.WrongFlags(message, "Remove one of them.")
         _annotate(console, ref, settings)
         return
-    page = _page(settings, has_charts=not console.as_json)
+    page = Page.for_stdout()
+    if rows is not None:
+        page.has_charts = page.unicode
+    if check or console.as_json:
+        page.has_charts = False
     row_range = None
     if rows is not None:
         row_range = slice(None) if rows == ALL_ROWS else slice(*rows)
     inspections = [_inspect_model(ref, model, settings.part) for model in settings.models]
-    _check_tables(inspections, settings)
+    if rows not in (None, ALL_ROWS):
+        _require_tables("--rows", inspections)
+    if settings.plot is not None:
+        _require_tables("--plot", inspections)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
     _write_files(inspections, settings.report, settings.plot)
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
-    statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
+    statistics = list[dict[str, Any]]()
+    for item in inspections:
+        added = dict[str, Any]()
+        if row_range is not None:
+            for table in item.tables:
+                added[table.name] = _add_rows(page, item, table, row_range)
+        statistics.append(added)
     if rows == ALL_ROWS:
         _add_pairs(page, inspections)
     console.screen(page.lines)
     if console.as_json:
         values = _values(inspections, statistics, check=check, all_rows=rows == ALL_ROWS)
         console.result("inspect", {"models": list(values)})
-    if row_range is None and not check:
-        console.next_steps(*_next_steps(inspections))
-    if check and not all(inspection.agrees for inspection in inspections):
+    agrees = all(inspection.agrees for inspection in inspections)
+    if agrees and row_range is None and not check:
+        from ctxextend.report.next_steps import after_inspection
+
+        console.next_steps(after_inspection(inspections))
+    if check and not agrees:
         raise typer.Exit(FAILED_CHECK)
-
-
-def _page(settings: Inspect, *, has_charts: bool) -> Page:
-    page = Page.for_stdout()
-    if settings.rows is not None:
-        page.has_charts = page.unicode
-    if settings.check or not has_charts:
-        page.has_charts = False
-    return page
-
-
-def _check_tables(inspections: Sequence["Inspection"], settings: Inspect) -> None:
-    if settings.rows not in (None, ALL_ROWS):
-        _require_tables("--rows", inspections)
-    if settings.plot is not None:
-        _require_tables("--plot", inspections)
-
-
-def _next_steps(inspections: Sequence["Inspection"]) -> Iterator[str]:
-    from ctxextend.report.next_steps import after_inspection
-
-    if all(inspection.agrees for inspection in inspections):
-        yield after_inspection(inspections)
 
 
 def _values(
@@ -140,20 +131,15 @@ def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspect
     return inspect_model(open_model(replace(ref, source=model), reads_gguf=True), part)
 
 
-def _scheme_of(inspection: "Inspection") -> str:
-    report = inspection.schemes[0]
-    if report.location.table.has_rows:
-        return f"{report.scheme}, and quantised"
-    return report.scheme
-
-
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
     for inspection in inspections:
         if not inspection.tables:
-            message = (
-                f"{flag} applies to tables of rows; the positions of {inspection.source} are "
-                f"{_scheme_of(inspection)}."
-            )
+            report = inspection.schemes[0]
+            scheme = report.scheme
+            if report.location.table.has_rows:
+                scheme += ", and quantised"
+            where = f"the positions of {inspection.source} are {scheme}"
+            message = f"{flag} applies to tables of rows; {where}."
             raise MethodError(message, f"Remove {flag}.")
 
 
@@ -192,8 +178,16 @@ def add_inspections(
     _add_schemes(page, inspections, names)
     for inspection in inspections:
         page.text(_of("Limits of", inspection, names) or "Limits", "title")
-        _add_limits(page, inspection)
-        _add_libraries(page, inspection)
+        rows = [_limit_row(inspection, limit) for limit in inspection.limits]
+        page.table((), rows or [["  none"]], left=range(4), wrap=True)
+        for limit in inspection.limits:
+            if not limit.agrees:
+                page.text(f"{limit.file} {limit.key}: {limit.reason}", "wrong", indent="    ")
+        if inspection.libraries:
+            page.line(("Effective limit per library (tokens)", "title"))
+        for library in inspection.libraries:
+            beyond = BEYOND_LIMIT[library.beyond].format(library.tokens)
+            page.values([(library.name, f"{beyond} ({library.decided_by})")], margin=22)
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
@@ -291,11 +285,21 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
     from ctxextend.tables.stats import describe_range
 
     if page.has_charts:
-        from ctxextend.cli.plots import add_chart
+        from ctxextend.cli.plots import Curve, add_chart
 
-        curves = []
-        for (inspection, table), style in zip(tables, ("learned", "second"), strict=False):
-            curves.append(_norm_curve(table, style, names.get(id(inspection), "")))
+        curves = list[Curve]()
+        for (inspection, table), learned in zip(tables, ("learned", "second"), strict=False):
+            positions = range(len(table.stats.norms))
+            key = list[Pieces]()
+            if table.new_rows:
+                key.append([("  learned", learned), (" new", "new")])
+            curve = Curve(
+                values=table.norms[table.reserved_rows :].tolist(),
+                styles=["new" if table.is_new(position) else learned for position in positions],
+                name=names.get(id(inspection), ""),
+                key=tuple(key),
+            )
+            curves.append(curve)
         add_chart(page, "Row norm by position", curves)
     for inspection, table in tables:
         if not table.new_rows:
@@ -304,21 +308,6 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
         for start, stop in table.new_rows:
             ranges.append(describe_range(start - table.reserved_rows, stop - table.reserved_rows))
         page.text(f"{_prefix(inspection, names)}new positions: {', '.join(ranges)}", "faint")
-
-
-def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
-    from ctxextend.cli.plots import Curve
-
-    positions = range(len(table.stats.norms))
-    key = list[Pieces]()
-    if table.new_rows:
-        key.append([("  learned", learned), (" new", "new")])
-    return Curve(
-        values=table.norms[table.reserved_rows :].tolist(),
-        styles=["new" if table.is_new(position) else learned for position in positions],
-        name=name,
-        key=tuple(key),
-    )
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
@@ -336,17 +325,12 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
         most = min(len(stats.norms), table.hidden_size)
         yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
-    if table.sinusoidal:
-        yield from _sinusoidal_statistics(table.sinusoidal)
-
-
-def _sinusoidal_statistics(fit: "LayoutFit") -> Iterator[tuple[str, str]]:
-    share = f"{100 * fit.explained:.3g} %"
-    if fit.is_formula:
-        share = "all rows"
-    yield "sinusoidal variance", f"{share} ({fit.layout})"
-    if fit.first_deviating_row is not None:
-        yield "first deviating row", str(fit.first_deviating_row)
+    fit = table.sinusoidal
+    if fit:
+        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
+        yield "sinusoidal variance", f"{share} ({fit.layout})"
+        if fit.first_deviating_row is not None:
+            yield "first deviating row", str(fit.first_deviating_row)
 
 
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
@@ -453,17 +437,6 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
-# Limits
-
-
-def _add_limits(page: Page, inspection: "Inspection") -> None:
-    rows = [_limit_row(inspection, limit) for limit in inspection.limits]
-    page.table((), rows or [["  none"]], left=range(4), wrap=True)
-    for limit in inspection.limits:
-        if not limit.agrees:
-            page.text(f"{limit.file} {limit.key}: {limit.reason}", "wrong", indent="    ")
-
-
 def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     parts = {table.name: table.part for table in inspection.tables}
     value = "unset"
@@ -483,21 +456,7 @@ def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     return [(text, "wrong") for text in (f"! {limit.file}", key, value, used_by)]
 
 
-def _add_libraries(page: Page, inspection: "Inspection") -> None:
-    if inspection.libraries:
-        page.line(("Effective limit per library (tokens)", "title"))
-    for library in inspection.libraries:
-        limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
-        page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
-
-
 # Statistics of rows
-
-
-def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
-    if rows is None:
-        return {}
-    return {table.name: _add_rows(page, inspection, table, rows) for table in inspection.tables}
 
 
 def _add_rows(

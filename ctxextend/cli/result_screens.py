@@ -145,20 +145,20 @@ def as_text(result: Result) -> str:
 
 def as_html(result: Result) -> str:
     """Return what the command of a result prints as an HTML element, with styles."""
-    lines = ["".join(map(_span, line)) for line in _lines(result)]
-    text = "\n".join(lines)
-    return f'<pre style="line-height: 1.2">{text}</pre>'
+    lines = list[str]()
+    for line in _lines(result):
+        spans = list[str]()
+        for text, style in line:
+            span = html.escape(text)
+            if style in CSS:
+                span = f'<span style="{CSS[style]}">{span}</span>'
+            spans.append(span)
+        lines.append("".join(spans))
+    joined = "\n".join(lines)
+    return f'<pre style="line-height: 1.2">{joined}</pre>'
 
 
 def _lines(result: Result) -> list[Pieces]:
     console = Transcript()
     show(result, console)
     return console.page.lines
-
-
-def _span(piece: tuple[str, str]) -> str:
-    text, style = piece
-    escaped = html.escape(text)
-    if style not in CSS:
-        return escaped
-    return f'<span style="{CSS[style]}">{escaped}</span>'

@@ -157,38 +157,6 @@ def _edit_items(planned: "Planned") -> Items:
         yield "edit", f"{file}: {', '.join(keys)} added ({ADDED})"
 
 
-def show_result(console: Console, result: "ResizeResult") -> None:
-    """Print an output that was written: its length, what changed, what to know."""
-    from ctxextend.plan.effects import old_lengths
-
-    planned = result.planned
-    plan = planned.plan
-    before = old_lengths(plan)
-    if planned.conversion is not None:
-        before = str(planned.conversion.max_len_before)
-    length = f"{plan.max_len_after} tokens ({before} before)"
-    if before == str(plan.max_len_after):
-        length = f"{before} tokens, as before"
-    items = list(_change_items(planned))
-    keys = dict[str, list[str]]()
-    for edit in plan.edits:
-        keys.setdefault(edit.file, []).append(edit.key)
-    if keys:
-        edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
-        items.append(("edited", "; ".join(edited)))
-    buffers = [*plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)]
-    if buffers:
-        items.append(("buffers", listed(buffers)))
-    if result.verified:
-        items.append(("verified", "every check of ctxextend verify passed"))
-    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
-    page = Page.for_terminal()
-    page.line((f"{result.output}: {length}", "title"), f", {written}")
-    page.values(items, margin=LABEL_WIDTH)
-    console.report(page.lines)
-    _show_notes(console, result)
-
-
 def _show_notes(console: Console, result: "ResizeResult") -> None:
     page = Page.for_terminal()
     for note in result.notes:
@@ -242,13 +210,39 @@ def finish(command: str, console: Console, result: "ResizeResult") -> None:
 
 
 def show_output(console: Console, result: "ResizeResult") -> None:
-    """Print an output that was written, its training, and the next command.
+    """Print an output that was written: its length, what changed, what to know, and what is next.
 
     On a terminal, the first line names the output; in a pipe, its path is all of stdout.
     """
+    from ctxextend.plan.effects import old_lengths
     from ctxextend.training.train_result import TrainResult
 
-    show_result(console, result)
+    planned = result.planned
+    plan = planned.plan
+    before = old_lengths(plan)
+    if planned.conversion is not None:
+        before = str(planned.conversion.max_len_before)
+    length = f"{plan.max_len_after} tokens ({before} before)"
+    if before == str(plan.max_len_after):
+        length = f"{before} tokens, as before"
+    items = list(_change_items(planned))
+    keys = dict[str, list[str]]()
+    for edit in plan.edits:
+        keys.setdefault(edit.file, []).append(edit.key)
+    if keys:
+        edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
+        items.append(("edited", "; ".join(edited)))
+    buffers = [*plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)]
+    if buffers:
+        items.append(("buffers", listed(buffers)))
+    if result.verified:
+        items.append(("verified", "every check of ctxextend verify passed"))
+    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
+    page = Page.for_terminal()
+    page.line((f"{result.output}: {length}", "title"), f", {written}")
+    page.values(items, margin=LABEL_WIDTH)
+    console.report(page.lines)
+    _show_notes(console, result)
     if isinstance(result.train, TrainResult) and result.tuning is None:
         show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):

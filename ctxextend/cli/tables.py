@@ -130,10 +130,15 @@ class Page:
         if header:
             grid.insert(0, [(name, "label") for name in header])
         widths = _widest(grid)
-        if wrap:
-            _narrow(widths, _narrowest(grid), self.width)
-        fewest = _widest(body) if body else [0] * len(widths)
         words = _narrowest(grid)
+        gaps = GAP * (len(widths) - 1)
+        while wrap and sum(widths) + gaps > self.width:
+            wider = [column for column, width in enumerate(widths) if width > words[column]]
+            if not wider:
+                break
+            widest = max(wider, key=lambda column: widths[column])
+            widths[widest] -= 1
+        fewest = _widest(body) if body else [0] * len(widths)
         for column in range(1, len(widths)):
             # Only column names wrap if they do not fit next to the first column.
             most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
@@ -168,16 +173,6 @@ def _narrowest(grid: Grid) -> list[int]:
         words = chain.from_iterable(text.split() for text, _ in column)
         widths.append(max(map(len, words), default=0))
     return widths
-
-
-def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
-    gaps = GAP * (len(widths) - 1)
-    while sum(widths) + gaps > width:
-        columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
-        if not columns:
-            return
-        widest = max(columns, key=lambda column: widths[column])
-        widths[widest] -= 1
 
 
 def _split(widths: Sequence[int], width: int) -> list[list[int]]:
