@@ -202,7 +202,7 @@ def without_tokens(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text as one line, without Hub access tokens and with control characters escaped."""
-    return HIDDEN.sub(_escaped, without_tokens(text))
+    return HIDDEN.sub(_escaped, TOKEN.sub("***", text))
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -125,23 +125,29 @@ def drawing(*formats: str) -> Kind:
     return Kind(str | os.PathLike[str], read)
 
 
-def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
-    """Return the kind of integers in a range."""
+def integer(minimum: int = 1, maximum: int = MAX_COUNT, *, is_length: bool = False) -> Kind:
+    """Return the kind of integers in a range; those of lengths may be written as ``4k``."""
 
     def read(value: Any) -> int:
+        number = value
+        if is_length and isinstance(value, str):
+            written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
+            if written is None:
+                raise ValueError("a number of tokens, such as 4096, 4,096, 4k or 1m")
+            number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
         try:
-            if isinstance(value, bool):
+            if isinstance(number, bool):
                 raise TypeError
-            number = int(value) if isinstance(value, str) else operator.index(value)
+            number = int(number) if isinstance(number, str) else operator.index(number)
         except (TypeError, ValueError):
             raise ValueError("an integer") from None
         if number < minimum:
             raise ValueError(f"at least {minimum}")
         if number > maximum:
             raise ValueError(f"at most {maximum:,}")
-        return number
+        return int(number)
 
-    return Kind(int, read)
+    return Kind(int | str if is_length else int, read)
 
 
 def number(must: str, allows: Callable[[float], bool]) -> Kind:
@@ -179,19 +185,7 @@ def choice(*names: str) -> Kind:
 
 def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
     """Return the kind of lengths in tokens, as a number or written as ``4096`` or ``4k``."""
-    must = "a number of tokens, such as 4096, 4,096, 4k or 1m"
-    tokens = integer(minimum, maximum)
-
-    def read(value: Any) -> int:
-        number = value
-        if isinstance(value, str):
-            written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
-            if written is None:
-                raise ValueError(must)
-            number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
-        return int(tokens.read(number))
-
-    return Kind(int | str, read)
+    return integer(minimum, maximum, is_length=True)
 
 
 NUMBER_OF_TOKENS = length(1, MAX_CONTEXT)

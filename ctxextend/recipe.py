@@ -66,16 +66,17 @@ class Recipe:
     convert: Convert | None = None  # instead of `resize`
 
 
-def recipe_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
-    """Yield the fields of settings that are keys of recipes."""
-    return (item for item in ordered_fields(kind) if option_of(item).in_recipe)
-
-
+# The fields of settings that are keys of recipes.
+FIELDS: dict[type[Settings], list[Field[Any]]] = {}
+for kind_of_settings in (CheckpointRef, *RECIPE_STEPS.values()):
+    FIELDS[kind_of_settings] = [
+        item for item in ordered_fields(kind_of_settings) if option_of(item).in_recipe
+    ]
 # Settings by key, such as ``train.data``.
-SETTINGS = {item.name: item for item in recipe_fields(CheckpointRef)}
+SETTINGS = {item.name: item for item in FIELDS[CheckpointRef]}
 OF_CHECKPOINT = tuple(SETTINGS)
-for step, kind_of_step in RECIPE_STEPS.items():
-    SETTINGS |= {f"{step}.{item.name}": item for item in recipe_fields(kind_of_step)}
+for step, kind_of_settings in RECIPE_STEPS.items():
+    SETTINGS |= {f"{step}.{item.name}": item for item in FIELDS[kind_of_settings]}
 KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
@@ -113,9 +114,9 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any]:
     """Return settings as YAML and JSON state them, by key, with or without defaults."""
     values = dict[str, Any]()
-    for item in recipe_fields(type(settings)):
+    for item in FIELDS[type(settings)]:
         value = getattr(settings, item.name)
-        if defaults or (value != item.default and not option_of(item).depends_on_machine):
+        if defaults or (value != item.default and item.name not in MACHINE_KEYS):
             values[item.name] = _plain(value)
     return values
 
@@ -470,7 +471,7 @@ def _settings(
     given = dict[str, Entry]()
     required = list[str]()
     texts = list[str]()
-    for item in recipe_fields(kind):
+    for item in FIELDS[kind]:
         kind_of_value = option_of(item).kind
         if kind_of_value.is_path or kind_of_value in (ANY_TEXT, METHOD):
             texts.append(item.name)

@@ -184,7 +184,8 @@ class Settings:
             if invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
                 message = conflict.message.format_map(vars(self))
                 errors.append(ResizeError(message, conflict.hint, conflict.names[0]))
-        raise_first(errors)
+        if errors:
+            raise_first(errors)
 
 
 def settings_class(kind: type[Kept]) -> type[Kept]:
@@ -193,7 +194,7 @@ def settings_class(kind: type[Kept]) -> type[Kept]:
 
 
 def _read(item: Field[Any], value: Any) -> Any:
-    option = option_of(item)
+    option: Option = item.metadata["setting"]
     is_one = not isinstance(value, Iterable) or isinstance(
         value, str | bytes | os.PathLike | Mapping
     )
@@ -209,7 +210,8 @@ def _read(item: Field[Any], value: Any) -> Any:
             message = f"{flag_of(item)} must be {error}, got {shown:.100}."
             hint = did_you_mean(str(one), option.kind.names())
             errors.append(ResizeError(message, hint or None, item.name))
-    raise_first(errors)
+    if errors:
+        raise_first(errors)
     if option.is_repeated:
         return tuple(values)
     return values[0]

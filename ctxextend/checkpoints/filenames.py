@@ -149,8 +149,10 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
     """Return the first of `NAMES`, or nanoGPT's, in a folder, of any file type; None if none."""
-    names = [with_variant(name, variant) for name in NAMES]
-    if variant is None and not (folder / "config.json").is_file():
+    names = list(NAMES)
+    if variant is not None:
+        names = [with_variant(name, variant) for name in NAMES]
+    elif not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     for name in names:
         if os.path.lexists(folder / name):

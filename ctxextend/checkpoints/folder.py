@@ -262,12 +262,14 @@ def open_checkpoint(
             elif name not in source.not_downloaded:
                 copied.append(name)
         weights = weights.without_wrappers(root / model, model)
-        generated = weights.generated
+        generated = dict[str, str]()
+        if weights.is_index_new:
+            generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
         if own_config is not None:
             from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
 
             config = own_config
-            generated = {CONFIG: json.dumps(config, indent=2) + "\n"}
+            generated[CONFIG] = json.dumps(config, indent=2) + "\n"
             source = source._replace(notes=(*source.notes, ASSUMED_ACTIVATION))
         adapter_of = None
         if path.name.startswith("adapter_model."):

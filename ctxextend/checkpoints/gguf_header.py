@@ -272,22 +272,6 @@ def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
     return version, tensor_count, pair_count
 
 
-def _check_version(path: Path, version: int) -> None:
-    if version in VERSIONS:
-        return
-    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-    if swapped in VERSIONS:
-        raise CheckpointError(
-            f"{path} is a big-endian GGUF file, which ctxextend does not read.",
-            f"Convert it with the package gguf: gguf-convert-endian {path} little",
-        )
-    known = " and ".join(map(str, VERSIONS))
-    message = f"{path} has version {version} of the GGUF format; ctxextend reads versions {known}."
-    if version > max(VERSIONS):
-        raise CheckpointError(message, "Upgrade ctxextend, or convert the model again.")
-    raise CheckpointError(message, "Convert the model again: llama.cpp does not read it either.")
-
-
 def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
     cursor.check_count(count, "keys", smallest=MIN_PAIR_BYTES, maximum=MAX_PAIRS)
     pairs = dict[str, Pair]()

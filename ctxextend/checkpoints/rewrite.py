@@ -58,7 +58,7 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         """Size of the file in bytes."""
-        return len(self.header) + self.tensor_bytes
+        return len(self.header) + sum(tensors.size for tensors in self.ranges)
 
     @property
     def shareable(self) -> int:

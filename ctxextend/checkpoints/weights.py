@@ -125,13 +125,6 @@ class Weights:
         return replace(self, files=files, index=index, is_index_new=True)
 
     @property
-    def generated(self) -> dict[str, str]:
-        """The text of the index by its name, if the source lacks it."""
-        if not self.is_index_new:
-            return {}
-        return {self.index_file: json.dumps(self.index, indent=2) + "\n"}
-
-    @property
     def is_remote(self) -> bool:
         """Whether only headers of its files were downloaded."""
         return any(file.is_remote for file in self.files.values())

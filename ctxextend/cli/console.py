@@ -47,12 +47,6 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
 }
 
 
-def is_other_process() -> bool:
-    """Whether this is not the process of torchrun or accelerate that prints, of rank 0."""
-    is_distributed = os.environ.get("WORLD_SIZE", "1") != "1"
-    return is_distributed and os.environ.get("RANK", "0") != "0"
-
-
 @dataclass(frozen=True)
 class Console:
     """Prints the results, notes and errors of a command."""
@@ -60,13 +54,14 @@ class Console:
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # only errors on stderr
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
-    silent: bool = field(default_factory=is_other_process)  # only errors on stderr
+    # Only errors on stderr: in processes of torchrun or accelerate but that of rank 0.
+    silent: bool = field(
+        default_factory=lambda: (
+            os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+        )
+    )
 
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
-
-    def __post_init__(self) -> None:
-        if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
-            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def data(self, text: str) -> None:
         """Print the result as text; nothing with --json, where `result` prints it."""

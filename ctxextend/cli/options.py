@@ -47,25 +47,29 @@ def command(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = dict[str, inspect.Parameter]()
-        for kind in kinds_of_settings:
-            for item in ordered_fields(kind):
+        fields = {kind: tuple(ordered_fields(kind)) for kind in kinds_of_settings}
+        for items in fields.values():
+            for item in items:
                 if option_of(item).in_cli and item.name not in without:
                     parameters[item.name] = _parameter(item)
 
         def run(as_json: bool, quiet: bool, **given: Any) -> None:
-            console = Console(as_json, quiet)
+            if quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
+                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
             settings = list[Settings]()
-            with usage_errors():
-                for kind in kinds_of_settings:
-                    values = dict[str, Any]()
-                    for item in ordered_fields(kind):
-                        value = given.get(item.name)
-                        if value not in (None, (), []):
-                            values[item.name] = value
-                        elif item.default is MISSING:
-                            values[item.name] = ""
+            for kind, items in fields.items():
+                values = dict[str, Any]()
+                for item in items:
+                    value = given.get(item.name)
+                    if value not in (None, (), []):
+                        values[item.name] = value
+                    elif item.default is MISSING:
+                        values[item.name] = ""
+                try:
                     settings.append(kind(**values))
-            function(*settings, console)
+                except ResizeError as error:
+                    raise WrongFlags(error.message, error.hint) from error
+            function(*settings, Console(as_json, quiet))
 
         signature = inspect.Signature([*parameters.values(), JSON, QUIET])
         run.__signature__ = signature  # type: ignore[attr-defined]

@@ -177,7 +177,7 @@ def engine_notes(
     names = list[str]()
     for item in statements:
         if item.outcome is RuntimeOutcome.SERVES:
-            names.append(item.name)
+            names.append(item.runtime.name)
     if names:
         yield Note(Code.ENGINE, Level.NOTE, f"Reads {max_len} tokens in {', '.join(names)}.")
     yield from difference_notes(statements, can_add_keys=can_add_keys)
@@ -195,7 +195,7 @@ def difference_notes(
     """
     right = [item for item in statements if item.serves_with_option]
     ignoring = [item for item in right if item.ignores_attention_factor]
-    names = [item.name for item in ignoring]
+    names = [item.runtime.name for item in ignoring]
     if names:
         ignores = "ignores" if len(names) == 1 else "ignore"
         text = (
@@ -207,7 +207,7 @@ def difference_notes(
             keys = " or ".join(item.runtime.key for item in readers)
             text += f" --for {keys} states it as that engine reads it."
         yield Note(Code.ENGINE, Level.WARNING, text)
-    names = [item.name for item in right if item.ignores_short_list]
+    names = [item.runtime.name for item in right if item.ignores_short_list]
     if names:
         gives = "gives" if len(names) == 1 else "give"
         text = (
