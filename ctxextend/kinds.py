@@ -81,10 +81,15 @@ class TableName(NamedTuple):
         return ":".join(parts).rstrip(":")
 
 
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("text")
-    return str(value)
+def text(must: str, allows: Callable[[str], object], **known: Any) -> Kind:
+    """Return the kind of texts that a condition allows; `known` has other fields of `Kind`."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not allows(value):
+            raise ValueError(must)
+        return value
+
+    return Kind(str, read, **known)
 
 
 def _read_path(value: Any) -> str:
@@ -99,7 +104,7 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
-ANY_TEXT = Kind(str, _read_text)
+ANY_TEXT = text("text", bool)
 FLAG = Kind(bool, _read_flag)
 FILE = Kind(str | os.PathLike[str], _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
@@ -173,14 +178,7 @@ WEIGHT = number("at least 0", lambda value: value >= 0)
 
 def choice(*names: str) -> Kind:
     """Return the kind of values that are one of some names."""
-    must = f"one of {', '.join(names)}"
-
-    def read(value: Any) -> str:
-        if value not in names:
-            raise ValueError(must)
-        return str(value)
-
-    return Kind(str, read, names=lambda: names)
+    return text(f"one of {', '.join(names)}", names.__contains__, names=lambda: names)
 
 
 def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
@@ -252,32 +250,18 @@ MODEL_TYPE = Kind(
 )
 
 
-def _read_subfolder(value: Any) -> str:
-    stays_inside = import_module("ctxextend.checkpoints.filenames").stays_inside
-    if not isinstance(value, str) or not stays_inside(value):
-        raise ValueError("a relative path inside MODEL")
-    return value
-
-
-SUBFOLDER = Kind(str, _read_subfolder)
-
-
-def _read_variant(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
-        raise ValueError("letters, digits, - and _, such as fp16")
-    return value
-
-
-VARIANT = Kind(str, _read_variant)
-
-
-def _read_device(value: Any) -> str:
-    if not isinstance(value, str) or value.partition(":")[0] not in DEVICES:
-        raise ValueError(f"one of {', '.join(DEVICES)}")
-    return value
-
-
-DEVICE = Kind(str, _read_device, names=lambda: DEVICES[:3])
+SUBFOLDER = text(
+    "a relative path inside MODEL",
+    lambda value: import_module("ctxextend.checkpoints.filenames").stays_inside(value),
+)
+VARIANT = text(
+    "letters, digits, - and _, such as fp16", lambda value: re.fullmatch(r"[\w-]+", value)
+)
+DEVICE = text(
+    f"one of {', '.join(DEVICES)}",
+    lambda value: value.partition(":")[0] in DEVICES,
+    names=lambda: DEVICES[:3],
+)
 
 
 def _read_table(value: Any) -> TableName:

@@ -58,7 +58,11 @@ def run_recipe(
     """
     events = events or Silence()
     check_steps(recipe, planned, run)
-    _check_texts(recipe)
+    evaluate = recipe.evaluate
+    if evaluate is not None:  # fail now rather than after a long training run
+        if evaluate.data:
+            check_texts(evaluate.data, evaluate.text_field)
+        read_search_set(evaluate)
     result = RunResult()
     if recipe.train is not None:
         result = _train(recipe, planned, run, events)
@@ -67,7 +71,7 @@ def run_recipe(
             resized = planned.execute(run.output, force=run.force, progress=step)
         result = RunResult(output=resized.output, resize=resized)
     is_first = getattr(result.train, "is_first", True)
-    if recipe.evaluate is None or not is_first:
+    if evaluate is None or not is_first:
         return result
     with events.progress("Reading", "tokens") as step:
         ref = recipe.checkpoint
@@ -75,7 +79,7 @@ def run_recipe(
         if output is not None:
             source = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
             ref = replace(ref, source=source, revision=None, subfolder=None)
-        evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
+        evaluation = evaluate_checkpoint(ref, evaluate, step)
     return replace(result, evaluate=evaluation)
 
 
@@ -90,15 +94,6 @@ def check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
             "written.",
             "Remove the output, or add a resize, convert or train section.",
         )
-
-
-def _check_texts(recipe: Recipe) -> None:
-    """Fail now rather than after a long training run if a text cannot be evaluated."""
-    if recipe.evaluate is None:
-        return
-    if recipe.evaluate.data:
-        check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
-    read_search_set(recipe.evaluate)
 
 
 def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:

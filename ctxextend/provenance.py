@@ -262,6 +262,9 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
                 if "method" in item
             }
         trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
+        method: str | None = str(facts.get("method")).partition(":")[0]
+        if not unregistered and method not in (*METHODS, TRUNCATE):
+            method = next((choice.name for choice in methods.values()), None)
         fingerprint = None
         if facts.get("source_fingerprint") is not None:
             fingerprint = str(facts["source_fingerprint"])
@@ -272,7 +275,7 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
             convert=recipe.convert,
             trainable=trainable,
             adapted=adapted,
-            method=_first_method(facts, methods, unregistered),
+            method=method,
             unregistered=unregistered,
             methods=methods,
             rows={name: _recorded_rows(table) for name, table in tables.items()},
@@ -305,15 +308,6 @@ def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | No
     if adapted and trainable == "all-but-positions":
         return None, adapted
     return trainable, adapted
-
-
-def _first_method(
-    facts: Mapping[str, Any], methods: Mapping[str, MethodChoice], unregistered: str | None
-) -> str | None:
-    name = str(facts.get("method")).partition(":")[0]
-    if unregistered or name in METHODS or name == TRUNCATE:
-        return name
-    return next((method.name for method in methods.values()), None)
 
 
 def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:

@@ -353,10 +353,19 @@ def parse_recipe(
             error = RecipeChangeError
         raise error("\n".join(message for _, message in sorted(set(errors))), KEYS_HINT)
     values = {path: entry.value for path, entry in entries.items()}
+    nested = dict[str, Any]()
+    for path, value in values.items():
+        section, _, key = path.rpartition(".")
+        if key in RECIPE_STEPS:
+            nested[key] = {}
+        elif section:
+            nested[section][key] = value
+        else:
+            nested[key] = value
     return RecipeFile(
         recipe=Recipe(ref, **steps, output=values.get("output")),
         provenance=values.get("provenance", {}),
-        values=_nested_values(entries),
+        values=nested,
         stated=stated,
     )
 
@@ -388,7 +397,16 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
 def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
     for path, entry in entries.items():
         if path not in KEYS:
-            yield entry.error(_unknown(path))
+            section, _, name = path.rpartition(".")
+            keys = [key for key in KEYS if key.rpartition(".")[0] == section]
+            if not keys:
+                keys = [key for key in KEYS if "." not in key]
+            names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
+            near = get_close_matches(name, names, 1)
+            advice = f"use one of {', '.join(keys)}"
+            if near:
+                advice = f"did you mean {names[near[0]]}?"
+            yield entry.error(f"unknown key {path}; {advice}")
         elif path in (*RECIPE_STEPS, "provenance") and not isinstance(entry.value, dict):
             yield entry.error(f"{path} must be a mapping")
     output = entries.get("output")
@@ -399,19 +417,6 @@ def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[
         yield entries["convert"].error(message)
     if not any(step in entries for step in RECIPE_STEPS):
         yield no_line.error(f"no steps: add one or more of {', '.join(RECIPE_STEPS)}")
-
-
-def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
-    values = dict[str, Any]()
-    for path, entry in entries.items():
-        section, _, key = path.rpartition(".")
-        if key in RECIPE_STEPS:
-            values[key] = {}
-        elif section:
-            values[section][key] = entry.value
-        else:
-            values[key] = entry.value
-    return values
 
 
 def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -492,15 +497,3 @@ def _settings(
                 message += " Put it in quotes."
             errors.append(entry.error(message))
     return None
-
-
-def _unknown(path: str) -> str:
-    section, _, name = path.rpartition(".")
-    keys = [key for key in KEYS if key.rpartition(".")[0] == section]
-    if not keys:
-        keys = [key for key in KEYS if "." not in key]
-    names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
-    near = get_close_matches(name, names, 1)
-    if near:
-        return f"unknown key {path}; did you mean {names[near[0]]}?"
-    return f"unknown key {path}; use one of {', '.join(keys)}"

@@ -98,6 +98,11 @@ def setting(
     return field(default=default, kw_only=kw_only, metadata={"setting": facts})
 
 
+def flag(help: str, **known: Any) -> Any:
+    """Return the field of a setting that is either given or not; `known` is as in `setting`."""
+    return setting(kinds.FLAG, help, default=False, **known)
+
+
 def option_of(item: Field[Any]) -> Option:
     """Return what is known of the setting that a field declares."""
     option: Option = item.metadata["setting"]
@@ -303,17 +308,13 @@ class Saving(Settings):
     """Where an output is saved."""
 
     output: Path | None = output_setting("Output folder or GGUF file.", "<name>-<N>")
-    force: bool = setting(
-        kinds.FLAG,
+    force: bool = flag(
         "Replace an existing checkpoint folder.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
-    dry_run: bool = setting(
-        kinds.FLAG,
+    dry_run: bool = flag(
         "Print the plan and write nothing.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
         in_python=False,
@@ -338,17 +339,13 @@ class Writing(Saving):
         "N",
         in_recipe=False,
     )
-    link: bool = setting(
-        kinds.FLAG,
+    link: bool = flag(
         "Link unchanged weights files instead of copying them.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
-    verify: bool = setting(
-        kinds.FLAG,
+    verify: bool = flag(
         "Verify the output before moving it into place.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -422,13 +419,11 @@ class Resize(Writing):
         flag="--for",
         in_recipe=False,
     )
-    fix_limits: bool = setting(
-        kinds.FLAG, "Make all length limits agree with the table.", default=False
+    fix_limits: bool = flag(
+        "Make all length limits agree with the table.",
     )
-    edit_only: bool = setting(
-        kinds.FLAG,
+    edit_only: bool = flag(
         "Write the edited small files, and no weights.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -524,8 +519,8 @@ class Convert(Writing):
         kinds.TABLE_METHOD, "With window: method of new rows.", "NAME", shown="copy"
     )
     # For heads that the new model type does not have.
-    encoder_only: bool = setting(
-        kinds.FLAG, "Drop the head, if it cannot be converted.", default=False
+    encoder_only: bool = flag(
+        "Drop the head, if it cannot be converted.",
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
@@ -638,9 +633,7 @@ class Evaluate(Reading):
     base: str | None = setting(
         kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
     )
-    no_base: bool = setting(
-        kinds.FLAG, "Skip the base checkpoint.", default=False, heading=Heading.MEASURES
-    )
+    no_base: bool = flag("Skip the base checkpoint.", heading=Heading.MEASURES)
     # By default doublings up to the model's length.
     length: tuple[int, ...] = setting(
         kinds.length(MIN_WINDOW),
@@ -764,10 +757,8 @@ class Train(Reading):
         shown="L",
     )
     # Together with the text in between.
-    window_skip: bool = setting(
-        kinds.FLAG,
+    window_skip: bool = flag(
         "Skip positions once in each window (PoSE).",
-        default=False,
         heading=Heading.ADVANCED,
     )
     # By default the table; with fixed sinusoids ``all-but-positions``, and with rotary positions,
@@ -782,10 +773,8 @@ class Train(Reading):
     lora: int | None = setting(
         kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=Heading.TRAINING
     )
-    save_adapter: bool = setting(
-        kinds.FLAG,
+    save_adapter: bool = flag(
         "Save a PEFT adapter instead of merged weights.",
-        default=False,
         heading=Heading.ADVANCED,
     )
     lr: float | None = setting(
@@ -855,10 +844,8 @@ class Train(Reading):
         heading=Heading.ADVANCED,
         shown="as in MODEL",
     )
-    fsdp: bool = setting(
-        kinds.FLAG,
+    fsdp: bool = flag(
         "Shard the model across processes (torchrun).",
-        default=False,
         heading=Heading.ADVANCED,
         depends_on_machine=True,
     )
@@ -995,10 +982,8 @@ class Run(Saving):
     """How a training run or a recipe is run, and where its output is saved."""
 
     output: Path | None = output_setting("Output folder.", "<name>-trained")
-    resume: bool = setting(
-        kinds.FLAG,
+    resume: bool = flag(
         "Resume an interrupted training run.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -1059,8 +1044,8 @@ class Inspect(Figures):
     rows: tuple[int | None, int | None] | str | None = setting(
         kinds.ROW_RANGE, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
     )
-    check: bool = setting(
-        kinds.FLAG, "Print only the verdict; exit 3 if limits disagree.", default=False
+    check: bool = flag(
+        "Print only the verdict; exit 3 if limits disagree.",
     )
     format: str | None = setting(
         kinds.choice("github"),
@@ -1100,8 +1085,8 @@ class Verify(Settings):
     to: int | Factor | None = setting(
         kinds.NEW_LENGTH, "Its context length.", "N", shown="from ctxextend.yaml"
     )
-    deep: bool = setting(
-        kinds.FLAG, "Also run both in transformers and compare outputs.", default=False
+    deep: bool = flag(
+        "Also run both in transformers and compare outputs.",
     )
 
 

@@ -122,13 +122,19 @@ def resolve_source(
         return _file_source(text, Path(path))
     if stat.S_ISDIR(mode):
         _reject_flags(text, "checkpoint", revision=revision)
-        source = _folder_source(text, Path(path))
+        folder = Path(path).resolve()
+        name = folder.name or "model"
+        if Path(path).is_symlink():  # an output is named after it
+            name = Path(path).name
+        source = _cached_source(Source(reference=text, kind="folder", folder=folder, name=name))
     elif text in BUNDLED:
         _reject_flags(text, "checkpoint", revision=revision)
         source = bundled_source(text)
     else:
         _check_may_be_hub_id(text, path)
-        choose = _config_files if only_config else partial(_needed_files, variant=variant)
+        choose: Callable[[Sequence[str]], Iterable[str]] = partial(_needed_files, variant=variant)
+        if only_config:
+            choose = partial(filter, CONFIG_FILES.__contains__)
         with_headers = None
         if only_headers and subfolder is None:
             with_headers = _hub_source_of_headers(text, revision, variant, check)
@@ -197,15 +203,6 @@ def _in_subfolder(source: Source, subfolder: str) -> Source:
 def bundled_source(name: str) -> Source:
     """Return a bundled checkpoint, even if a local folder has the same name."""
     return Source(reference=name, kind="bundled", folder=BUNDLED[name], name=name)
-
-
-def _folder_source(reference: str, path: Path) -> Source:
-    """Return the source for a local folder; an output is named after a symlink to it."""
-    folder = path.resolve()
-    name = folder.name or "model"
-    if path.is_symlink():
-        name = path.name
-    return _cached_source(Source(reference=reference, kind="folder", folder=folder, name=name))
 
 
 def _file_source(reference: str, path: Path) -> Source:
@@ -308,10 +305,6 @@ def _shards_pattern(index: str, variant: str | None) -> str:
     return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
 
 
-def _config_files(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in CONFIG_FILES]
-
-
 def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     candidates = [with_variant(plain, variant) for plain in NAMES]
     weights = next((name for name in candidates if name in names), "")
@@ -321,13 +314,11 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     for name in names:
         if not weights and fnmatch(name, CONSOLIDATED):  # a folder without other weights is refused
             continue
-        if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
+        path = PurePosixPath(name)
+        is_ignored = any(part in IGNORED_NAMES for part in path.parts)
+        is_skipped = is_ignored or first_match(path, STALE) is not None
+        if name == weights or fnmatch(name, shards) or not is_skipped:
             yield name
-
-
-def _is_skipped(path: PurePosixPath) -> bool:
-    is_ignored = any(part in IGNORED_NAMES for part in path.parts)
-    return is_ignored or first_match(path, STALE) is not None
 
 
 REGULAR = "a regular file"

@@ -111,7 +111,18 @@ class WithHelpAll:
         """Return the parameters, with --help and --help-all; their values stay as they are."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         if self._help_all is None:  # one option, since parameters are compared by identity
-            self._help_all = help_all(self.get_help_option(ctx), hidden=hasattr(self, "commands"))
+            help_option = self.get_help_option(ctx)
+
+            def show(context: Any, parameter: Any, requested: bool) -> None:
+                context.meta[HELP_ALL] = requested
+                help_option.callback(context, parameter, requested)
+
+            self._help_all = copy(help_option)
+            self._help_all.hidden = hasattr(self, "commands")
+            self._help_all.name = "help_all"
+            self._help_all.opts = [HELP_ALL]
+            self._help_all.help = "Show all options and exit."
+            self._help_all.callback = show
         parameters = [*parameters, self._help_all]
         for parameter in parameters:
             parameter.get_runtime_param = PlainText
@@ -133,22 +144,6 @@ class PlainText:
 
 class Command(WithHelpAll, TyperCommand):
     """A command."""
-
-
-def help_all(help_option: Any, *, hidden: bool) -> Any:
-    """Return the option that prints the help with all options, like --help otherwise."""
-    option = copy(help_option)
-    option.hidden = hidden
-    option.name = "help_all"
-    option.opts = [HELP_ALL]
-    option.help = "Show all options and exit."
-
-    def show(context: Any, parameter: Any, requested: bool) -> None:
-        context.meta[HELP_ALL] = requested
-        help_option.callback(context, parameter, requested)
-
-    option.callback = show
-    return option
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:

@@ -13,7 +13,6 @@ from ctxextend.settings import CheckpointRef, Compare, Figures
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
     from ctxextend.evaluation.effective_result import Effective
-    from ctxextend.evaluation.evaluation_result import Estimate
     from ctxextend.report.numbers import NumberFormat
 
 
@@ -37,27 +36,24 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
     with console.progress("Comparing", unit="tokens") as progress:
         result = compare_models(ref, settings, progress)
 
+    from ctxextend.report.figures import write_figure
+    from ctxextend.report.html import comparison_figure, write_report
+
     page = Page.for_stdout()
     add_comparison(page, result)
     for reason in dict.fromkeys(result.skipped.values()):
         names = [name for name, other in result.skipped.items() if other == reason]
         console.note(f"Skipped {', '.join(names)}: {reason}")
     next_command = after_comparison(result)
-    console.measurement("compare", result, page.lines, _files(result, figures, next_command))
-    console.next_steps(next_command)
-
-
-def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files:
-    from ctxextend.report.figures import write_figure
-    from ctxextend.report.html import comparison_figure, write_report
-
-    return [
+    files: Files = [
         (
-            drawn.report,
-            lambda path: write_report(comparison, path, options.command_line(), next_command),
+            figures.report,
+            lambda path: write_report(result, path, options.command_line(), next_command),
         ),
-        (drawn.plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
+        (figures.plot, lambda path: write_figure(path, lambda: comparison_figure(result))),
     ]
+    console.measurement("compare", result, page.lines, files)
+    console.next_steps(next_command)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
@@ -102,7 +98,14 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
     from ctxextend.evaluation.evaluation_result import text_summary
 
-    yield "length", _length(comparison)
+    if comparison.row_type == "checkpoint":
+        length = f"{comparison.max_len_after:,} tokens"
+        if comparison.source:
+            length += f"; base {comparison.source}: {comparison.max_len_before:,} tokens"
+    else:
+        rows = counted(len(comparison.rows), comparison.row_type)
+        length = f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {rows}"
+    yield "length", length
     if comparison.search:
         yield "search", comparison.search.summary
     if comparison.documents:
@@ -111,17 +114,6 @@ def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
             text_summary(comparison.documents, comparison.tokens, comparison.limited_by),
         )
     yield "run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
-
-
-def _length(comparison: "Comparison") -> str:
-    if comparison.row_type == "checkpoint":
-        parts = [f"{comparison.max_len_after:,} tokens"]
-        if comparison.source:
-            parts.append(f"base {comparison.source}: {comparison.max_len_before:,} tokens")
-        return "; ".join(parts)
-    parts = [f"{comparison.max_len_before} -> {comparison.max_len_after} positions"]
-    parts.append(counted(len(comparison.rows), comparison.row_type))
-    return ", ".join(parts)
 
 
 def _has_short_inputs(comparison: "Comparison") -> bool:
@@ -141,7 +133,9 @@ def _ranked_cells(
         if row.is_tied:
             delta = (f"tied  {delta}", "right")
     cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
-    cells[numbers.head(column)] = _score(comparison, row.score, numbers)
+    cells[numbers.head(column)] = numbers.estimate(row.score)
+    if comparison.is_loss:
+        cells[numbers.head(column)] = numbers.perplexity(row.score)
     cells[numbers.head(f"delta vs. best{unit}")] = delta
     measured = row.document_scores
     if measured is not None:
@@ -149,37 +143,18 @@ def _ranked_cells(
             change = measured.differences[mode][measured.ranked_by]
             cells[numbers.head(name)] = numbers.change(change)
     if _has_short_inputs(comparison):
-        short = _short_inputs(row, numbers)
+        cost = row.short_inputs
+        short = numbers.change(cost)
+        if cost is not None and cost.mean == 0 and not cost.half_width:
+            short = "unchanged"
         cells[numbers.head(f"cost on short inputs{unit}")] = short
-    return cells | _facts(row, numbers)
-
-
-def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberFormat") -> str:
-    if comparison.is_loss:
-        return numbers.perplexity(score)
-    return numbers.estimate(score)
-
-
-def _short_inputs(row: "Row", numbers: "NumberFormat") -> str:
-    cost = row.short_inputs
-    if cost is not None and cost.mean == 0 and not cost.half_width:
-        return "unchanged"
-    return numbers.change(cost)
-
-
-def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
-    """Return the facts of a checkpoint by column; without a base, also its shortest loss."""
     if row.checkpoint is None:
-        return {}
-    cells = dict[str, Cell]()
+        return cells
     evaluation = row.evaluation
     if evaluation.contexts is not None and not evaluation.base:
         first = evaluation.contexts.points[0]
-        column = numbers.head(f"perplexity at {first.context}")
-        cells[column] = numbers.perplexity(first.loss)
-    for column, (text, _) in row.checkpoint.cells.items():
-        cells[column] = text
-    return cells
+        cells[numbers.head(f"perplexity at {first.context}")] = numbers.perplexity(first.loss)
+    return cells | {name: text for name, (text, _) in row.checkpoint.cells.items()}
 
 
 def _add_reading_modes(page: Page, comparison: "Comparison") -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,7 +14,7 @@ from ctxextend.settings import CheckpointRef, Inspect
 
 if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
-    from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
+    from ctxextend.inspection.scheme_report import PositionReport, RopeReport
     from ctxextend.inspection.table_report import TableReport
 
 ALL_ROWS = "all"  # value of --rows
@@ -69,7 +68,17 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         _require_tables("--plot", inspections)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
-    _write_files(inspections, settings.report, settings.plot)
+    if settings.report is not None:
+        from ctxextend.report.html import write_report
+        from ctxextend.report.next_steps import after_inspection
+
+        next_command = after_inspection(inspections)
+        write_report(inspections, settings.report, options.command_line(), next_command)
+    if settings.plot is not None:
+        from ctxextend.report.figures import write_figure
+        from ctxextend.report.table_panels import tables_figure
+
+        write_figure(settings.plot, lambda: tables_figure(inspections))
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
     statistics = list[dict[str, Any]]()
@@ -141,22 +150,6 @@ def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
             where = f"the positions of {inspection.source} are {scheme}"
             message = f"{flag} applies to tables of rows; {where}."
             raise MethodError(message, f"Remove {flag}.")
-
-
-def _write_files(
-    inspections: Sequence["Inspection"], report: Path | None, plot: Path | None
-) -> None:
-    if report is not None:
-        from ctxextend.report.html import write_report
-        from ctxextend.report.next_steps import after_inspection
-
-        next_command = after_inspection(inspections)
-        write_report(inspections, report, options.command_line(), next_command)
-    if plot is not None:
-        from ctxextend.report.figures import write_figure
-        from ctxextend.report.table_panels import tables_figure
-
-        write_figure(plot, lambda: tables_figure(inspections))
 
 
 def add_inspections(
@@ -350,6 +343,8 @@ def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str
 
 
 def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping[int, str]) -> None:
+    from ctxextend.tables.rope_types import NONE
+
     columns = dict[str, dict[str, str]]()
     for inspection in inspections:
         for report in inspection.schemes:
@@ -357,7 +352,12 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
             if report.location.table.has_rows:
                 page.text(f"{report.positions} rows, which are not shown")
             elif not report.layers:
-                page.text(_unlimited_text(report))
+                runs = "any length runs once the limits below allow it"
+                unlimited = f"{report.scheme} positions: {runs}"
+                if report.scheme == NONE:
+                    trained = report.first_trained
+                    unlimited = f"no positions: {runs}; first trained at {trained} tokens"
+                page.text(unlimited)
             elif report.lengths_text:
                 page.text(report.lengths_text)
             if report.dialects_text:
@@ -374,15 +374,6 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     if header == [""]:  # one type of layers of one model needs no name
         header = []
     _add_columns(page, header, list(columns.values()))
-
-
-def _unlimited_text(report: "SchemeReport") -> str:
-    from ctxextend.tables.rope_types import NONE
-
-    runs = "any length runs once the limits below allow it"
-    if report.scheme != NONE:
-        return f"{report.scheme} positions: {runs}"
-    return f"no positions: {runs}; first trained at {report.first_trained} tokens"
 
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:

@@ -3,7 +3,6 @@
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import singledispatch
 
 from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
@@ -70,67 +69,42 @@ class Transcript(Console):
         self.page.lines.extend(lines)
 
 
-@singledispatch
 def show(result: Result, console: Transcript) -> None:
     """Add what the command of a result prints; of other results, their repr."""
-    console.note(repr(result))
-
-
-@show.register
-def _(result: Evaluation, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_evaluation(console.page, result)
-
-
-@show.register
-def _(result: Comparison, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_comparison(console.page, result)
-
-
-@show.register
-def _(result: Inspection, console: Transcript) -> None:
-    console.note(*result.notes)
-    add_inspections(console.page, [result])
-
-
-@show.register
-def _(result: Verification, console: Transcript) -> None:
-    console.note(*result.notes)
-    add_verification(console.page, result)
-
-
-@show.register
-def _(result: Planned, console: Transcript) -> None:
-    show_plan(console, result.source, result.dry_run())
-
-
-@show.register
-def _(result: ResizeResult, console: Transcript) -> None:
-    show_output(console, result)
-
-
-@show.register
-def _(result: TrainResult, console: Transcript) -> None:
-    console.note(*result.notes)
-    show_training(console, result)
-    console.data(str(result.output))
-
-
-@show.register
-def _(result: TrainingPlan, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_training_plan(console.page, result)
-
-
-@show.register
-def _(result: RunResult, console: Transcript) -> None:
-    for step in (result.resize, result.train):
-        if isinstance(step, Result):
-            show(step, console)
-    if isinstance(result.evaluate, Evaluation):
-        console.page.line()
-        show(result.evaluate, console)
+    page = console.page
+    match result:
+        case Evaluation():
+            _add_remarks(result, console)
+            add_evaluation(page, result)
+        case Comparison():
+            _add_remarks(result, console)
+            add_comparison(page, result)
+        case Inspection():
+            console.note(*result.notes)
+            add_inspections(page, [result])
+        case Verification():
+            console.note(*result.notes)
+            add_verification(page, result)
+        case Planned():
+            show_plan(console, result.source, result.dry_run())
+        case ResizeResult():
+            show_output(console, result)
+        case TrainResult():
+            console.note(*result.notes)
+            show_training(console, result)
+            console.data(str(result.output))
+        case TrainingPlan():
+            _add_remarks(result, console)
+            add_training_plan(page, result)
+        case RunResult():
+            for step in (result.resize, result.train):
+                if isinstance(step, Result):
+                    show(step, console)
+            if isinstance(result.evaluate, Evaluation):
+                page.line()
+                show(result.evaluate, console)
+        case _:
+            console.note(repr(result))
 
 
 def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:
