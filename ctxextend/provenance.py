@@ -262,6 +262,11 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
                 if "method" in item
             }
         trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
+        rows = dict[str, tuple[int, int]]()
+        for name, table in tables.items():
+            rows[name] = (table["rows_before"], table["rows_after"])
+            if not all(type(count) is int and 0 <= count <= MAX_CONTEXT for count in rows[name]):
+                raise ValueError("rows_before and rows_after must be numbers of rows")
         method: str | None = str(facts.get("method")).partition(":")[0]
         if not unregistered and method not in (*METHODS, TRUNCATE):
             method = next((choice.name for choice in methods.values()), None)
@@ -278,7 +283,7 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
             method=method,
             unregistered=unregistered,
             methods=methods,
-            rows={name: _recorded_rows(table) for name, table in tables.items()},
+            rows=rows,
             fingerprint=fingerprint,
             written={
                 name: str(item["sha256"]) for name, item in tables.items() if "sha256" in item
@@ -308,15 +313,6 @@ def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | No
     if adapted and trainable == "all-but-positions":
         return None, adapted
     return trainable, adapted
-
-
-def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:
-    before = table["rows_before"]
-    after = table["rows_after"]
-    for count in (before, after):
-        if type(count) is not int or not 0 <= count <= MAX_CONTEXT:
-            raise ValueError("rows_before and rows_after must be numbers of rows")
-    return before, after
 
 
 def learned_before(

@@ -274,7 +274,18 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         if not file.is_file() and str(path) in builtin:
             file = builtin[str(path)]
             folder = None
-        text = _read_text(file)
+        if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
+            text = file.read_text(encoding="utf-8-sig")
+        else:
+            # Here, since reading it takes numpy.
+            from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
+
+            text = open_gguf(file).metadata.values.get(RECIPE_KEY)
+            if not isinstance(text, str):
+                raise RecipeError(
+                    f"{file} contains no recipe: ctxextend did not write it.",
+                    "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
+                )
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, ValueError):
@@ -284,21 +295,6 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             hint = "Pass a YAML file, or a name from `ctxextend recipes`."
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, folder)
-
-
-def _read_text(file: Path) -> str:
-    if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
-        return file.read_text(encoding="utf-8-sig")
-    # Here, since reading it takes numpy.
-    from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
-
-    text = open_gguf(file).metadata.values.get(RECIPE_KEY)
-    if isinstance(text, str):
-        return text
-    raise RecipeError(
-        f"{file} contains no recipe: ctxextend did not write it.",
-        "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
-    )
 
 
 def parse_recipe(

@@ -95,12 +95,16 @@ def download(
     Raises:
         SourceError: The model does not exist, is empty, or cannot be downloaded.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         try:
-            files = _list_files(repo, revision)
+            siblings = HfApi().model_info(repo, revision=revision).siblings
+            files = [item.rfilename for item in siblings or ()]
+            if siblings is not None and all(name.startswith(".git") for name in files):
+                message = f"The repository {repo} on the Hub is empty."
+                raise SourceError(message, "Check its page for other branches.")
         except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception:
@@ -198,19 +202,6 @@ def _read_start(url: str, count: int) -> tuple[bytes, int]:
         if not stated.isdecimal():
             raise _NoStartError
     return bytes(data[:count]), int(stated)
-
-
-def _list_files(repo: str, revision: str | None) -> list[str]:
-    from huggingface_hub import HfApi
-
-    siblings = HfApi().model_info(repo, revision=revision).siblings
-    if siblings is None:
-        return []
-    files = [item.rfilename for item in siblings]
-    if all(name.startswith(".git") for name in files):
-        message = f"The repository {repo} on the Hub is empty."
-        raise SourceError(message, "Check its page for other branches.")
-    return files
 
 
 def _refuse(

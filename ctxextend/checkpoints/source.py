@@ -6,7 +6,6 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -132,9 +131,12 @@ def resolve_source(
         source = bundled_source(text)
     else:
         _check_may_be_hub_id(text, path)
-        choose: Callable[[Sequence[str]], Iterable[str]] = partial(_needed_files, variant=variant)
-        if only_config:
-            choose = partial(filter, CONFIG_FILES.__contains__)
+
+        def choose(names: Sequence[str]) -> Iterable[str]:
+            if only_config:
+                return [name for name in names if name in CONFIG_FILES]
+            return _needed_files(names, variant)
+
         with_headers = None
         if only_headers and subfolder is None:
             with_headers = _hub_source_of_headers(text, revision, variant, check)

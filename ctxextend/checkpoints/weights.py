@@ -215,7 +215,19 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
         CheckpointError: The index or a shard is malformed or missing, or they contradict.
     """
     index = load_object(path)
-    shard_of = _read_weight_map(path, index)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(
+            f"{path} has no weight_map.", "Download or save the checkpoint again."
+        )
+    shard_of = dict[str, str]()
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not filenames.stays_inside(name):
+            message = f"{path} maps {tensor!r} to {name!r}, which is not a file inside the folder."
+            raise CheckpointError(
+                message, "Do not use this checkpoint unless you trust its source."
+            )
+        shard_of[tensor] = PurePosixPath(name).as_posix()
     shards = _open_each(path, source, sorted(set(shard_of.values())), ties=ties)
     _check_listed(path, shard_of, shards)
     files = dict[str, TensorFile]()
@@ -228,12 +240,12 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
     if not isinstance(metadata, dict):
         metadata = {}
     total_size = sum(file.tensor_bytes for file in shards.values())
-    weight_map = dict[str, str]()
+    new_map = dict[str, str]()
     for name, file in shards.items():
-        weight_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
+        new_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
     new_index = {
         "metadata": metadata | {"total_size": total_size},
-        "weight_map": dict(sorted(weight_map.items())),
+        "weight_map": dict(sorted(new_map.items())),
     }
     output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
     return Weights(
@@ -263,21 +275,6 @@ def _open_each(
         else:
             shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
     return shards
-
-
-def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(
-            f"{path} has no weight_map.", "Download or save the checkpoint again."
-        )
-    for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or not filenames.stays_inside(shard):
-            message = f"{path} maps {tensor!r} to {shard!r}, which is not a file inside the folder."
-            raise CheckpointError(
-                message, "Do not use this checkpoint unless you trust its source."
-            )
-    return {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
 
 
 def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:

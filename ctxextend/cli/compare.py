@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console, Files
+from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
@@ -36,8 +36,7 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
     with console.progress("Comparing", unit="tokens") as progress:
         result = compare_models(ref, settings, progress)
 
-    from ctxextend.report.figures import write_figure
-    from ctxextend.report.html import comparison_figure, write_report
+    from ctxextend.report.html import comparison_figure
 
     page = Page.for_stdout()
     add_comparison(page, result)
@@ -45,13 +44,7 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
         names = [name for name, other in result.skipped.items() if other == reason]
         console.note(f"Skipped {', '.join(names)}: {reason}")
     next_command = after_comparison(result)
-    files: Files = [
-        (
-            figures.report,
-            lambda path: write_report(result, path, options.command_line(), next_command),
-        ),
-        (figures.plot, lambda path: write_figure(path, lambda: comparison_figure(result))),
-    ]
+    files = options.figure_files(figures, result, next_command, comparison_figure)
     console.measurement("compare", result, page.lines, files)
     console.next_steps(next_command)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console, Files
+from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
@@ -41,21 +41,14 @@ def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: 
     with console.progress("Reading", unit="tokens") as progress:
         evaluation = evaluate_checkpoint(ref, settings, progress)
 
-    from ctxextend.report.figures import evaluation_figure, write_figure
-    from ctxextend.report.html import write_report
+    from ctxextend.report.figures import evaluation_figure
     from ctxextend.report.next_steps import after_evaluation
 
     next_command = after_evaluation(evaluation, settings.data)
 
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
-    files: Files = [
-        (
-            figures.report,
-            lambda path: write_report(evaluation, path, options.command_line(), next_command),
-        ),
-        (figures.plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation))),
-    ]
+    files = options.figure_files(figures, evaluation, next_command, evaluation_figure)
     console.measurement("evaluate", evaluation, page.lines, files)
     console.next_steps(next_command)
 

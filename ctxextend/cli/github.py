@@ -25,12 +25,14 @@ def annotations(inspection: "Inspection") -> Iterator[str]:
     """Yield an annotation for each finding: at its line if it is in the repository."""
     from ctxextend.checkpoints.json_edit import line_of_key, read_text
 
+    root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
     for finding in inspection.findings:
         path = Path(inspection.folder) / finding.file
         properties = dict[str, str]()
-        shown = _path_in_repository(path)
-        if finding.file and shown is not None:
-            properties["file"] = shown
+        # A file in the repository may be a link to another folder, and keeps its name.
+        absolute = Path(os.path.realpath(path.parent), path.name)
+        if finding.file and absolute.is_relative_to(root):
+            properties["file"] = absolute.relative_to(root).as_posix()
             if path.suffix == ".json" and finding.is_stated:
                 with suppress(CheckpointError):  # it changed after it was read
                     line = line_of_key(read_text(path), finding.key)
@@ -76,12 +78,3 @@ def _message(inspection: "Inspection", finding: "Finding") -> str:
     for choice in finding.choices:
         text += f"\nFix, if {choice.condition}: {choice.command}"
     return text
-
-
-def _path_in_repository(path: Path) -> str | None:
-    root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
-    # A file in the repository may be a link to another folder, and keeps its name.
-    absolute = Path(os.path.realpath(path.parent), path.name)
-    if not absolute.is_relative_to(root):
-        return None
-    return absolute.relative_to(root).as_posix()

@@ -92,8 +92,15 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         _add_pairs(page, inspections)
     console.screen(page.lines)
     if console.as_json:
-        values = _values(inspections, statistics, check=check, all_rows=rows == ALL_ROWS)
-        console.result("inspect", {"models": list(values)})
+        from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
+
+        values = list[dict[str, Any]]()
+        for inspection, added in zip(inspections, statistics, strict=True):
+            value = summary_json(inspection, with_pairs=rows == ALL_ROWS)
+            if check and rows != ALL_ROWS:
+                value = check_json(inspection)
+            values.append(with_rows(value, added))
+        console.result("inspect", {"models": values})
     agrees = all(inspection.agrees for inspection in inspections)
     if agrees and row_range is None and not check:
         from ctxextend.report.next_steps import after_inspection
@@ -101,22 +108,6 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         console.next_steps(after_inspection(inspections))
     if check and not agrees:
         raise typer.Exit(FAILED_CHECK)
-
-
-def _values(
-    inspections: Sequence["Inspection"],
-    statistics: Sequence[Mapping[str, Any]],
-    *,
-    check: bool,
-    all_rows: bool,
-) -> Iterator[dict[str, Any]]:
-    from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
-
-    for inspection, rows in zip(inspections, statistics, strict=True):
-        if check and not all_rows:
-            yield with_rows(check_json(inspection), rows)
-        else:
-            yield with_rows(summary_json(inspection, with_pairs=all_rows), rows)
 
 
 def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:

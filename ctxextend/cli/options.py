@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ctxextend import kinds
-from ctxextend.cli.console import Console
+from ctxextend.cli.console import Console, Files
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import Figures, Heading, Settings, flag_of, option_of, ordered_fields
@@ -206,6 +206,20 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         yield
     except caught as error:
         raise WrongFlags(error.message, error.hint) from error
+
+
+def figure_files(figures: Figures, result: Any, next_command: str, draw: Any) -> Files:
+    """Return the report and the figure of a measurement, if requested, with how each is written."""
+    from ctxextend.report.figures import write_figure
+    from ctxextend.report.html import write_report
+
+    return [
+        (
+            figures.report,
+            lambda path: write_report(result, path, command_line(), next_command),
+        ),
+        (figures.plot, lambda path: write_figure(path, lambda: draw(result))),
+    ]
 
 
 def check_figures(figures: Figures) -> None:

@@ -130,7 +130,10 @@ class Page:
         if header:
             grid.insert(0, [(name, "label") for name in header])
         widths = _widest(grid)
-        words = _narrowest(grid)
+        words = list[int]()  # the length of the longest one of each column
+        for cells in zip(*grid, strict=True):
+            found = chain.from_iterable(text.split() for text, _ in cells)
+            words.append(max(map(len, found), default=0))
         gaps = GAP * (len(widths) - 1)
         while wrap and sum(widths) + gaps > self.width:
             wider = [column for column, width in enumerate(widths) if width > words[column]]
@@ -143,7 +146,16 @@ class Page:
             # Only column names wrap if they do not fit next to the first column.
             most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
             widths[column] = min(widths[column], most)
-        for columns in _split(widths, self.width):
+        # If it is too wide, each part begins with the first column.
+        parts = [[0]]
+        taken = widths[0]
+        for column in range(1, len(widths)):
+            if len(parts[-1]) > 1 and taken + GAP + widths[column] > self.width:
+                parts.append([0])
+                taken = widths[0]
+            parts[-1].append(column)
+            taken += GAP + widths[column]
+        for columns in parts:
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
 
@@ -165,26 +177,6 @@ def _with_styles(cells: Iterable[Cell]) -> Pieces:
 
 def _widest(grid: Grid) -> list[int]:
     return [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
-
-
-def _narrowest(grid: Grid) -> list[int]:
-    widths = list[int]()
-    for column in zip(*grid, strict=True):
-        words = chain.from_iterable(text.split() for text, _ in column)
-        widths.append(max(map(len, words), default=0))
-    return widths
-
-
-def _split(widths: Sequence[int], width: int) -> list[list[int]]:
-    parts = [[0]]
-    taken = widths[0]
-    for column in range(1, len(widths)):
-        if len(parts[-1]) > 1 and taken + GAP + widths[column] > width:
-            parts.append([0])
-            taken = widths[0]
-        parts[-1].append(column)
-        taken += GAP + widths[column]
-    return parts
 
 
 def _row_lines(

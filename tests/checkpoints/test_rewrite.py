@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, copy_range, write_all
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.rewrite import plan_layout, rewrite, write_files
+from ctxextend.checkpoints.rewrite import plan_layout, write_files, write_layout
 from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.errors import CheckpointError
@@ -42,7 +42,8 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     layout = plan_layout(file, {"table": table.shape}, dropped, {})
     destination = file.path.with_name("new.safetensors")
     tables = {"table": table}
-    rewrite(file, layout, tables.__getitem__, destination, lambda *_: None)
+    with file.path.open("rb", buffering=0) as source, destination.open("xb", buffering=0) as output:
+        write_layout(file, source, layout, tables.__getitem__, output, lambda *_: None)
     assert destination.stat().st_size == layout.size
     new = open_safetensors(destination)
     old_values = load_file(file.path)
@@ -111,7 +112,11 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
     table = np.ones((3, 2), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, (), {})
     tables = {"table": table}
-    rewrite(file, layout, tables.__getitem__, tmp_path / "new.safetensors", lambda *_: None)
+    with (
+        path.open("rb", buffering=0) as source,
+        (tmp_path / "new.safetensors").open("xb") as output,
+    ):
+        write_layout(file, source, layout, tables.__getitem__, output, lambda *_: None)
 
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
