@@ -108,10 +108,20 @@ def plan_run(file: RecipeFile) -> Planned | None:
     Raises:
         CheckpointError: The source changed after the recipe was written.
         DataError: The training text did.
+        RecipeError: Sections of a recipe of a GGUF file need a checkpoint of transformers.
         CtxextendError: As `resize`.
     """
     recipe = file.recipe
-    _check_sections(recipe)
+    source = recipe.checkpoint.source
+    sections = {"convert": recipe.convert, "train": recipe.train, "evaluate": recipe.evaluate}
+    others = [name for name, settings in sections.items() if settings is not None]
+    if others and is_gguf(source) and Path(source).is_file():
+        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
+        hint = (
+            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
+            "it was made from: --set source=BASE"
+        )
+        raise RecipeError(message, hint)
     recorded = step_of(file)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
@@ -119,8 +129,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
         _check_training_text(recipe.train, file.provenance)
     if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
         return None
-    only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
-    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
+    model = open_model(recipe.checkpoint, reads_gguf=not others)
     check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
@@ -147,25 +156,6 @@ def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterat
         f"settings for {length}, add --set resize.method=auto."
     )
     yield Note(Code.METHOD, Level.NOTE, text)
-
-
-def _check_sections(recipe: Recipe) -> None:
-    source = recipe.checkpoint.source
-    if not is_gguf(source) or not Path(source).is_file():
-        return
-    sections = {
-        "convert": recipe.convert,
-        "train": recipe.train,
-        "evaluate": recipe.evaluate,
-    }
-    others = [name for name, settings in sections.items() if settings is not None]
-    if others:
-        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
-        hint = (
-            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
-            "it was made from: --set source=BASE"
-        )
-        raise RecipeError(message, hint)
 
 
 def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:

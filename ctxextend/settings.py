@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -96,6 +96,9 @@ def setting(
     """
     facts = Option(kind, help, metavar, **known)
     return field(default=default, kw_only=kw_only, metadata={"setting": facts})
+
+
+advanced = partial(setting, heading=Heading.ADVANCED)
 
 
 def flag(help: str, **known: Any) -> Any:
@@ -234,42 +237,33 @@ class CheckpointRef(Settings):
         is_argument=True,
         kw_only=False,
     )
-    revision: str | None = setting(
-        kinds.ANY_TEXT, "Branch, tag or commit on the Hub.", "REV", heading=Heading.ADVANCED
-    )
-    subfolder: str | None = setting(
+    revision: str | None = advanced(kinds.ANY_TEXT, "Branch, tag or commit on the Hub.", "REV")
+    subfolder: str | None = advanced(
         kinds.SUBFOLDER,
         "Subfolder of MODEL that contains the checkpoint.",
         "DIR",
-        heading=Heading.ADVANCED,
     )
-    variant: str | None = setting(
-        kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME", heading=Heading.ADVANCED
-    )
-    model_type: str | None = setting(
+    variant: str | None = advanced(kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME")
+    model_type: str | None = advanced(
         kinds.MODEL_TYPE,
         "Override the model type in config.json.",
         "TYPE",
-        heading=Heading.ADVANCED,
     )
-    table: TableName | None = setting(
+    table: TableName | None = advanced(
         kinds.TABLE,
         "Position table of an unknown model type: tensor, dotted config key of its length, rows "
         "before position 0.",
         "NAME:KEY:RESERVED",
-        heading=Heading.ADVANCED,
     )
-    tokenizer: str | None = setting(
+    tokenizer: str | None = advanced(
         kinds.CHECKPOINT,
         "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.",
         "NAME",
-        heading=Heading.ADVANCED,
     )
-    trained_length: int | None = setting(
+    trained_length: int | None = advanced(
         kinds.length(1),
         "First trained length, if the config misstates it (rotary).",
         "L",
-        heading=Heading.ADVANCED,
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
@@ -575,37 +569,33 @@ TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
 class Reading(Settings):
     """How `evaluate`, `compare` and `train` read text, and what they compute on."""
 
-    text_field: str = setting(
+    text_field: str = advanced(
         kinds.ANY_TEXT,
         "Name of the text field or column.",
         "KEY",
         default="text",
-        heading=Heading.ADVANCED,
     )
     # bf16 with ``auto`` if the accelerator supports it, else fp32
-    precision: str = setting(
+    precision: str = advanced(
         kinds.choice(*PRECISIONS),
         "auto, fp32, bf16 or fp16.",
         "P",
         default="auto",
-        heading=Heading.ADVANCED,
     )
     # Of masks and needles; in training, of data order, masking and positions.
-    seed: int = setting(kinds.integer(0), "Random seed.", "S", default=0, heading=Heading.ADVANCED)
-    device: str | None = setting(
+    seed: int = advanced(kinds.integer(0), "Random seed.", "S", default=0)
+    device: str | None = advanced(
         kinds.DEVICE,
         "Device: cpu, cuda, cuda:1 or mps.",
         "NAME",
-        heading=Heading.ADVANCED,
         shown="GPU, else CPU",
         depends_on_machine=True,
     )
     # By default as ``OMP_NUM_THREADS`` says, else one for small models and all CPUs for others.
-    threads: int | None = setting(
+    threads: int | None = advanced(
         kinds.integer(),
         "CPU threads.",
         "N",
-        heading=Heading.ADVANCED,
         shown="depends on the model",
         depends_on_machine=True,
     )
@@ -651,11 +641,10 @@ class Evaluate(Reading):
         default=65_536,
         heading=Heading.TEXT,
     )
-    batch_size: int | None = setting(
+    batch_size: int | None = advanced(
         kinds.integer(),
         "Windows per batch.",
         "B",
-        heading=Heading.ADVANCED,
         shown="up to 4,096 tokens",
     )
     # ``position``: loss by position; ``context``: loss by context length; ``effective``: how far
@@ -733,12 +722,11 @@ class Train(Reading):
     tokens: int | None = setting(
         kinds.integer(), "Maximum number of tokens of --data to read.", in_cli=False
     )
-    eval_data: tuple[str, ...] = setting(
+    eval_data: tuple[str, ...] = advanced(
         kinds.FILE,
         "Held-out text.",
         "PATH",
         default=(),
-        heading=Heading.ADVANCED,
         shown="5 % of --data",
         is_repeated=True,
     )
@@ -749,11 +737,10 @@ class Train(Reading):
         heading=Heading.TRAINING,
         shown="all",
     )
-    window: int | None = setting(
+    window: int | None = advanced(
         kinds.length(MIN_WINDOW),
         "Tokens per window, placed at random.",
         "W",
-        heading=Heading.ADVANCED,
         shown="L",
     )
     # Together with the text in between.
@@ -795,25 +782,19 @@ class Train(Reading):
     per_device_batch_size: int | None = setting(
         kinds.integer(), "Micro-batch size; by default as memory allows.", in_cli=False
     )
-    eval_every: int | None = setting(
-        kinds.integer(), "Evaluate every K steps.", "K", heading=Heading.ADVANCED, shown="N/4"
-    )
-    save_every: int | None = setting(
-        kinds.integer(), "Save every K steps.", "K", heading=Heading.ADVANCED, shown="N/10"
-    )
-    save: str = setting(
+    eval_every: int | None = advanced(kinds.integer(), "Evaluate every K steps.", "K", shown="N/4")
+    save_every: int | None = advanced(kinds.integer(), "Save every K steps.", "K", shown="N/10")
+    save: str = advanced(
         kinds.choice("best", "last"),
         "best (by held-out loss) or last.",
         "WHAT",
         default="best",
-        heading=Heading.ADVANCED,
     )
-    report_to: str = setting(
+    report_to: str = advanced(
         kinds.ANY_TEXT,
         "Log to tensorboard, wandb, ...",
         "NAME",
         default="none",
-        heading=Heading.ADVANCED,
     )
     # The teacher.
     base: str | None = setting(
@@ -822,26 +803,23 @@ class Train(Reading):
     # Besides another objective. By default 4 in language models that were converted, 5 in
     # contrastive training, else 0. Where only the table of a language model is trained, it is the
     # share of distillation, from 0 to 1: by default 1 in windows that the base can read, else 0.
-    distill: float | None = setting(
+    distill: float | None = advanced(
         kinds.WEIGHT,
         "Weight of distillation from the base.",
         "W",
-        heading=Heading.ADVANCED,
         shown="by model",
     )
     # ``passages``: find a document by one of its passages; ``pairs``: find the positive of an
     # anchor in .jsonl or .tsv files (anchor, positive and maybe negative).
-    contrastive: str | None = setting(
+    contrastive: str | None = advanced(
         kinds.choice("passages", "pairs"),
         "Train encoders to find texts: passages or pairs.",
         "BY",
-        heading=Heading.ADVANCED,
     )
-    dtype: str | None = setting(
+    dtype: str | None = advanced(
         kinds.choice(*PRECISIONS[1:]),
         "Output dtype: fp32, bf16 or fp16.",
         "T",
-        heading=Heading.ADVANCED,
         shown="as in MODEL",
     )
     fsdp: bool = flag(

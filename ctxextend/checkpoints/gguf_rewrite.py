@@ -20,6 +20,7 @@ from ctxextend.checkpoints.gguf_header import (
     SCALAR_FORMATS,
     STRING,
     UINT32,
+    GgufHeader,
     padded,
 )
 from ctxextend.checkpoints.rewrite import Layout, TensorRange, write_layout
@@ -41,13 +42,17 @@ def plan_gguf_layout(
     """
     header = file.metadata
     pairs = _pairs(file, values)
-    descriptions = _descriptions(file, shapes)
+    descriptions = header.content[header.descriptions_start :]
+    size = header.file_size - header.data_start
+    ranges = [TensorRange(name="", size=size, offset=header.data_start, is_new=False)]
+    for name, shape in shapes.items():
+        descriptions, ranges = _with_table(header, name, shape)
     before = len(pairs) + len(descriptions) + len(_pair(RECIPE_KEY, STRING, recipe))
     padding = (header.data_start - before) % DISK_BLOCK
     pairs += _pair(RECIPE_KEY, STRING, recipe + b"\n" * padding)
     content = pairs + descriptions
     content += b"\0" * (padded(len(content), header.alignment) - len(content))
-    return Layout(header=content, ranges=tuple(_ranges(file, shapes)))
+    return Layout(header=content, ranges=tuple(item for item in ranges if item.size > 0))
 
 
 def write_gguf(
@@ -127,53 +132,30 @@ def _value_pair(key: str, value: Any, value_type: int | None) -> bytes:
     return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
 
 
-def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    header = file.metadata
-    if not shapes:
-        return header.content[header.descriptions_start :]
-    [(name, shape)] = shapes.items()
+def _with_table(
+    header: GgufHeader, name: str, shape: tuple[int, ...]
+) -> tuple[bytes, list[TensorRange]]:
     table = header.tensors[name].entry
-    growth = _new_size(file, name, shape) - _block_size(file, name)
+    start = header.data_start + table.start
+    # The padding may be missing at the end of the file.
+    old_size = min(padded(table.size, header.alignment), header.file_size - start)
+    new_size = padded(table.size // table.shape[0] * shape[0], header.alignment)
     described = list[bytes]()
     for other in header.tensors.values():
         entry = other.entry
         if entry.name == name:
             entry = entry._replace(shape=shape)
         elif entry.start > table.start:
-            entry = entry._replace(start=entry.start + growth)
+            entry = entry._replace(start=entry.start + new_size - old_size)
         encoded = entry.name.encode()
         lengths = entry.shape[::-1]
         described += (struct.pack("<Q", len(encoded)), encoded, struct.pack("<I", len(lengths)))
         described.append(struct.pack(f"<{len(lengths)}Q", *lengths))
         described.append(struct.pack("<IQ", other.type_number, entry.start))
-    return b"".join(described)
-
-
-def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:
-    entry = file.entries[name]
-    size = entry.size // entry.shape[0] * shape[0]
-    return padded(size, file.metadata.alignment)
-
-
-def _block_size(file: GgufFile, name: str) -> int:
-    """Return the size of a tensor with its padding, which may be missing at the end of the file."""
-    entry = file.entries[name]
-    available = file.metadata.file_size - file.data_start - entry.start
-    return min(padded(entry.size, file.metadata.alignment), available)
-
-
-def _ranges(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRange]:
-    size = file.metadata.file_size - file.data_start
-    if size <= 0:
-        return []
-    if not shapes:
-        return [TensorRange(name="", size=size, offset=file.data_start, is_new=False)]
-    [(name, shape)] = shapes.items()
-    start = file.entries[name].start
-    end = start + _block_size(file, name)
+    end = start + old_size
     ranges = [
-        TensorRange(name="", size=start, offset=file.data_start, is_new=False),
-        TensorRange(name=name, size=_new_size(file, name, shape), offset=None, is_new=True),
-        TensorRange(name="", size=size - end, offset=file.data_start + end, is_new=False),
+        TensorRange(name="", size=table.start, offset=header.data_start, is_new=False),
+        TensorRange(name=name, size=new_size, offset=None, is_new=True),
+        TensorRange(name="", size=header.file_size - end, offset=end, is_new=False),
     ]
-    return [item for item in ranges if item.size]
+    return b"".join(described), ranges
