@@ -65,7 +65,25 @@ def run_recipe(
         read_search_set(evaluate)
     result = RunResult()
     if recipe.train is not None:
-        result = _train(recipe, planned, run, events)
+        from ctxextend.training.training_source import TrainingSource
+
+        source = TrainingSource.open(recipe, planned)
+        source.check_start(run.output, force=run.force, resume=run.resume)
+
+        from ctxextend.training.train import train_recipe
+
+        with events.progress("Training", "tokens") as step:
+            trained = train_recipe(
+                recipe,
+                run.output,
+                planned=planned,
+                source=source,
+                force=run.force,
+                resume=run.resume,
+                notify=events.note,
+                progress=step,
+            )
+        result = RunResult(output=trained.output, resize=planned, train=trained)
     elif planned is not None:
         with events.progress("Writing") as step:
             resized = planned.execute(run.output, force=run.force, progress=step)
@@ -77,8 +95,8 @@ def run_recipe(
         ref = recipe.checkpoint
         output = result.output
         if output is not None:
-            source = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
-            ref = replace(ref, source=source, revision=None, subfolder=None)
+            path = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
+            ref = replace(ref, source=path, revision=None, subfolder=None)
         evaluation = evaluate_checkpoint(ref, evaluate, step)
     return replace(result, evaluate=evaluation)
 
@@ -94,25 +112,3 @@ def check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
             "written.",
             "Remove the output, or add a resize, convert or train section.",
         )
-
-
-def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
-    from ctxextend.training.training_source import TrainingSource
-
-    source = TrainingSource.open(recipe, planned)
-    source.check_start(run.output, force=run.force, resume=run.resume)
-
-    from ctxextend.training.train import train_recipe
-
-    with events.progress("Training", "tokens") as step:
-        trained = train_recipe(
-            recipe,
-            run.output,
-            planned=planned,
-            source=source,
-            force=run.force,
-            resume=run.resume,
-            notify=events.note,
-            progress=step,
-        )
-    return RunResult(output=trained.output, resize=planned, train=trained)

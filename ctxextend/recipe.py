@@ -68,7 +68,8 @@ class Recipe:
 
 # The fields of settings that are keys of recipes.
 FIELDS: dict[type[Settings], list[Field[Any]]] = {}
-for kind_of_settings in (CheckpointRef, *RECIPE_STEPS.values()):
+kinds_of_settings: list[type[Settings]] = [CheckpointRef, *RECIPE_STEPS.values()]
+for kind_of_settings in kinds_of_settings:
     FIELDS[kind_of_settings] = [
         item for item in ordered_fields(kind_of_settings) if option_of(item).in_recipe
     ]
@@ -221,15 +222,9 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
-    # What the file states, before any change of a value; None without a length to resize to.
-    stated: "StatedResize | None" = None
-
-
-class StatedResize(NamedTuple):
-    """The length of a resize, and the method with the settings that were chosen for it."""
-
-    to: object
-    method: object
+    # The length of a resize, and the method with the settings that were chosen for it, before any
+    # change of a value; None without a length.
+    stated: tuple[object, object] | None = None
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -280,12 +275,13 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             # Here, since reading it takes numpy.
             from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
 
-            text = open_gguf(file).metadata.values.get(RECIPE_KEY)
-            if not isinstance(text, str):
+            stated = open_gguf(file).metadata.values.get(RECIPE_KEY)
+            if not isinstance(stated, str):
                 raise RecipeError(
                     f"{file} contains no recipe: ctxextend did not write it.",
                     "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
                 )
+            text = stated
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, ValueError):
@@ -328,7 +324,7 @@ def parse_recipe(
         with suppress(ValueError):
             to = NEW_LENGTH.read(to)
         method = entries.get("resize.method")
-        stated = StatedResize(to, None if method is None else method.value)
+        stated = (to, None if method is None else method.value)
     for change in changes:
         if "=" in change:
             entries = _changed(entries, change)

@@ -142,17 +142,19 @@ def plan_run(file: RecipeFile) -> Planned | None:
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
-    stated = file.stated
-    if stated is None or resize is None or stated.method != stated_method(resize.method):
+    if file.stated is None or resize is None:
+        return
+    to, method = file.stated
+    if method != stated_method(resize.method):
         return
     length = planned.plan.max_len_after
     methods = [stated_method(resize.method) or ""]
     methods += [method.text for method in recorded.methods.values()]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
-    if not kept or stated.to in (resize.to, length):
+    if not kept or to in (resize.to, length):
         return
     text = (
-        f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
+        f"{joined(kept)} is kept, which the recipe states for {to} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
     yield Note(Code.METHOD, Level.NOTE, text)

@@ -130,35 +130,31 @@ class Conflict(NamedTuple):
     is_broken: Callable[[Any], bool]
     message: str  # with the values of settings in braces
     hint: str = "Remove one of them."
+    given: tuple[str, ...] = ()  # settings without which it does not apply
+    missing: tuple[str, ...] = ()  # settings with which it does not apply
 
 
 def excludes(one: str, other: str, why: str = "") -> Conflict:
     """Return the rule that two settings cannot be used together; `why` is a clause."""
     message = f"{flag_name(one)} cannot be used with {flag_name(other)}{why}."
-    return Conflict((one, other), lambda given: _has(given, one) and _has(given, other), message)
+    return Conflict((one, other), lambda given: True, message, given=(one, other))
 
 
 def requires(one: str, other: str) -> Conflict:
     """Return the rule that a setting is only used with another one."""
     message = f"{flag_name(one)} requires {flag_name(other)}."
     hint = f"Add {flag_name(other)}, or remove {flag_name(one)}."
-    return Conflict(
-        (one, other), lambda given: _has(given, one) and not _has(given, other), message, hint
-    )
+    return Conflict((one, other), lambda given: True, message, hint, given=(one,), missing=(other,))
 
 
 def _only_with(name: str, scheme: str) -> Conflict:
     return Conflict(
         (name, "scheme"),
-        lambda given: _has(given, name) and given.scheme != scheme,
+        lambda given: given.scheme != scheme,
         f"{flag_name(name)} applies to --scheme {scheme}, not to --scheme {{scheme}}.",
         f"Remove {flag_name(name)}.",
+        given=(name,),
     )
-
-
-def _has(settings: Any, name: str) -> bool:
-    value = getattr(settings, name)
-    return value is not None and value is not False and value != ()
 
 
 class Settings:
@@ -188,8 +184,13 @@ class Settings:
                     found.setting = found.setting or item.name
                     errors.append(found)
         invalid = {error.setting for error in errors}
+        given = set[str]()
+        for name, value in vars(self).items():
+            if value is not None and value is not False and value != ():
+                given.add(name)
         for conflict in self.conflicts:
-            if invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
+            applies = given.issuperset(conflict.given) and given.isdisjoint(conflict.missing)
+            if applies and invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
                 message = conflict.message.format_map(vars(self))
                 errors.append(ResizeError(message, conflict.hint, conflict.names[0]))
         if errors:

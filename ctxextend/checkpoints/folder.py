@@ -14,8 +14,7 @@ from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.remote_weights import open_remote
-from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_remote
 from ctxextend.checkpoints.source import (
     CACHED_MODEL,
     FOLDER,
@@ -318,7 +317,7 @@ def _open_weights(
         return open_shards(path, source, model, ties=ties), None
     own_config = None
     if path.name in source.headers:
-        file: TensorFile = open_remote(path, source.headers[path.name])
+        file: TensorFile = open_remote(path, *source.headers[path.name])
     else:
         file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
     # A name that transformers and PEFT read.

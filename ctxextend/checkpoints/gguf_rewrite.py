@@ -125,7 +125,7 @@ def _value_pair(key: str, value: Any, value_type: int | None) -> bytes:
     """
     if isinstance(value, str):
         return _pair(key, STRING, value.encode())
-    if value_type in SCALAR_FORMATS:
+    if value_type is not None and value_type in SCALAR_FORMATS:
         with suppress(struct.error):
             return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
     value_type = FLOAT32 if isinstance(value, float) else UINT32

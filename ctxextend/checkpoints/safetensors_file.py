@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.json_edit import unique_keys
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, RemoteWeightsError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
@@ -146,6 +146,39 @@ def open_safetensors(path: Path) -> TensorFile:
         text = file.read(length)
     header, entries = parse_header(path, text, size)
     return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteFile(TensorFile):
+    """A safetensors file on the Hub; its path is where a download would put it."""
+
+    is_remote: ClassVar = True
+
+    def read_bytes(self, name: str) -> NoReturn:
+        """Raise an error, since the bytes of a tensor are not here.
+
+        Raises:
+            RemoteWeightsError: Always.
+        """
+        raise RemoteWeightsError(self.path.name, name)
+
+
+def open_remote(path: Path, text: bytes, size: int) -> RemoteFile:
+    """Return a file of the Hub of which only the header is downloaded.
+
+    A resize of settings, and all that headers tell, needs no values.
+
+    Args:
+        path: Where a download would put the file.
+        text: The header, without its length.
+        size: The size of the file in bytes.
+
+    Raises:
+        CheckpointError: The header is malformed.
+    """
+    header, entries = parse_header(path, text, size)
+    data_start = 8 + len(text)
+    return RemoteFile(path=path, header=header, entries=entries, data_start=data_start)
 
 
 def header_size(path: Path, first: bytes, size: int) -> int:

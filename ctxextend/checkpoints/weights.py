@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.remote_weights import open_remote
 from ctxextend.checkpoints.safetensors_file import (
     COMPILED,
     MODULE,
     TensorEntry,
     TensorFile,
     float_dtype,
+    open_remote,
     open_safetensors,
     plain_names,
 )
@@ -271,7 +271,7 @@ def _open_each(
     for name in names:
         shard = path.parent / name
         if name in source.headers:
-            shards[name] = open_remote(shard, source.headers[name])
+            shards[name] = open_remote(shard, *source.headers[name])
         else:
             shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
     return shards

@@ -147,7 +147,7 @@ class Command(WithHelpAll, TyperCommand):
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return the declarations and help texts of a command's parameters by group.
+    """Return the declarations and help texts of a command's parameters by group, with defaults.
 
     Those of the app begin with its commands.
     """
@@ -156,19 +156,15 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
         groups["Commands"].append((name, summary(inner)))
     for parameter in command.params:  # --help itself is not among them
         group = parameter.rich_help_panel or Heading.OPTIONS
-        groups[group].append(_help_record(parameter, context))
+        name, text = parameter.get_help_record(context)
+        text = text.replace(SHOW_COMPLETION, "")
+        if parameter.param_type_name == "argument":  # the usage line shows that it is required
+            name = parameter.metavar
+            text = text.removesuffix("  [required]")
+        elif parameter.multiple:
+            text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
+        groups[group].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
     return {panel: rows for panel, rows in groups.items() if rows}
-
-
-def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
-    name, text = parameter.get_help_record(context)
-    text = text.replace(SHOW_COMPLETION, "")
-    if parameter.param_type_name == "argument":  # the usage line shows that it is required
-        name = parameter.metavar
-        text = text.removesuffix("  [required]")
-    elif parameter.multiple:
-        text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
-    return name, TEXT_DEFAULT.sub(r"default: \1", text)
 
 
 def summary(command: Any) -> str:

@@ -95,11 +95,18 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     if shown is True:
         is_shown = isinstance(item.default, str | int | float) and item.default is not False
         shown = str(item.default) if is_shown else False
+    complete: Any = None  # without names, the shell completes nothing
+    if option.kind is kinds.RECIPE:
+        complete = complete_recipe
+    elif option.kind.may_be_model:
+        complete = complete_model
+    elif option.kind.names is not tuple:
+        complete = completing(option.kind.names)
     declared = {
         "metavar": option.metavar or None,
         "help": option.help,
         "show_default": shown,
-        "autocompletion": completion(option.kind),
+        "autocompletion": complete,
     }
     if option.is_argument:
         info = typer.Argument(**declared)
@@ -141,15 +148,6 @@ def argument(metavar: str, help_text: str, default: str | bool = True, complete:
     return typer.Argument(
         metavar=metavar, help=help_text, show_default=default, autocompletion=complete
     )
-
-
-def completion(kind: kinds.Kind) -> Any:
-    """Return the shell completion callback of a kind of values; None if it has no names."""
-    if kind is kinds.RECIPE:
-        return complete_recipe
-    if kind.may_be_model:
-        return complete_model
-    return completing(kind.names) if kind.names is not tuple else None
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:

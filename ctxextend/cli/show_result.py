@@ -15,6 +15,7 @@ from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
 
 if TYPE_CHECKING:
+    from ctxextend.pipeline import RunResult
     from ctxextend.planned import Planned, ResizeResult
 
 Items = Iterator[tuple[str, str]]
@@ -248,3 +249,18 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
     console.next_steps(_next_step(result))
+
+
+def show_steps(console: Console, result: "RunResult") -> None:
+    """Print what a resize, a conversion or a training did."""
+    from ctxextend.planned import ResizeResult
+    from ctxextend.training.train_result import TrainResult
+
+    if isinstance(result.resize, ResizeResult):
+        show_output(console, result.resize)
+    elif isinstance(result.train, TrainResult):
+        show_training(console, result.train)
+        console.data(str(result.train.output))
+        if result.evaluate is None and not result.train.is_adapter:
+            folder = shlex.quote(str(result.train.output))
+            console.next_steps(f"ctxextend evaluate {folder} --data TEXT")

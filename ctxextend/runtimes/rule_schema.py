@@ -61,11 +61,11 @@ class Runtime(NamedTuple):
     name: str
     version: str  # the version that was run, or read
     # Keys of rotary settings that it reads, such as ``rope_scaling``.
-    dialects: tuple[str, ...]
+    dialects: tuple[str, ...] = (ROPE_PARAMETERS, ROPE_SCALING)
     # The command that serves or converts a folder; {folder} is its path, {max_len} its length and
     # {task} what Optimum calls its task.
     # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
-    command: str
+    command: str = ""
     # The command that serves a file in its format: {file} is its path, {max_len} its length.
     # The options of a `RuntimeStatement` follow. Empty: it has none.
     file_command: str = ""
