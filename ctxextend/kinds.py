@@ -27,7 +27,7 @@ WRITTEN_LENGTH = re.compile(
     r"([0-9]{1,18}|[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,3}(?:_[0-9]{3}){1,5})([km]?)"
 )
 WRITTEN_FACTOR = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)x")
-PATH = str | os.PathLike[str]  # a path as Python callers pass it
+ANY_PATH = str | os.PathLike[str]  # a path as Python callers pass it
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 
 
@@ -107,16 +107,16 @@ def _read_flag(value: Any) -> bool:
 
 ANY_TEXT = text("text", bool)
 FLAG = Kind(bool, _read_flag)
-FILE = Kind(PATH, _read_path, is_path=True)
+FILE = Kind(ANY_PATH, _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
 CHECKPOINT = Kind(
-    PATH,
+    ANY_PATH,
     lambda value: value if value == "" else _read_path(value),  # empty: a command takes none
     is_path=True,
     may_be_model=True,
 )
-OUTPUT_PATH = Kind(PATH, lambda value: Path(_read_path(value)))
-RECIPE = Kind(PATH, _read_path)
+OUTPUT_PATH = Kind(ANY_PATH, lambda value: Path(_read_path(value)))
+RECIPE = Kind(ANY_PATH, _read_path)
 
 
 def drawing(*formats: str) -> Kind:
@@ -128,7 +128,7 @@ def drawing(*formats: str) -> Kind:
             raise ValueError(f"a file name that ends in {' or '.join(formats)}")
         return path
 
-    return Kind(PATH, read)
+    return Kind(ANY_PATH, read)
 
 
 def integer(minimum: int = 1, maximum: int = MAX_COUNT, *, is_length: bool = False) -> Kind:

@@ -114,7 +114,7 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
     tables = {"table": table}
     with (
         path.open("rb", buffering=0) as source,
-        (tmp_path / "new.safetensors").open("xb") as output,
+        (tmp_path / "new.safetensors").open("xb", 0) as output,
     ):
         write_layout(file, source, layout, tables.__getitem__, output, lambda *_: None)
 
