@@ -25,11 +25,11 @@ from safetensors.numpy import load_file
 from benchmarks.result_figures import draw_results
 from ctxextend import list_methods, resize
 from ctxextend.report.figures import BASE_STYLE, COLOURS, DASHES, OTHER, RC_PARAMS, SOFT
+from ctxextend.tables.frequencies import frequencies
+from ctxextend.tables.layouts import sinusoidal_rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import formula
-from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.rotary_methods import ROTARY_METHODS, RopeLengths
-from ctxextend.tables.sinusoids import sinusoidal_rows
 
 __all__ = ["extended_tables"]
 

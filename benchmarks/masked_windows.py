@@ -24,7 +24,6 @@ from benchmarks.machine import find_versions
 from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
 from ctxextend import convert, resize
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
-from ctxextend.positions.positions import context_length
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate
@@ -43,7 +42,7 @@ def make_tables(source: str, cut: int | None, text: Path, budget: int, folder: P
     if cut is not None:
         base = str(folder / "base")
         resize(source, cut, output=base, force=True)
-    length = context_length(open_model(CheckpointRef(base)).tables[0])
+    length = open_model(CheckpointRef(base)).tables[0].length()
     to = TIMES * length
     models = {METHOD: folder / METHOD}
     resize(base, to, METHOD, output=models[METHOD], force=True)

@@ -26,7 +26,6 @@ from benchmarks.machine import find_versions
 from benchmarks.passages import CUE, INPUTS, PASSAGE, passage_gain
 from ctxextend import convert, evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
-from ctxextend.positions.positions import context_length
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef
@@ -223,7 +222,7 @@ def main() -> None:
     model: Path = arguments.model
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    before = context_length(open_model(CheckpointRef(str(model))).tables[0])
+    before = open_model(CheckpointRef(str(model))).tables[0].length()
     trained, held_out = corpus.split(corpus.programs())
     write(out / "train.jsonl", trained)
     write(out / "test.jsonl", held_out)

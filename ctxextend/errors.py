@@ -166,6 +166,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}s"
 
 
+def not_an_option(path: str) -> str:
+    """Return a path that no program takes for an option."""
+    if path.startswith("-"):
+        return f"./{path}"
+    return path
+
+
 def size_text(count: float) -> str:
     """Format a number of bytes: ``512 bytes``, ``4.0 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -195,11 +202,10 @@ def without_tokens(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text as one line, without Hub access tokens and with control characters escaped."""
-    return HIDDEN.sub(_escaped, without_tokens(text))
+    return HIDDEN.sub(_escaped, TOKEN.sub("***", text))
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Return a character as an escape sequence."""
     character = match[0]
     if "\udc80" <= character <= "\udcff":  # an undecodable byte of a file name (surrogateescape)
         return f"\\x{ord(character) - 0xDC00:02x}"

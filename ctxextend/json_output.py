@@ -46,7 +46,6 @@ def to_json(value: Any) -> Any:
 
 
 def _object_of(value: Any) -> dict[str, Any]:
-    """Return the JSON object of a dataclass."""
     content = dict[str, Any]()
     for field in dataclasses.fields(value):
         marked = field.metadata.get("json", field.name)

@@ -57,7 +57,10 @@ def keyword_arguments(
                 hint = did_you_mean(name, parameters)
                 raise TypeError(f"{message}. {hint}" if hint else message)
             values = extended.bind(*args, **given).arguments
-            of_settings: list[dict[str, Any]] = [_empty(kind, without) for kind in kinds]
+            of_settings = list[dict[str, Any]]()
+            for kind in kinds:
+                required = [item.name for item in ordered_fields(kind) if item.default is MISSING]
+                of_settings.append({name: "" for name in required if name in without})
             for name, number, item in taken:
                 if name in values:
                     of_settings[number][item.name] = values[name]
@@ -99,14 +102,7 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     )
 
 
-def _empty(kind: type[Settings], without: Collection[str]) -> dict[str, Any]:
-    """Return the required fields that are not arguments."""
-    fields = ordered_fields(kind)
-    return {item.name: "" for item in fields if item.name in without and item.default is MISSING}
-
-
 def _documented(docstring: str, helps: Sequence[str]) -> str:
-    """Return a docstring with the arguments that come from settings."""
     lines = [fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in helps]
     listed = "\n".join(["Args:", *lines])
     before, args, after = docstring.partition("Args:")

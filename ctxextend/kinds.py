@@ -27,6 +27,7 @@ WRITTEN_LENGTH = re.compile(
     r"([0-9]{1,18}|[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,3}(?:_[0-9]{3}){1,5})([km]?)"
 )
 WRITTEN_FACTOR = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)x")
+ANY_PATH = str | os.PathLike[str]  # a path as Python callers pass it
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 
 
@@ -81,10 +82,15 @@ class TableName(NamedTuple):
         return ":".join(parts).rstrip(":")
 
 
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("text")
-    return str(value)
+def text(must: str, allows: Callable[[str], object], **known: Any) -> Kind:
+    """Return the kind of texts that a condition allows; `known` has other fields of `Kind`."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not allows(value):
+            raise ValueError(must)
+        return value
+
+    return Kind(str, read, **known)
 
 
 def _read_path(value: Any) -> str:
@@ -93,23 +99,24 @@ def _read_path(value: Any) -> str:
     return os.fspath(value)
 
 
-def _read_reference(value: Any) -> str:
-    return value if value == "" else _read_path(value)  # empty: a command takes no reference
-
-
 def _read_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
-ANY_TEXT = Kind(str, _read_text)
+ANY_TEXT = text("text", bool)
 FLAG = Kind(bool, _read_flag)
-FILE = Kind(str | os.PathLike[str], _read_path, is_path=True)
+FILE = Kind(ANY_PATH, _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
-CHECKPOINT = Kind(str | os.PathLike[str], _read_reference, is_path=True, may_be_model=True)
-OUTPUT_PATH = Kind(str | os.PathLike[str], lambda value: Path(_read_path(value)))
-RECIPE = Kind(str | os.PathLike[str], _read_path)
+CHECKPOINT = Kind(
+    ANY_PATH,
+    lambda value: value if value == "" else _read_path(value),  # empty: a command takes none
+    is_path=True,
+    may_be_model=True,
+)
+OUTPUT_PATH = Kind(ANY_PATH, lambda value: Path(_read_path(value)))
+RECIPE = Kind(ANY_PATH, _read_path)
 
 
 def drawing(*formats: str) -> Kind:
@@ -121,26 +128,32 @@ def drawing(*formats: str) -> Kind:
             raise ValueError(f"a file name that ends in {' or '.join(formats)}")
         return path
 
-    return Kind(str | os.PathLike[str], read)
+    return Kind(ANY_PATH, read)
 
 
-def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
-    """Return the kind of integers in a range."""
+def integer(minimum: int = 1, maximum: int = MAX_COUNT, *, is_length: bool = False) -> Kind:
+    """Return the kind of integers in a range; those of lengths may be written as ``4k``."""
 
     def read(value: Any) -> int:
+        number = value
+        if is_length and isinstance(value, str):
+            written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
+            if written is None:
+                raise ValueError("a number of tokens, such as 4096, 4,096, 4k or 1m")
+            number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
         try:
-            if isinstance(value, bool):
+            if isinstance(number, bool):
                 raise TypeError
-            number = int(value) if isinstance(value, str) else operator.index(value)
+            number = int(number) if isinstance(number, str) else operator.index(number)
         except (TypeError, ValueError):
             raise ValueError("an integer") from None
         if number < minimum:
             raise ValueError(f"at least {minimum}")
         if number > maximum:
             raise ValueError(f"at most {maximum:,}")
-        return number
+        return int(number)
 
-    return Kind(int, read)
+    return Kind(int | str if is_length else int, read)
 
 
 def number(must: str, allows: Callable[[float], bool]) -> Kind:
@@ -166,31 +179,12 @@ WEIGHT = number("at least 0", lambda value: value >= 0)
 
 def choice(*names: str) -> Kind:
     """Return the kind of values that are one of some names."""
-    must = f"one of {', '.join(names)}"
-
-    def read(value: Any) -> str:
-        if value not in names:
-            raise ValueError(must)
-        return str(value)
-
-    return Kind(str, read, names=lambda: names)
+    return text(f"one of {', '.join(names)}", names.__contains__, names=lambda: names)
 
 
 def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
     """Return the kind of lengths in tokens, as a number or written as ``4096`` or ``4k``."""
-    must = "a number of tokens, such as 4096, 4,096, 4k or 1m"
-    tokens = integer(minimum, maximum)
-
-    def read(value: Any) -> int:
-        number = value
-        if isinstance(value, str):
-            written = WRITTEN_LENGTH.fullmatch(value.strip().lower())
-            if written is None:
-                raise ValueError(must)
-            number = int(written[1].replace(",", "").replace("_", "")) * UNITS[written[2]]
-        return int(tokens.read(number))
-
-    return Kind(int | str, read)
+    return integer(minimum, maximum, is_length=True)
 
 
 NUMBER_OF_TOKENS = length(1, MAX_CONTEXT)
@@ -221,11 +215,6 @@ def _read_method(value: Any) -> Any:
     return import_module("ctxextend.tables.methods").parse_method(value)
 
 
-def _table_methods() -> Collection[str]:
-    names: Collection[str] = import_module("ctxextend.tables.method_names").table_method_names()
-    return names
-
-
 def _all_methods() -> Collection[str]:
     names = import_module("ctxextend.tables.method_names")
     return tuple(dict.fromkeys([*names.table_method_names(), *names.rotary_method_names()]))
@@ -237,7 +226,11 @@ METHOD_OR_ALL = Kind(
     lambda value: "all" if value == "all" else _read_method(value),
     names=lambda: (*_all_methods(), "all"),
 )
-TABLE_METHOD = Kind(str, _read_method, names=_table_methods)
+TABLE_METHOD = Kind(
+    str,
+    _read_method,
+    names=lambda: import_module("ctxextend.tables.method_names").table_method_names(),
+)
 
 
 def _read_model_type(value: Any) -> str:
@@ -251,39 +244,25 @@ def _read_model_type(value: Any) -> str:
     return value
 
 
-def _model_types() -> Collection[str]:
-    return sorted(import_module("ctxextend.families.known_types").known_names())
+MODEL_TYPE = Kind(
+    str,
+    _read_model_type,
+    names=lambda: sorted(import_module("ctxextend.families.known_types").known_names()),
+)
 
 
-MODEL_TYPE = Kind(str, _read_model_type, names=_model_types)
-
-
-def _read_subfolder(value: Any) -> str:
-    stays_inside = import_module("ctxextend.checkpoints.filenames").stays_inside
-    if not isinstance(value, str) or not stays_inside(value):
-        raise ValueError("a relative path inside MODEL")
-    return value
-
-
-SUBFOLDER = Kind(str, _read_subfolder)
-
-
-def _read_variant(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
-        raise ValueError("letters, digits, - and _, such as fp16")
-    return value
-
-
-VARIANT = Kind(str, _read_variant)
-
-
-def _read_device(value: Any) -> str:
-    if not isinstance(value, str) or value.partition(":")[0] not in DEVICES:
-        raise ValueError(f"one of {', '.join(DEVICES)}")
-    return value
-
-
-DEVICE = Kind(str, _read_device, names=lambda: DEVICES[:3])
+SUBFOLDER = text(
+    "a relative path inside MODEL",
+    lambda value: import_module("ctxextend.checkpoints.filenames").stays_inside(value),
+)
+VARIANT = text(
+    "letters, digits, - and _, such as fp16", lambda value: re.fullmatch(r"[\w-]+", value)
+)
+DEVICE = text(
+    f"one of {', '.join(DEVICES)}",
+    lambda value: value.partition(":")[0] in DEVICES,
+    names=lambda: DEVICES[:3],
+)
 
 
 def _read_table(value: Any) -> TableName:
@@ -319,8 +298,4 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
 ROW_RANGE = Kind(str, _read_rows)
 
 
-def _read_engine(value: Any) -> str:
-    return find_runtime(str(value).lower()).key
-
-
-ENGINE = Kind(str, _read_engine, names=lambda: RUNTIME_KEYS)
+ENGINE = Kind(str, lambda value: find_runtime(str(value).lower()).key, names=lambda: RUNTIME_KEYS)

@@ -1,6 +1,5 @@
 """What to know of an output: each note is written once, finished, where its fact is known."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -41,8 +40,3 @@ class Note(NamedTuple):
     code: Code
     level: Level
     text: str  # whole sentences
-
-
-def warning_texts(notes: Iterable[Note]) -> tuple[str, ...]:
-    """Return the texts of the warnings among notes."""
-    return tuple(note.text for note in notes if note.level is Level.WARNING)

@@ -13,7 +13,7 @@ from ctxextend.json_output import Result
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
-from ctxextend.settings import CheckpointRef, Evaluate, Run, Train
+from ctxextend.settings import Evaluate, Run, Train
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -58,20 +58,46 @@ def run_recipe(
     """
     events = events or Silence()
     check_steps(recipe, planned, run)
-    _check_texts(recipe)
+    evaluate = recipe.evaluate
+    if evaluate is not None:  # fail now rather than after a long training run
+        if evaluate.data:
+            check_texts(evaluate.data, evaluate.text_field)
+        read_search_set(evaluate)
     result = RunResult()
     if recipe.train is not None:
-        result = _train(recipe, planned, run, events)
+        from ctxextend.training.training_source import TrainingSource
+
+        source = TrainingSource.open(recipe, planned)
+        source.check_start(run.output, force=run.force, resume=run.resume)
+
+        from ctxextend.training.train import train_recipe
+
+        with events.progress("Training", "tokens") as step:
+            trained = train_recipe(
+                recipe,
+                run.output,
+                planned=planned,
+                source=source,
+                force=run.force,
+                resume=run.resume,
+                notify=events.note,
+                progress=step,
+            )
+        result = RunResult(output=trained.output, resize=planned, train=trained)
     elif planned is not None:
         with events.progress("Writing") as step:
             resized = planned.execute(run.output, force=run.force, progress=step)
         result = RunResult(output=resized.output, resize=resized)
     is_first = getattr(result.train, "is_first", True)
-    if recipe.evaluate is None or not is_first:
+    if evaluate is None or not is_first:
         return result
     with events.progress("Reading", "tokens") as step:
-        ref = _result_ref(recipe.checkpoint, result.output)
-        evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
+        ref = recipe.checkpoint
+        output = result.output
+        if output is not None:
+            path = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
+            ref = replace(ref, source=path, revision=None, subfolder=None)
+        evaluation = evaluate_checkpoint(ref, evaluate, step)
     return replace(result, evaluate=evaluation)
 
 
@@ -86,43 +112,3 @@ def check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
             "written.",
             "Remove the output, or add a resize, convert or train section.",
         )
-
-
-def _check_texts(recipe: Recipe) -> None:
-    """Fail now rather than after a long training run if a text cannot be evaluated."""
-    if recipe.evaluate is None:
-        return
-    if recipe.evaluate.data:
-        check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
-    read_search_set(recipe.evaluate)
-
-
-def _train(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
-    """Train, after the planned resize or conversion."""
-    from ctxextend.training.training_source import TrainingSource
-
-    source = TrainingSource.open(recipe, planned)
-    source.check_start(run.output, force=run.force, resume=run.resume)
-
-    from ctxextend.training.train import train_recipe
-
-    with events.progress("Training", "tokens") as step:
-        trained = train_recipe(
-            recipe,
-            run.output,
-            planned=planned,
-            source=source,
-            force=run.force,
-            resume=run.resume,
-            notify=events.note,
-            progress=step,
-        )
-    return RunResult(output=trained.output, resize=planned, train=trained)
-
-
-def _result_ref(ref: CheckpointRef, written: Path | None) -> CheckpointRef:
-    """Return the reference of the checkpoint to evaluate: the output, or the source."""
-    if written is None:
-        return ref
-    source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id
-    return replace(ref, source=source, revision=None, subfolder=None)

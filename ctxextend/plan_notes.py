@@ -26,9 +26,13 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.rule_schema import SWITCHED, RuntimeOutcome, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
-from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.runtimes.rule_schema import SWITCHED
+from ctxextend.runtimes.runtime_statements import (
+    RuntimeOutcome,
+    RuntimeStatement,
+    engine_notes,
+    runtime_statements,
+)
 from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH

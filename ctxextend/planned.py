@@ -31,8 +31,7 @@ from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.commands import export_task, file_command, serving_command
-from ctxextend.runtimes.rule_schema import RuntimeStatement
-from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, runtime_statements
 from ctxextend.serving.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of

@@ -260,6 +260,14 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
                 if "method" in item
             }
         trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
+        rows = dict[str, tuple[int, int]]()
+        for name, table in tables.items():
+            rows[name] = (table["rows_before"], table["rows_after"])
+            if not all(type(count) is int and 0 <= count <= MAX_CONTEXT for count in rows[name]):
+                raise ValueError("rows_before and rows_after must be numbers of rows")
+        method: str | None = str(facts.get("method")).partition(":")[0]
+        if not unregistered and method not in (*METHODS, TRUNCATE):
+            method = next((choice.name for choice in methods.values()), None)
         fingerprint = None
         if facts.get("source_fingerprint") is not None:
             fingerprint = str(facts["source_fingerprint"])
@@ -270,10 +278,10 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
             convert=recipe.convert,
             trainable=trainable,
             adapted=adapted,
-            method=_first_method(facts, methods, unregistered),
+            method=method,
             unregistered=unregistered,
             methods=methods,
-            rows={name: _recorded_rows(table) for name, table in tables.items()},
+            rows=rows,
             fingerprint=fingerprint,
             written={
                 name: str(item["sha256"]) for name, item in tables.items() if "sha256" in item
@@ -292,7 +300,6 @@ def stated_method(method: MethodChoice | None) -> str | None:
 
 
 def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
-    """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
     if recipe.train is None:
         return None, frozenset()
     adapted = frozenset[str]()
@@ -304,30 +311,6 @@ def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | No
     if adapted and trainable == "all-but-positions":
         return None, adapted
     return trainable, adapted
-
-
-def _first_method(
-    facts: Mapping[str, Any], methods: Mapping[str, MethodChoice], unregistered: str | None
-) -> str | None:
-    """Return the name of the (first) method that created rows; None if it is not known."""
-    name = str(facts.get("method")).partition(":")[0]
-    if unregistered or name in METHODS or name == TRUNCATE:
-        return name
-    return next((method.name for method in methods.values()), None)
-
-
-def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of rows of a table, before and after.
-
-    Raises:
-        ValueError: They are not numbers of rows.
-    """
-    before = table["rows_before"]
-    after = table["rows_after"]
-    for count in (before, after):
-        if type(count) is not int or not 0 <= count <= MAX_CONTEXT:
-            raise ValueError("rows_before and rows_after must be numbers of rows")
-    return before, after
 
 
 def learned_before(

@@ -66,32 +66,29 @@ class Recipe:
     convert: Convert | None = None  # instead of `resize`
 
 
-def recipe_fields(kind: type[Settings]) -> Iterator[Field[Any]]:
-    """Yield the fields of settings that are keys of recipes."""
-    return (item for item in ordered_fields(kind) if option_of(item).in_recipe)
-
-
-def _settings_by_key() -> dict[str, tuple[type[Settings], Field[Any]]]:
-    """Return the settings of a recipe by key, such as ``train.data``."""
-    keys = {item.name: (CheckpointRef, item) for item in recipe_fields(CheckpointRef)}
-    settings: dict[str, tuple[type[Settings], Field[Any]]] = {**keys}
-    for step, kind in RECIPE_STEPS.items():
-        settings |= {f"{step}.{item.name}": (kind, item) for item in recipe_fields(kind)}
-    return settings
-
-
-SETTINGS = _settings_by_key()
+# The fields of settings that are keys of recipes.
+FIELDS: dict[type[Settings], list[Field[Any]]] = {}
+kinds_of_settings: list[type[Settings]] = [CheckpointRef, *RECIPE_STEPS.values()]
+for kind_of_settings in kinds_of_settings:
+    FIELDS[kind_of_settings] = [
+        item for item in ordered_fields(kind_of_settings) if option_of(item).in_recipe
+    ]
+# Settings by key, such as ``train.data``.
+SETTINGS = {item.name: item for item in FIELDS[CheckpointRef]}
+OF_CHECKPOINT = tuple(SETTINGS)
+for step, kind_of_settings in RECIPE_STEPS.items():
+    SETTINGS |= {f"{step}.{item.name}": item for item in FIELDS[kind_of_settings]}
 KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
 PATH_KEYS = {"output": False} | {
     item.name: option_of(item).kind.may_be_model
-    for _, item in SETTINGS.values()
+    for item in SETTINGS.values()
     if option_of(item).kind.is_path
 }
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = tuple(
-    dict.fromkeys(item.name for _, item in SETTINGS.values() if option_of(item).depends_on_machine)
+    dict.fromkeys(item.name for item in SETTINGS.values() if option_of(item).depends_on_machine)
 )
 
 
@@ -118,9 +115,9 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any]:
     """Return settings as YAML and JSON state them, by key, with or without defaults."""
     values = dict[str, Any]()
-    for item in recipe_fields(type(settings)):
+    for item in FIELDS[type(settings)]:
         value = getattr(settings, item.name)
-        if defaults or (value != item.default and not option_of(item).depends_on_machine):
+        if defaults or (value != item.default and item.name not in MACHINE_KEYS):
             values[item.name] = _plain(value)
     return values
 
@@ -206,7 +203,6 @@ def _relative(path: str, folder: str) -> str:
 
 
 def _is_outside(relative: str) -> bool:
-    """Whether a relative path leaves its folder."""
     return relative == os.pardir or relative.startswith(f"{os.pardir}/")
 
 
@@ -226,15 +222,9 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
-    # What the file states, before any change of a value; None without a length to resize to.
-    stated: "StatedResize | None" = None
-
-
-class StatedResize(NamedTuple):
-    """The length of a resize, and the method with the settings that were chosen for it."""
-
-    to: object
-    method: object
+    # The length of a resize, and the method with the settings that were chosen for it, before any
+    # change of a value; None without a length.
+    stated: tuple[object, object] | None = None
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -279,7 +269,19 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         if not file.is_file() and str(path) in builtin:
             file = builtin[str(path)]
             folder = None
-        text = _read_text(file)
+        if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
+            text = file.read_text(encoding="utf-8-sig")
+        else:
+            # Here, since reading it takes numpy.
+            from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
+
+            stated = open_gguf(file).metadata.values.get(RECIPE_KEY)
+            if not isinstance(stated, str):
+                raise RecipeError(
+                    f"{file} contains no recipe: ctxextend did not write it.",
+                    "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
+                )
+            text = stated
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, ValueError):
@@ -289,30 +291,6 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             hint = "Pass a YAML file, or a name from `ctxextend recipes`."
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, folder)
-
-
-def _read_text(file: Path) -> str:
-    """Return the text of a recipe file, or the recipe in a resized GGUF file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not UTF-8.
-        CheckpointError: The GGUF file is malformed.
-        RecipeError: It contains no recipe.
-    """
-    if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
-        return file.read_text(encoding="utf-8-sig")
-    # Here, since reading it takes numpy.
-    from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
-    from ctxextend.checkpoints.gguf_file import open_gguf
-
-    text = open_gguf(file).metadata.values.get(RECIPE_KEY)
-    if isinstance(text, str):
-        return text
-    raise RecipeError(
-        f"{file} contains no recipe: ctxextend did not write it.",
-        "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
-    )
 
 
 def parse_recipe(
@@ -330,8 +308,23 @@ def parse_recipe(
     Raises:
         RecipeError: The YAML, a key or a value is invalid. The message lists all errors.
     """
-    entries, errors = _read_entries(text, name, folder)
-    stated = _stated_resize(entries)
+    entries = dict[str, Entry]()
+    errors = list[tuple[int, str]]()
+    for path, entry in parse_yaml(text, name):
+        if path in entries:
+            errors.append(entry.error(f"duplicate key {path}"))
+        if folder is not None:
+            key = path.rpartition(".")[2]
+            moved = map_paths({key: entry.value}, partial(read_path, folder))
+            entry = entry._replace(value=moved[key])
+        entries[path] = entry
+    stated = None
+    if "resize.to" in entries:
+        to = entries["resize.to"].value
+        with suppress(ValueError):
+            to = NEW_LENGTH.read(to)
+        method = entries.get("resize.method")
+        stated = (to, None if method is None else method.value)
     for change in changes:
         if "=" in change:
             entries = _changed(entries, change)
@@ -352,43 +345,21 @@ def parse_recipe(
             error = RecipeChangeError
         raise error("\n".join(message for _, message in sorted(set(errors))), KEYS_HINT)
     values = {path: entry.value for path, entry in entries.items()}
+    nested = dict[str, Any]()
+    for path, value in values.items():
+        section, _, key = path.rpartition(".")
+        if key in RECIPE_STEPS:
+            nested[key] = {}
+        elif section:
+            nested[section][key] = value
+        else:
+            nested[key] = value
     return RecipeFile(
         recipe=Recipe(ref, **steps, output=values.get("output")),
         provenance=values.get("provenance", {}),
-        values=_nested_values(entries),
+        values=nested,
         stated=stated,
     )
-
-
-def _stated_resize(entries: Mapping[str, Entry]) -> StatedResize | None:
-    """Return what a recipe states about its resize; None without a length."""
-    if "resize.to" not in entries:
-        return None
-    method = entries.get("resize.method")
-    to = entries["resize.to"].value
-    with suppress(ValueError):
-        to = NEW_LENGTH.read(to)
-    return StatedResize(
-        to=to,
-        method=method.value if method is not None else None,
-    )
-
-
-def _read_entries(
-    text: str, name: str, folder: Path | None
-) -> tuple[dict[str, Entry], list[tuple[int, str]]]:
-    """Return the entries of a recipe by path, and errors about keys that are given twice."""
-    entries = dict[str, Entry]()
-    errors = list[tuple[int, str]]()
-    for path, entry in parse_yaml(text, name):
-        if path in entries:
-            errors.append(entry.error(f"duplicate key {path}"))
-        if folder is not None:
-            key = path.rpartition(".")[2]
-            moved = map_paths({key: entry.value}, partial(read_path, folder))
-            entry = entry._replace(value=moved[key])
-        entries[path] = entry
-    return entries, errors
 
 
 def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
@@ -405,24 +376,29 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     if added and section in RECIPE_STEPS:
         changed.setdefault(section, Entry({}, CHANGE, flag))
     changed |= added
-    _drop_wrong_provenance(changed, key)
+
+    # What the provenance states about a checkpoint or a text that the change replaced.
+    if key in OF_CHECKPOINT and key != "tokenizer":
+        changed.pop("provenance", None)
+    provenance = changed.get("provenance")
+    if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
+        provenance.value.pop("trained", None)
     return changed
 
 
-def _drop_wrong_provenance(entries: dict[str, Entry], key: str) -> None:
-    """Remove what the provenance states about a checkpoint or a text that a change replaced."""
-    if key in SETTINGS and SETTINGS[key][0] is CheckpointRef and key != "tokenizer":
-        entries.pop("provenance", None)
-    provenance = entries.get("provenance")
-    if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
-        provenance.value.pop("trained", None)
-
-
 def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
-    """Yield errors about unknown keys, and about steps that are missing or exclude each other."""
     for path, entry in entries.items():
         if path not in KEYS:
-            yield entry.error(_unknown(path))
+            section, _, name = path.rpartition(".")
+            keys = [key for key in KEYS if key.rpartition(".")[0] == section]
+            if not keys:
+                keys = [key for key in KEYS if "." not in key]
+            names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
+            near = get_close_matches(name, names, 1)
+            advice = f"use one of {', '.join(keys)}"
+            if near:
+                advice = f"did you mean {names[near[0]]}?"
+            yield entry.error(f"unknown key {path}; {advice}")
         elif path in (*RECIPE_STEPS, "provenance") and not isinstance(entry.value, dict):
             yield entry.error(f"{path} must be a mapping")
     output = entries.get("output")
@@ -433,20 +409,6 @@ def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[
         yield entries["convert"].error(message)
     if not any(step in entries for step in RECIPE_STEPS):
         yield no_line.error(f"no steps: add one or more of {', '.join(RECIPE_STEPS)}")
-
-
-def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """Return the values of a recipe by key, those of a section by section and key."""
-    values = dict[str, Any]()
-    for path, entry in entries.items():
-        section, _, key = path.rpartition(".")
-        if key in RECIPE_STEPS:
-            values[key] = {}
-        elif section:
-            values[section][key] = entry.value
-        else:
-            values[key] = entry.value
-    return values
 
 
 def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -462,7 +424,12 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, CHANGE if key else 0))
         line = 0
-        message = f"expected a mapping, got {_node_kind(node)}."
+        kind_of_node = "a single value"
+        if node is None:
+            kind_of_node = "nothing"
+        elif isinstance(node, yaml.SequenceNode):
+            kind_of_node = "a list"
+        message = f"expected a mapping, got {kind_of_node}."
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or error
@@ -472,14 +439,6 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         message = f"invalid YAML: {one_line(reason)}."
     kind = RecipeChangeError if key else RecipeError
     raise kind(Entry(None, line, name).error(message)[1], KEYS_HINT)
-
-
-def _node_kind(node: Any) -> str:
-    if node is None:
-        return "nothing"
-    if isinstance(node, yaml.SequenceNode):
-        return "a list"
-    return "a single value"
 
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
@@ -506,19 +465,10 @@ def _settings(
     section: Entry,
     errors: list[tuple[int, str]],
 ) -> Any:
-    """Create a settings object from its entries.
-
-    Args:
-        kind: The class.
-        prefix: Of its keys.
-        entries: All entries by path.
-        section: Where errors are reported that no entry is about.
-        errors: Errors are appended here.
-    """
     given = dict[str, Entry]()
     required = list[str]()
     texts = list[str]()
-    for item in recipe_fields(kind):
+    for item in FIELDS[kind]:
         kind_of_value = option_of(item).kind
         if kind_of_value.is_path or kind_of_value in (ANY_TEXT, METHOD):
             texts.append(item.name)
@@ -539,16 +489,3 @@ def _settings(
                 message += " Put it in quotes."
             errors.append(entry.error(message))
     return None
-
-
-def _unknown(path: str) -> str:
-    """Return the error message about an unknown key."""
-    section, _, name = path.rpartition(".")
-    keys = [key for key in KEYS if key.rpartition(".")[0] == section]
-    if not keys:
-        keys = [key for key in KEYS if "." not in key]
-    names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
-    near = get_close_matches(name, names, 1)
-    if near:
-        return f"unknown key {path}; did you mean {names[near[0]]}?"
-    return f"unknown key {path}; use one of {', '.join(keys)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctxextend.errors import RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
-from ctxextend.notes import Code, Level, Note, warning_texts
+from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.output import no_check, output_path, refuse_weights
 from ctxextend.planned import (
@@ -16,7 +16,7 @@ from ctxextend.planned import (
     plan_checkpoint,
     prepare_convert,
 )
-from ctxextend.progress import Events, Silence
+from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.recipe import Recipe
 from ctxextend.settings import (
     TUNING_SECONDS,

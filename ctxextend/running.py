@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
-from ctxextend.notes import Code, Level, Note, warning_texts
+from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, check_steps, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan
-from ctxextend.progress import Events, Silence
+from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_can_write
@@ -109,10 +109,20 @@ def plan_run(file: RecipeFile) -> Planned | None:
     Raises:
         CheckpointError: The source changed after the recipe was written.
         DataError: The training text did.
+        RecipeError: Sections of a recipe of a GGUF file need a checkpoint of transformers.
         CtxextendError: As `resize`.
     """
     recipe = file.recipe
-    _check_sections(recipe)
+    source = recipe.checkpoint.source
+    sections = {"convert": recipe.convert, "train": recipe.train, "evaluate": recipe.evaluate}
+    others = [name for name, settings in sections.items() if settings is not None]
+    if others and is_gguf(source) and Path(source).is_file():
+        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
+        hint = (
+            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
+            "it was made from: --set source=BASE"
+        )
+        raise RecipeError(message, hint)
     recorded = step_of(file)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
@@ -120,8 +130,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
         _check_training_text(recipe.train, file.provenance)
     if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
         return None
-    only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
-    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
+    model = open_model(recipe.checkpoint, reads_gguf=not others)
     check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
@@ -134,48 +143,25 @@ def plan_run(file: RecipeFile) -> Planned | None:
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
-    stated = file.stated
-    if stated is None or resize is None or stated.method != stated_method(resize.method):
+    if file.stated is None or resize is None:
+        return
+    to, method = file.stated
+    if method != stated_method(resize.method):
         return
     length = planned.plan.max_len_after
     methods = [stated_method(resize.method) or ""]
     methods += [method.text for method in recorded.methods.values()]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
-    if not kept or stated.to in (resize.to, length):
+    if not kept or to in (resize.to, length):
         return
     text = (
-        f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
+        f"{joined(kept)} is kept, which the recipe states for {to} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
     yield Note(Code.METHOD, Level.NOTE, text)
 
 
-def _check_sections(recipe: Recipe) -> None:
-    """Check that a recipe of a GGUF file only resizes.
-
-    Raises:
-        RecipeError: It has other sections, which need a checkpoint of transformers.
-    """
-    source = recipe.checkpoint.source
-    if not is_gguf(source) or not Path(source).is_file():
-        return
-    sections = {
-        "convert": recipe.convert,
-        "train": recipe.train,
-        "evaluate": recipe.evaluate,
-    }
-    others = [name for name, settings in sections.items() if settings is not None]
-    if others:
-        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
-        hint = (
-            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
-            "it was made from: --set source=BASE"
-        )
-        raise RecipeError(message, hint)
-
-
 def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
-    """Raise DataError if the training text is not the one that a recipe was written for."""
     texts = check_paths(train.data)
     facts: Any = provenance.get("trained")
     if not isinstance(facts, dict):

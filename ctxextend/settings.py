@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -98,6 +98,14 @@ def setting(
     return field(default=default, kw_only=kw_only, metadata={"setting": facts})
 
 
+advanced = partial(setting, heading=Heading.ADVANCED)
+
+
+def flag(help: str, **known: Any) -> Any:
+    """Return the field of a setting that is either given or not; `known` is as in `setting`."""
+    return setting(kinds.FLAG, help, default=False, **known)
+
+
 def option_of(item: Field[Any]) -> Option:
     """Return what is known of the setting that a field declares."""
     option: Option = item.metadata["setting"]
@@ -122,39 +130,31 @@ class Conflict(NamedTuple):
     is_broken: Callable[[Any], bool]
     message: str  # with the values of settings in braces
     hint: str = "Remove one of them."
+    given: tuple[str, ...] = ()  # settings without which it does not apply
+    missing: tuple[str, ...] = ()  # settings with which it does not apply
 
 
 def excludes(one: str, other: str, why: str = "") -> Conflict:
     """Return the rule that two settings cannot be used together; `why` is a clause."""
     message = f"{flag_name(one)} cannot be used with {flag_name(other)}{why}."
-    return Conflict((one, other), lambda given: _has(given, one) and _has(given, other), message)
+    return Conflict((one, other), lambda given: True, message, given=(one, other))
 
 
 def requires(one: str, other: str) -> Conflict:
     """Return the rule that a setting is only used with another one."""
-
-    def is_broken(given: Any) -> bool:
-        return _has(given, one) and not _has(given, other)
-
     message = f"{flag_name(one)} requires {flag_name(other)}."
     hint = f"Add {flag_name(other)}, or remove {flag_name(one)}."
-    return Conflict((one, other), is_broken, message, hint)
+    return Conflict((one, other), lambda given: True, message, hint, given=(one,), missing=(other,))
 
 
 def _only_with(name: str, scheme: str) -> Conflict:
-    """Return the rule that a setting applies to one scheme of a conversion."""
     return Conflict(
         (name, "scheme"),
-        lambda given: _has(given, name) and given.scheme != scheme,
+        lambda given: given.scheme != scheme,
         f"{flag_name(name)} applies to --scheme {scheme}, not to --scheme {{scheme}}.",
         f"Remove {flag_name(name)}.",
+        given=(name,),
     )
-
-
-def _has(settings: Any, name: str) -> bool:
-    """Whether a setting is given."""
-    value = getattr(settings, name)
-    return value is not None and value is not False and value != ()
 
 
 class Settings:
@@ -184,11 +184,17 @@ class Settings:
                     found.setting = found.setting or item.name
                     errors.append(found)
         invalid = {error.setting for error in errors}
+        given = set[str]()
+        for name, value in vars(self).items():
+            if value is not None and value is not False and value != ():
+                given.add(name)
         for conflict in self.conflicts:
-            if invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
+            applies = given.issuperset(conflict.given) and given.isdisjoint(conflict.missing)
+            if applies and invalid.isdisjoint(conflict.names) and conflict.is_broken(self):
                 message = conflict.message.format_map(vars(self))
                 errors.append(ResizeError(message, conflict.hint, conflict.names[0]))
-        raise_first(errors)
+        if errors:
+            raise_first(errors)
 
 
 def settings_class(kind: type[Kept]) -> type[Kept]:
@@ -197,12 +203,7 @@ def settings_class(kind: type[Kept]) -> type[Kept]:
 
 
 def _read(item: Field[Any], value: Any) -> Any:
-    """Return the value of a setting in its own type.
-
-    Raises:
-        ResizeError: It is not one, or one of several is not; `others` has further errors.
-    """
-    option = option_of(item)
+    option: Option = item.metadata["setting"]
     is_one = not isinstance(value, Iterable) or isinstance(
         value, str | bytes | os.PathLike | Mapping
     )
@@ -218,7 +219,8 @@ def _read(item: Field[Any], value: Any) -> Any:
             message = f"{flag_of(item)} must be {error}, got {shown:.100}."
             hint = did_you_mean(str(one), option.kind.names())
             errors.append(ResizeError(message, hint or None, item.name))
-    raise_first(errors)
+    if errors:
+        raise_first(errors)
     if option.is_repeated:
         return tuple(values)
     return values[0]
@@ -236,42 +238,33 @@ class CheckpointRef(Settings):
         is_argument=True,
         kw_only=False,
     )
-    revision: str | None = setting(
-        kinds.ANY_TEXT, "Branch, tag or commit on the Hub.", "REV", heading=Heading.ADVANCED
-    )
-    subfolder: str | None = setting(
+    revision: str | None = advanced(kinds.ANY_TEXT, "Branch, tag or commit on the Hub.", "REV")
+    subfolder: str | None = advanced(
         kinds.SUBFOLDER,
         "Subfolder of MODEL that contains the checkpoint.",
         "DIR",
-        heading=Heading.ADVANCED,
     )
-    variant: str | None = setting(
-        kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME", heading=Heading.ADVANCED
-    )
-    model_type: str | None = setting(
+    variant: str | None = advanced(kinds.VARIANT, "Weights variant, e.g. fp16.", "NAME")
+    model_type: str | None = advanced(
         kinds.MODEL_TYPE,
         "Override the model type in config.json.",
         "TYPE",
-        heading=Heading.ADVANCED,
     )
-    table: TableName | None = setting(
+    table: TableName | None = advanced(
         kinds.TABLE,
         "Position table of an unknown model type: tensor, dotted config key of its length, rows "
         "before position 0.",
         "NAME:KEY:RESERVED",
-        heading=Heading.ADVANCED,
     )
-    tokenizer: str | None = setting(
+    tokenizer: str | None = advanced(
         kinds.CHECKPOINT,
         "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.",
         "NAME",
-        heading=Heading.ADVANCED,
     )
-    trained_length: int | None = setting(
+    trained_length: int | None = advanced(
         kinds.length(1),
         "First trained length, if the config misstates it (rotary).",
         "L",
-        heading=Heading.ADVANCED,
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
@@ -310,17 +303,13 @@ class Saving(Settings):
     """Where an output is saved."""
 
     output: Path | None = output_setting("Output folder or GGUF file.", "<name>-<N>")
-    force: bool = setting(
-        kinds.FLAG,
+    force: bool = flag(
         "Replace an existing checkpoint folder.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
-    dry_run: bool = setting(
-        kinds.FLAG,
+    dry_run: bool = flag(
         "Print the plan and write nothing.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
         in_python=False,
@@ -345,17 +334,13 @@ class Writing(Saving):
         "N",
         in_recipe=False,
     )
-    link: bool = setting(
-        kinds.FLAG,
+    link: bool = flag(
         "Link unchanged weights files instead of copying them.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
-    verify: bool = setting(
-        kinds.FLAG,
+    verify: bool = flag(
         "Verify the output before moving it into place.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -429,13 +414,11 @@ class Resize(Writing):
         flag="--for",
         in_recipe=False,
     )
-    fix_limits: bool = setting(
-        kinds.FLAG, "Make all length limits agree with the table.", default=False
+    fix_limits: bool = flag(
+        "Make all length limits agree with the table.",
     )
-    edit_only: bool = setting(
-        kinds.FLAG,
+    edit_only: bool = flag(
         "Write the edited small files, and no weights.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -531,8 +514,8 @@ class Convert(Writing):
         kinds.TABLE_METHOD, "With window: method of new rows.", "NAME", shown="copy"
     )
     # For heads that the new model type does not have.
-    encoder_only: bool = setting(
-        kinds.FLAG, "Drop the head, if it cannot be converted.", default=False
+    encoder_only: bool = flag(
+        "Drop the head, if it cannot be converted.",
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
@@ -587,37 +570,33 @@ TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
 class Reading(Settings):
     """How `evaluate`, `compare` and `train` read text, and what they compute on."""
 
-    text_field: str = setting(
+    text_field: str = advanced(
         kinds.ANY_TEXT,
         "Name of the text field or column.",
         "KEY",
         default="text",
-        heading=Heading.ADVANCED,
     )
     # bf16 with ``auto`` if the accelerator supports it, else fp32
-    precision: str = setting(
+    precision: str = advanced(
         kinds.choice(*PRECISIONS),
         "auto, fp32, bf16 or fp16.",
         "P",
         default="auto",
-        heading=Heading.ADVANCED,
     )
     # Of masks and needles; in training, of data order, masking and positions.
-    seed: int = setting(kinds.integer(0), "Random seed.", "S", default=0, heading=Heading.ADVANCED)
-    device: str | None = setting(
+    seed: int = advanced(kinds.integer(0), "Random seed.", "S", default=0)
+    device: str | None = advanced(
         kinds.DEVICE,
         "Device: cpu, cuda, cuda:1 or mps.",
         "NAME",
-        heading=Heading.ADVANCED,
         shown="GPU, else CPU",
         depends_on_machine=True,
     )
     # By default as ``OMP_NUM_THREADS`` says, else one for small models and all CPUs for others.
-    threads: int | None = setting(
+    threads: int | None = advanced(
         kinds.integer(),
         "CPU threads.",
         "N",
-        heading=Heading.ADVANCED,
         shown="depends on the model",
         depends_on_machine=True,
     )
@@ -645,9 +624,7 @@ class Evaluate(Reading):
     base: str | None = setting(
         kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
     )
-    no_base: bool = setting(
-        kinds.FLAG, "Skip the base checkpoint.", default=False, heading=Heading.MEASURES
-    )
+    no_base: bool = flag("Skip the base checkpoint.", heading=Heading.MEASURES)
     # By default doublings up to the model's length.
     length: tuple[int, ...] = setting(
         kinds.length(MIN_WINDOW),
@@ -665,11 +642,10 @@ class Evaluate(Reading):
         default=65_536,
         heading=Heading.TEXT,
     )
-    batch_size: int | None = setting(
+    batch_size: int | None = advanced(
         kinds.integer(),
         "Windows per batch.",
         "B",
-        heading=Heading.ADVANCED,
         shown="up to 4,096 tokens",
     )
     # ``position``: loss by position; ``context``: loss by context length; ``effective``: how far
@@ -747,12 +723,11 @@ class Train(Reading):
     tokens: int | None = setting(
         kinds.integer(), "Maximum number of tokens of --data to read.", in_cli=False
     )
-    eval_data: tuple[str, ...] = setting(
+    eval_data: tuple[str, ...] = advanced(
         kinds.FILE,
         "Held-out text.",
         "PATH",
         default=(),
-        heading=Heading.ADVANCED,
         shown="5 % of --data",
         is_repeated=True,
     )
@@ -763,18 +738,15 @@ class Train(Reading):
         heading=Heading.TRAINING,
         shown="all",
     )
-    window: int | None = setting(
+    window: int | None = advanced(
         kinds.length(MIN_WINDOW),
         "Tokens per window, placed at random.",
         "W",
-        heading=Heading.ADVANCED,
         shown="L",
     )
     # Together with the text in between.
-    window_skip: bool = setting(
-        kinds.FLAG,
+    window_skip: bool = flag(
         "Skip positions once in each window (PoSE).",
-        default=False,
         heading=Heading.ADVANCED,
     )
     # By default the table; with fixed sinusoids ``all-but-positions``, and with rotary positions,
@@ -789,10 +761,8 @@ class Train(Reading):
     lora: int | None = setting(
         kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=Heading.TRAINING
     )
-    save_adapter: bool = setting(
-        kinds.FLAG,
+    save_adapter: bool = flag(
         "Save a PEFT adapter instead of merged weights.",
-        default=False,
         heading=Heading.ADVANCED,
     )
     lr: float | None = setting(
@@ -813,25 +783,19 @@ class Train(Reading):
     per_device_batch_size: int | None = setting(
         kinds.integer(), "Micro-batch size; by default as memory allows.", in_cli=False
     )
-    eval_every: int | None = setting(
-        kinds.integer(), "Evaluate every K steps.", "K", heading=Heading.ADVANCED, shown="N/4"
-    )
-    save_every: int | None = setting(
-        kinds.integer(), "Save every K steps.", "K", heading=Heading.ADVANCED, shown="N/10"
-    )
-    save: str = setting(
+    eval_every: int | None = advanced(kinds.integer(), "Evaluate every K steps.", "K", shown="N/4")
+    save_every: int | None = advanced(kinds.integer(), "Save every K steps.", "K", shown="N/10")
+    save: str = advanced(
         kinds.choice("best", "last"),
         "best (by held-out loss) or last.",
         "WHAT",
         default="best",
-        heading=Heading.ADVANCED,
     )
-    report_to: str = setting(
+    report_to: str = advanced(
         kinds.ANY_TEXT,
         "Log to tensorboard, wandb, ...",
         "NAME",
         default="none",
-        heading=Heading.ADVANCED,
     )
     # The teacher.
     base: str | None = setting(
@@ -840,32 +804,27 @@ class Train(Reading):
     # Besides another objective. By default 4 in language models that were converted, 5 in
     # contrastive training, else 0. Where only the table of a language model is trained, it is the
     # share of distillation, from 0 to 1: by default 1 in windows that the base can read, else 0.
-    distill: float | None = setting(
+    distill: float | None = advanced(
         kinds.WEIGHT,
         "Weight of distillation from the base.",
         "W",
-        heading=Heading.ADVANCED,
         shown="by model",
     )
     # ``passages``: find a document by one of its passages; ``pairs``: find the positive of an
     # anchor in .jsonl or .tsv files (anchor, positive and maybe negative).
-    contrastive: str | None = setting(
+    contrastive: str | None = advanced(
         kinds.choice("passages", "pairs"),
         "Train encoders to find texts: passages or pairs.",
         "BY",
-        heading=Heading.ADVANCED,
     )
-    dtype: str | None = setting(
+    dtype: str | None = advanced(
         kinds.choice(*PRECISIONS[1:]),
         "Output dtype: fp32, bf16 or fp16.",
         "T",
-        heading=Heading.ADVANCED,
         shown="as in MODEL",
     )
-    fsdp: bool = setting(
-        kinds.FLAG,
+    fsdp: bool = flag(
         "Shard the model across processes (torchrun).",
-        default=False,
         heading=Heading.ADVANCED,
         depends_on_machine=True,
     )
@@ -1002,10 +961,8 @@ class Run(Saving):
     """How a training run or a recipe is run, and where its output is saved."""
 
     output: Path | None = output_setting("Output folder.", "<name>-trained")
-    resume: bool = setting(
-        kinds.FLAG,
+    resume: bool = flag(
         "Resume an interrupted training run.",
-        default=False,
         heading=Heading.OUTPUT,
         in_recipe=False,
     )
@@ -1066,8 +1023,8 @@ class Inspect(Figures):
     rows: tuple[int | None, int | None] | str | None = setting(
         kinds.ROW_RANGE, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
     )
-    check: bool = setting(
-        kinds.FLAG, "Print only the verdict; exit 3 if limits disagree.", default=False
+    check: bool = flag(
+        "Print only the verdict; exit 3 if limits disagree.",
     )
     format: str | None = setting(
         kinds.choice("github"),
@@ -1107,8 +1064,8 @@ class Verify(Settings):
     to: int | Factor | None = setting(
         kinds.NEW_LENGTH, "Its context length.", "N", shown="from ctxextend.yaml"
     )
-    deep: bool = setting(
-        kinds.FLAG, "Also run both in transformers and compare outputs.", default=False
+    deep: bool = flag(
+        "Also run both in transformers and compare outputs.",
     )
 
 

@@ -18,7 +18,6 @@ from ctxextend.recipe import (
     MAX_CHARACTERS,
     Recipe,
     RecipeFile,
-    StatedResize,
     parse_recipe,
     read_recipe,
     recipe_values,
@@ -109,7 +108,7 @@ def test_parse_recipe_round_trips_with_yaml_text(
     text = yaml_text(values, Path())
     found = parse_recipe(text, "recipe.yaml")
     assert settings.method is not None
-    recorded = StatedResize(settings.to, settings.method.text)
+    recorded = (settings.to, settings.method.text)
     assert found == RecipeFile(recipe, provenance, yaml.safe_load(text), recorded)
 
 

@@ -21,7 +21,7 @@ from ctxextend.settings import (
     option_of,
     ordered_fields,
 )
-from ctxextend.tables import method_parser
+from ctxextend.tables import methods
 
 
 def test_a_setting_is_a_flag_a_keyword_and_a_recipe_key() -> None:
@@ -91,12 +91,12 @@ def test_settings_that_exclude_each_other_are_refused(create: Any, flag: str) ->
 
 def test_a_resize_parses_its_method_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = list[str]()
-    parse = method_parser.parse_method
+    parse = methods.parse_method
 
     def count(text: str) -> Any:
         parsed.append(text)
         return parse(text)
 
-    monkeypatch.setattr(method_parser, "parse_method", count)
+    monkeypatch.setattr(methods, "parse_method", count)
     ctxextend.resize("tiny-gpt2", 256, "bands:gain=1.2", output=tmp_path / "out")
     assert parsed == ["bands:gain=1.2"]

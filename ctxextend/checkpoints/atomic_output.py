@@ -93,7 +93,19 @@ def atomic_folder(
                     if not Path(folder, name).is_symlink():  # to a file of the source
                         sync(Path(folder, name))
             with _defer_signals():
-                _publish(staged, output, files, force)
+                is_filled = output.is_dir() and any(output.iterdir())
+                if output.is_dir():
+                    _check_replaceable(output, files, force)
+                    staged.chmod(output.stat().st_mode & 0o7777)
+                if not is_filled:
+                    if os.name == "nt" and output.is_dir():
+                        output.rmdir()
+                    staged.rename(output)
+                elif not _exchange(staged, output):
+                    _replace(staged, output)
+                # The output is in place: a failing sync is not a failed run.
+                with contextlib.suppress(OSError):
+                    sync(output.parent)
                 completed.append(output)
         remove_stale(output, "old")
 
@@ -189,7 +201,6 @@ def check_output(
 
 
 def _check_location(output: Path, sources: Iterable[Path]) -> None:
-    """Raise OutputError for a source, a protected folder, or a path that goes through a file."""
     # A run also removes leftovers that have the names of its temporary folders.
     removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
     for source in map(Path.resolve, sources):
@@ -222,14 +233,12 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_force(output: Path, *, force: bool) -> None:
-    """Raise OutputError for an output that exists, unless it is to be replaced."""
     if not force:
         message = f"The output {output} exists."
         raise OutputError(message, "Replace it with --force, or choose another --output.")
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError for a file, or a non-empty folder that `force` does not replace."""
     if output.is_file():
         message = f"The output {output} is a file."
         raise OutputError(message, "Choose another --output.")
@@ -338,7 +347,6 @@ def created_folders(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove the folders that are empty, in this order."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -362,22 +370,6 @@ def _find_backup(output: Path) -> Path | None:
     return None
 
 
-def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Rename a complete folder to the output, in place of a checkpoint if there is one."""
-    is_filled = output.is_dir() and any(output.iterdir())
-    if output.is_dir():
-        _check_replaceable(output, files, force)
-        staged.chmod(output.stat().st_mode & 0o7777)
-    if not is_filled:
-        if os.name == "nt" and output.is_dir():
-            output.rmdir()
-        staged.rename(output)
-    elif not _exchange(staged, output):
-        _replace(staged, output)
-    with contextlib.suppress(OSError):  # the output is in place: a failing sync is not a failed run
-        sync(output.parent)
-
-
 def _replace(staged: Path, output: Path) -> None:
     """Rename the output to a backup, and the new folder to the output.
 
@@ -396,11 +388,6 @@ def _replace(staged: Path, output: Path) -> None:
 
 
 def _exchange(path: Path, other: Path) -> bool:
-    """Exchange two names in one system call, if the kernel and the file system support it.
-
-    Returns:
-        Whether they were exchanged.
-    """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -446,7 +433,6 @@ def _new_temporary_path(output: Path, kind: str) -> Path:
 
 
 def _temporary_paths(output: Path, kind: str) -> list[Path]:
-    """Return the temporary folders or files of all runs with this output."""
     prefix = f".{output.name}.ctxextend-{kind}-"
     if not output.parent.is_dir():
         return []
@@ -460,7 +446,6 @@ def _temporary_paths(output: Path, kind: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Create and lock a temporary folder or file next to an output, and remove it at the end."""
     with contextlib.ExitStack() as stack:
         for attempt in range(ATTEMPTS):
             staged = _new_temporary_path(output, "new")
@@ -498,7 +483,6 @@ def remove_atomically(path: Path) -> None:
 
 @_defer_signals()
 def _remove(path: Path) -> None:
-    """Remove a folder or file; ignore errors."""
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return

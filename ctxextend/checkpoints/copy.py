@@ -63,31 +63,16 @@ def copy_range(
                 )
         if count == 0:  # some file systems return 0 if they do not support it
             in_kernel = False
-            count = _copy_buffer(source, destination, start, min(step, BUFFER))
+            with reading(source.name):
+                source.seek(start)
+                data = source.read(min(step, BUFFER))
+            if not data:
+                message = f"{source.name} became shorter while it was copied."
+                raise CheckpointError(message, "Run the command again.")
+            write_all(destination, memoryview(data))
+            count = len(data)
         start += count
         on_write(destination, count)
-
-
-def _copy_buffer(source: FileIO, destination: BinaryIO, start: int, size: int) -> int:
-    """Read and write up to `size` bytes; return how many."""
-    with reading(source.name):
-        source.seek(start)
-        data = source.read(size)
-    if not data:
-        message = f"{source.name} became shorter while it was copied."
-        raise CheckpointError(message, "Run the command again.")
-    write_all(destination, memoryview(data))
-    return len(data)
-
-
-def copy_file(
-    source: Path, destination: Path, on_write: OnWrite = lambda file, count: None
-) -> None:
-    """Copy a file's bytes and permission bits to a new file."""
-    with open_source(source) as file, destination.open("xb", buffering=0) as copy:
-        status = os.fstat(file.fileno())
-        copy_range(file, copy, 0, status.st_size, on_write)
-    destination.chmod(status.st_mode & 0o777)
 
 
 def write_all(destination: BinaryIO, data: memoryview) -> None:

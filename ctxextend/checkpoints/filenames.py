@@ -115,6 +115,11 @@ CHECKPOINT_WEIGHTS = (
 )
 
 
+def is_gguf(path: str | Path | None) -> bool:
+    """Whether a file is a GGUF file by its name."""
+    return path is not None and str(path).lower().endswith(GGUF_SUFFIX)
+
+
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
     if len(path.parts) == 2 and matches(path.parts[0], "[0-9]*_*"):
@@ -144,8 +149,10 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
     """Return the first of `NAMES`, or nanoGPT's, in a folder, of any file type; None if none."""
-    names = [with_variant(name, variant) for name in NAMES]
-    if variant is None and not (folder / "config.json").is_file():
+    names = list(NAMES)
+    if variant is not None:
+        names = [with_variant(name, variant) for name in NAMES]
+    elif not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     for name in names:
         if os.path.lexists(folder / name):
@@ -167,14 +174,6 @@ def with_variant(name: str, variant: str | None) -> str:
         return name
     stem, _, suffix = name.rpartition(".")
     return f"{stem}.{variant}.{suffix}"
-
-
-def output_name(name: str) -> str:
-    """Return the output's name of a single weights file: one that transformers and PEFT read."""
-    stem = name.rpartition(".")[0].removeprefix("pytorch_")
-    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
-        return f"{stem}.safetensors"
-    return SINGLE_FILE
 
 
 def shard_name(name: str) -> str:

@@ -2,19 +2,19 @@
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ctxextend.checkpoints import filenames
-from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_remote
 from ctxextend.checkpoints.source import (
     CACHED_MODEL,
     FOLDER,
@@ -28,10 +28,11 @@ from ctxextend.checkpoints.source import (
     points_outside,
 )
 from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
-from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
 
+CONFIG = "config.json"
+DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
@@ -146,6 +147,16 @@ class Checkpoint:
                 raise CheckpointError(message, "Run the command again once the file is complete.")
 
 
+def stated_class(config: Mapping[str, Any]) -> str | None:
+    """Return the transformers class that a config states; None if it states none."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name is untrusted, and is shown in commands that users paste.
+    if isinstance(first, str) and first.isidentifier() and first.isascii():
+        return first
+    return None
+
+
 def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """Return the paths that an output must not overlap.
 
@@ -232,20 +243,33 @@ def open_checkpoint(
         if path is None:
             check(config or {}, False)
             _refuse_without_weights(source, root / model, listed, variant)
-        opened = _open_weights(source, model, path, config)
-        weights = opened.weights
+        weights, own_config = _open_weights(source, model, path, config)
         read = {path.relative_to(root).as_posix()}
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
         for name in read - fingerprints.keys():
             fingerprints[name] = file_fingerprint(root / name)
         for name, header in source.headers.items():
             fingerprints[name] = Fingerprint(size=header.size)
-        copied, omitted = _split_others(source, model, listed, read)
-        generated = opened.generated
-        files = without_wrappers(weights.files, str(root / model))
-        if files != weights.files:
-            weights = weights.renamed(files, model)
-            generated = {**generated, **weights.generated}
+        copied = list[str]()
+        omitted = dict[str, str]()
+        for name in (*listed, *source.not_downloaded):
+            if name in read:
+                continue
+            reason = _reason_omitted(source, model, name)
+            if reason:
+                omitted[name] = reason
+            elif name not in source.not_downloaded:
+                copied.append(name)
+        weights = weights.without_wrappers(root / model, model)
+        generated = dict[str, str]()
+        if weights.is_index_new:
+            generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
+        if own_config is not None:
+            from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
+
+            config = own_config
+            generated[CONFIG] = json.dumps(config, indent=2) + "\n"
+            source = source._replace(notes=(*source.notes, ASSUMED_ACTIVATION))
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_config: Mapping[str, Any] = {}
@@ -253,12 +277,12 @@ def open_checkpoint(
                 adapter_config = load_object(root / ADAPTER_CONFIG)
             adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
         return Checkpoint(
-            source=source._replace(notes=(*source.notes, *opened.notes)),
+            source=source,
             model=model,
-            config=opened.config,
+            config=config or {},
             weights=weights,
             generated=generated,
-            copied=copied,
+            copied=tuple(copied),
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
@@ -279,57 +303,32 @@ def open_config(source: Source) -> Mapping[str, Any]:
         return config
 
 
-class _OpenedWeights(NamedTuple):
-    """The headers of a folder's weights, and the config: some weights files contain it."""
-
-    weights: Weights
-    config: Mapping[str, Any]
-    generated: Mapping[str, str]  # text files that an output needs but the source lacks
-    notes: tuple[Note, ...]  # how they were read
-
-
 def _open_weights(
     source: Source,
     model: PurePosixPath,
     path: Path,
     config: Mapping[str, Any] | None,
-) -> _OpenedWeights:
-    """Open a folder's weights.
-
-    Args:
-        source: The folder and its origin.
-        model: The model's folder.
-        path: The weights file, or its index.
-        config: The config next to it; None if there is none.
-
-    Raises:
-        CheckpointError: A file is missing, malformed or unreadable.
-    """
+) -> tuple[Weights, Mapping[str, Any] | None]:
     # A model ties tensors unless its config, or one in it, says that it does not.
     values = config or {}
     nested = [value for value in values.values() if isinstance(value, Mapping)]
     ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
     if fnmatch(path.name, "*.index*.json"):
-        shards = open_shards(path, source, model, ties=ties)
-        return _OpenedWeights(shards, values, generated=dict(shards.generated), notes=())
-    name = (model / filenames.output_name(path.name)).as_posix()
+        return open_shards(path, source, model, ties=ties), None
+    own_config = None
     if path.name in source.headers:
-        from ctxextend.checkpoints.remote_weights import open_remote
-
-        remote = open_remote(path, source.headers[path.name])
-        return _OpenedWeights(Weights(files={name: remote}), values, generated={}, notes=())
-    file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
-    weights = Weights(files={name: file})
-    if own_config is None:
-        return _OpenedWeights(weights, values, generated={}, notes=())
-    from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
-
-    generated = {CONFIG: json.dumps(own_config, indent=2) + "\n"}
-    return _OpenedWeights(weights, own_config, generated, notes=(ASSUMED_ACTIVATION,))
+        file: TensorFile = open_remote(path, *source.headers[path.name])
+    else:
+        file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
+    # A name that transformers and PEFT read.
+    name = filenames.SINGLE_FILE
+    stem = path.name.rpartition(".")[0].removeprefix("pytorch_")
+    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
+        name = f"{stem}.safetensors"
+    return Weights(files={(model / name).as_posix(): file}), own_config
 
 
 def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
-    """Raise CheckpointError for a folder without a config."""
     folder = source.folder
     if folder.name.startswith(CACHED_MODEL):
         message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
@@ -346,14 +345,6 @@ def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
 def _refuse_without_weights(
     source: Source, folder: Path, listed: Sequence[str], variant: str | None
 ) -> NoReturn:
-    """Raise CheckpointError for a folder without weights that can be read.
-
-    Args:
-        source: The checkpoint's folder and its origin.
-        folder: The model's folder.
-        listed: All files of the checkpoint.
-        variant: The variant that the user asks for.
-    """
     names = list[str]()
     for name in (*listed, *source.not_downloaded):
         path = source.folder / name
@@ -386,7 +377,6 @@ def _refuse_without_weights(
 
 
 def _refuse_incomplete(message: str, hint: str, names: Sequence[str]) -> NoReturn:
-    """Raise CheckpointError, with a file of another program if the folder has one."""
     foreign = find_foreign(names)
     if foreign is None:
         raise CheckpointError(f"{message}.", hint)
@@ -398,9 +388,6 @@ def _list_files(source: Source) -> list[str]:
     """Return the names of the files that belong to a checkpoint.
 
     They are every file below the root, and every ignored or linked folder, sorted per folder.
-
-    Raises:
-        CheckpointError: The file that was passed is one of another program.
     """
     if source.file is not None:
         foreign = find_foreign((source.file,))
@@ -422,7 +409,6 @@ def _list_files(source: Source) -> list[str]:
 
 
 def _is_single_file(source: Source) -> bool:
-    """Whether a weights file was passed, and no config is next to it."""
     configs = (CONFIG, ADAPTER_CONFIG, MODULES)
     has_config = any(os.path.lexists(source.folder / name) for name in configs)
     return source.file is not None and not has_config
@@ -431,7 +417,6 @@ def _is_single_file(source: Source) -> bool:
 def _read_config(
     source: Source, model: PurePosixPath, listed: Sequence[str], check: ConfigCheck
 ) -> Mapping[str, Any] | None:
-    """Read and check the config; return None if there is none, and an empty one for an adapter."""
     root = source.folder
     path = root / model / CONFIG
     if has_file(source, path):
@@ -446,7 +431,6 @@ def _read_config(
 
 
 def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
-    """Return the path of the weights file, or of its index; None if there is none."""
     name = source.file
     if name is not None:
         # An index that lists the file as a shard.
@@ -469,7 +453,6 @@ def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | N
 
 
 def _model_folder(source: Source) -> PurePosixPath:
-    """Return the path of the Transformer module in modules.json, else the root."""
     root = source.folder
     if not has_file(source, root / MODULES):
         return PurePosixPath(".")
@@ -503,33 +486,7 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _split_others(
-    source: Source, model: PurePosixPath, listed: list[str], read: set[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the names of the other files to copy, and of those to skip with the reason.
-
-    Args:
-        source: The folder and its origin.
-        model: The model's folder.
-        listed: All files of the folder.
-        read: Its weights and their index.
-    """
-    local = set(listed)
-    copied = list[str]()
-    omitted = dict[str, str]()
-    for name in (*listed, *source.not_downloaded):
-        if name in read:
-            continue
-        reason = _reason_omitted(source, model, name)
-        if reason:
-            omitted[name] = reason
-        elif name in local:
-            copied.append(name)
-    return tuple(copied), omitted
-
-
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    """Return why a file is skipped; None if it is copied."""
     path = PurePosixPath(name)
     local = source.folder / name
     is_local = name not in source.not_downloaded

@@ -103,16 +103,10 @@ FOREIGN_FILES = (
 )
 
 
-def _stale_patterns() -> dict[str, str]:
-    """Return why a file that contains or depends on the old table is skipped, by pattern."""
-    kinds = {row.kind: row.patterns for row in STALE_FILES} | STALE_KINDS
-    reasons = dict[str, str]()
-    for kind, patterns in kinds.items():
-        reasons |= dict.fromkeys(patterns, f"{kind}, not rewritten")
-    return reasons
-
-
-STALE = _stale_patterns()
+# Why a file that contains or depends on the old table is skipped, by pattern.
+STALE: dict[str, str] = {}
+for kind, patterns in ({row.kind: row.patterns for row in STALE_FILES} | STALE_KINDS).items():
+    STALE |= dict.fromkeys(patterns, f"{kind}, not rewritten")
 
 
 def find_foreign(names: Iterable[str]) -> tuple[str, ForeignFiles] | None:

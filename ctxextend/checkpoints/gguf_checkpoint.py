@@ -1,12 +1,14 @@
 """A GGUF file as a checkpoint: it states its own config, and no other files belong to it."""
 
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.copy import file_fingerprint
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
+from ctxextend.checkpoints.gguf_header import GgufHeader, read_header
+from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import CheckpointError
@@ -15,6 +17,33 @@ from ctxextend.gguf.gguf_config import read_config
 SPLIT_COUNT = "split.count"
 # The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
 RECIPE_KEY = "ctxextend.recipe"
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile(TensorFile):
+    """A GGUF file with a checked header."""
+
+    metadata: GgufHeader = field(kw_only=True)
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Open a GGUF file; read no tensor.
+
+    Raises:
+        CheckpointError: The file cannot be read, or is malformed.
+    """
+    header = read_header(path)
+    described = dict[str, Any]()
+    entries = {name: tensor.entry for name, tensor in header.tensors.items()}
+    for name, entry in entries.items():
+        described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
+    return GgufFile(
+        path=path,
+        header=described,
+        entries=entries,
+        data_start=header.data_start,
+        metadata=header,
+    )
 
 
 def gguf_of(checkpoint: Checkpoint) -> GgufFile | None:
@@ -55,7 +84,13 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
     fingerprint = file_fingerprint(path)  # before it is read
     file = open_gguf(path)
     values = file.metadata.values
-    _check_whole(path, values.get(SPLIT_COUNT, 1))
+    count = values.get(SPLIT_COUNT, 1)
+    if isinstance(count, int) and count != 1:
+        merged = path.name.partition("-00001-of-")[0].removesuffix(GGUF_SUFFIX)
+        raise CheckpointError(
+            f"{path} is one of {count} files that a model was split into.",
+            f"Merge them with llama.cpp: llama-gguf-split --merge FIRST.gguf {merged}{GGUF_SUFFIX}",
+        )
     return Checkpoint(
         source=source,
         model=PurePosixPath(),
@@ -67,15 +102,4 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
         fingerprints={source.file: fingerprint},
         adapter_of=None,
         config_name=source.file,
-    )
-
-
-def _check_whole(path: Path, count: Any) -> None:
-    """Raise CheckpointError if a file is one of several that a model was split into."""
-    if count == 1 or not isinstance(count, int):
-        return
-    merged = path.name.partition("-00001-of-")[0].removesuffix(GGUF_SUFFIX)
-    raise CheckpointError(
-        f"{path} is one of {count} files that a model was split into.",
-        f"Merge them with llama.cpp: llama-gguf-split --merge FIRST.gguf {merged}{GGUF_SUFFIX}",
     )

@@ -123,7 +123,13 @@ def read_header(path: Path) -> GgufHeader:
         cursor = _Cursor(path, file)
         version, tensor_count, pair_count = _read_start(cursor)
         pairs = _read_pairs(cursor, pair_count)
-        alignment = _alignment(path, pairs)
+        alignment = DEFAULT_ALIGNMENT
+        if ALIGNMENT_KEY in pairs:
+            alignment = pairs[ALIGNMENT_KEY].value
+            is_number = pairs[ALIGNMENT_KEY].value_type == UINT32
+            if not is_number or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+                reason = f"{ALIGNMENT_KEY} is {alignment!r:.100}, not a power of 2 as UINT32"
+                refuse(path, reason)
         descriptions_start = cursor.position
         tensors = _read_tensors(cursor, tensor_count)
         header = GgufHeader(
@@ -163,7 +169,6 @@ class _Cursor:
         return start
 
     def _read_up_to(self, end: int) -> int:
-        """Read bytes up to an offset; return how many are read."""
         if end > self.size:
             refuse(self.path, f"it is truncated: the header goes beyond {self.size:,} bytes")
         if end > MAX_METADATA_BYTES:
@@ -249,31 +254,25 @@ def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
     if magic != MAGIC:
         refuse(path, f"it starts with {magic!r}, not {MAGIC!r}")
     version = cursor.number("<I")
-    _check_version(path, version)
+    if version not in VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if swapped in VERSIONS:
+            raise CheckpointError(
+                f"{path} is a big-endian GGUF file, which ctxextend does not read.",
+                f"Convert it with the package gguf: gguf-convert-endian {path} little",
+            )
+        known = " and ".join(map(str, VERSIONS))
+        has = f"has version {version} of the GGUF format"
+        hint = "Convert the model again: llama.cpp does not read it either."
+        if version > max(VERSIONS):
+            hint = "Upgrade ctxextend, or convert the model again."
+        raise CheckpointError(f"{path} {has}; ctxextend reads versions {known}.", hint)
     tensor_count = cursor.number("<Q")
     pair_count = cursor.number("<Q")
     return version, tensor_count, pair_count
 
 
-def _check_version(path: Path, version: int) -> None:
-    """Raise CheckpointError for a version or byte order that is not read."""
-    if version in VERSIONS:
-        return
-    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-    if swapped in VERSIONS:
-        raise CheckpointError(
-            f"{path} is a big-endian GGUF file, which ctxextend does not read.",
-            f"Convert it with the package gguf: gguf-convert-endian {path} little",
-        )
-    known = " and ".join(map(str, VERSIONS))
-    message = f"{path} has version {version} of the GGUF format; ctxextend reads versions {known}."
-    if version > max(VERSIONS):
-        raise CheckpointError(message, "Upgrade ctxextend, or convert the model again.")
-    raise CheckpointError(message, "Convert the model again: llama.cpp does not read it either.")
-
-
 def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    """Read the key/value pairs."""
     cursor.check_count(count, "keys", smallest=MIN_PAIR_BYTES, maximum=MAX_PAIRS)
     pairs = dict[str, Pair]()
     for _ in range(count):
@@ -282,21 +281,22 @@ def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
         if key in pairs:
             refuse(cursor.path, f"the key {key!r:.100} is stated twice")
         value_type = cursor.number("<I")
-        value = _read_value(cursor, key, value_type)
+        value = None
+        if value_type == STRING:
+            value = cursor.text()
+        elif value_type in SCALAR_FORMATS:
+            value = cursor.number(SCALAR_FORMATS[value_type])
+        elif value_type == ARRAY:
+            _skip_array(cursor, key)
+        else:
+            refuse(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
         pairs[key] = Pair(
             key=key, value_type=value_type, value=value, start=start, end=cursor.position
         )
     return pairs
 
 
-def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
-    """Read a value; skip it and return None if it is an array."""
-    if value_type == STRING:
-        return cursor.text()
-    if value_type in SCALAR_FORMATS:
-        return cursor.number(SCALAR_FORMATS[value_type])
-    if value_type != ARRAY:
-        refuse(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
+def _skip_array(cursor: _Cursor, key: str) -> None:
     item_type = cursor.number("<I")
     count = cursor.number("<Q")
     if item_type == STRING:
@@ -308,25 +308,16 @@ def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
         refuse(cursor.path, reason)
     else:
         refuse(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
-    return None
-
-
-def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
-    """Return the alignment of tensors, in bytes."""
-    if ALIGNMENT_KEY not in pairs:
-        return DEFAULT_ALIGNMENT
-    pair = pairs[ALIGNMENT_KEY]
-    is_valid = pair.value_type == UINT32 and 0 < pair.value <= MAX_ALIGNMENT
-    if not is_valid or pair.value & (pair.value - 1):
-        reason = f"{ALIGNMENT_KEY} is {pair.value!r:.100}, not a power of 2 as UINT32"
-        refuse(path, reason)
-    return int(pair.value)
 
 
 def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
-    """Read the descriptions of the tensors."""
     cursor.check_count(count, "tensors", smallest=MIN_TENSOR_BYTES, maximum=MAX_TENSORS)
-    sizes = tensor_types()
+    try:
+        from gguf.constants import GGML_QUANT_SIZES
+    except ImportError as error:
+        message = "GGUF files need the package gguf, which is not installed."
+        raise CheckpointError(message, f"Install it: {INSTALL}") from error
+    kinds = {int(kind): kind for kind in GGML_QUANT_SIZES}
     tensors = dict[str, Described]()
     for _ in range(count):
         name = cursor.text(MAX_KEY_BYTES)
@@ -339,66 +330,35 @@ def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
         lengths = [cursor.number("<Q") for _ in range(dimensions)]
         type_number = cursor.number("<I")
         start = cursor.number("<Q")
-        if type_number not in sizes:
+        if type_number not in kinds:
             message = (
                 f"{cursor.path}: {name!r:.100} has the type {type_number}, which the package gguf "
                 "does not know."
             )
             raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
-        kind = sizes[type_number]
-        size = _size(cursor, name, lengths, kind)
+        kind = kinds[type_number]
+        values_per_block, block_bytes = GGML_QUANT_SIZES[kind]
+        columns = lengths[0] if lengths else 1
+        if columns % values_per_block:
+            reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {values_per_block}"
+            refuse(cursor.path, f"{reason}, as {kind.name} needs")
+        values = 1
+        for length in lengths:
+            values *= length
+            if values >= 1 << 63:
+                refuse(cursor.path, f"{name!r:.100} has too many values")
         entry = TensorEntry(
             name=name,
             dtype=kind.name,
             shape=tuple(reversed(lengths)),
             start=start,
-            end=start + size,
+            end=start + values // values_per_block * block_bytes,
         )
         tensors[name] = Described(entry=entry, type_number=type_number)
     return tensors
 
 
-class TensorType(NamedTuple):
-    """A type of tensors: values come in blocks."""
-
-    name: str  # F32, F16, BF16, Q4_1, …
-    values: int  # per block
-    size: int  # of a block, in bytes
-
-
-def tensor_types() -> dict[int, TensorType]:
-    """Return the types of tensors by their numbers, from the official package.
-
-    Raises:
-        CheckpointError: The package ``gguf`` is not installed.
-    """
-    try:
-        from gguf.constants import GGML_QUANT_SIZES
-    except ImportError as error:
-        message = "GGUF files need the package gguf, which is not installed."
-        raise CheckpointError(message, f"Install it: {INSTALL}") from error
-    types = dict[int, TensorType]()
-    for kind, (values, size) in GGML_QUANT_SIZES.items():
-        types[int(kind)] = TensorType(name=kind.name, values=values, size=size)
-    return types
-
-
-def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> int:
-    """Return the size of a tensor in bytes; its rows consist of whole blocks."""
-    columns = lengths[0] if lengths else 1
-    if columns % kind.values:
-        reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {kind.values}"
-        refuse(cursor.path, f"{reason}, as {kind.name} needs")
-    count = 1
-    for length in lengths:
-        count *= length
-        if count >= 1 << 63:
-            refuse(cursor.path, f"{name!r:.100} has too many values")
-    return count // kind.values * kind.size
-
-
 def _check_ranges(path: Path, header: GgufHeader) -> None:
-    """Raise CheckpointError unless all tensors are aligned, in the file, and do not overlap."""
     size = header.file_size
     available = size - header.data_start
     entries = [described.entry for described in header.tensors.values()]

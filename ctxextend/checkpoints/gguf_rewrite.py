@@ -6,21 +6,21 @@ until the tensors are aligned as before, modulo 4,096 bytes, so that file system
 
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, open_source
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile
 from ctxextend.checkpoints.gguf_header import (
     FLOAT32,
     MAGIC,
     SCALAR_FORMATS,
     STRING,
     UINT32,
-    Described,
+    GgufHeader,
     padded,
 )
 from ctxextend.checkpoints.rewrite import Layout, TensorRange, write_layout
@@ -42,13 +42,17 @@ def plan_gguf_layout(
     """
     header = file.metadata
     pairs = _pairs(file, values)
-    descriptions = _descriptions(file, shapes)
+    descriptions = header.content[header.descriptions_start :]
+    size = header.file_size - header.data_start
+    ranges = [TensorRange(name="", size=size, offset=header.data_start, is_new=False)]
+    for name, shape in shapes.items():
+        descriptions, ranges = _with_table(header, name, shape)
     before = len(pairs) + len(descriptions) + len(_pair(RECIPE_KEY, STRING, recipe))
     padding = (header.data_start - before) % DISK_BLOCK
     pairs += _pair(RECIPE_KEY, STRING, recipe + b"\n" * padding)
     content = pairs + descriptions
     content += b"\0" * (padded(len(content), header.alignment) - len(content))
-    return Layout(header=content, ranges=tuple(_ranges(file, shapes)))
+    return Layout(header=content, ranges=tuple(item for item in ranges if item.size > 0))
 
 
 def write_gguf(
@@ -89,26 +93,24 @@ def write_gguf(
 
 
 def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
-    """Return the start of a header with all pairs but the recipe, in the old order."""
     header = file.metadata
     pairs = list[bytes]()
     for pair in header.pairs.values():
         if pair.key == RECIPE_KEY:
             continue
         if pair.key in values:
-            pairs.append(_changed_pair(pair.key, pair.value_type, values[pair.key]))
+            pairs.append(_value_pair(pair.key, values[pair.key], pair.value_type))
         else:
             pairs.append(header.content[pair.start : pair.end])
     for key, value in values.items():
         if key not in header.pairs:
-            pairs.append(_new_pair(key, value))
+            pairs.append(_value_pair(key, value, None))
     count = len(pairs) + 1  # with the recipe
     start = MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), count)
     return b"".join((start, *pairs))
 
 
 def _pair(key: str, value_type: int, content: bytes) -> bytes:
-    """Return a key/value pair: a text follows its length, another value is given as it is."""
     name = key.encode()
     start = struct.pack("<Q", len(name)) + name + struct.pack("<I", value_type)
     if value_type == STRING:
@@ -116,80 +118,44 @@ def _pair(key: str, value_type: int, content: bytes) -> bytes:
     return start + content
 
 
-def _changed_pair(key: str, value_type: int, value: Any) -> bytes:
-    """Return a pair of the type that it had, unless that cannot hold the new value."""
-    if value_type in SCALAR_FORMATS and not isinstance(value, str):
-        try:
-            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
-        except struct.error:
-            pass
-    return _new_pair(key, value)
+def _value_pair(key: str, value: Any, value_type: int | None) -> bytes:
+    """Return a pair of the type that it had, unless that is unknown or cannot hold the value.
 
-
-def _new_pair(key: str, value: Any) -> bytes:
-    """Return a pair of the type that llama.cpp reads: UINT32, FLOAT32 or STRING."""
+    Then it has the type that llama.cpp reads: UINT32, FLOAT32 or STRING.
+    """
     if isinstance(value, str):
         return _pair(key, STRING, value.encode())
+    if value_type is not None and value_type in SCALAR_FORMATS:
+        with suppress(struct.error):
+            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
     value_type = FLOAT32 if isinstance(value, float) else UINT32
     return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
 
 
-def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Return the descriptions of all tensors, with the offsets that a new shape gives them."""
-    header = file.metadata
-    if not shapes:
-        return header.content[header.descriptions_start :]
-    [(name, shape)] = shapes.items()
+def _with_table(
+    header: GgufHeader, name: str, shape: tuple[int, ...]
+) -> tuple[bytes, list[TensorRange]]:
     table = header.tensors[name].entry
-    growth = _new_size(file, name, shape) - _block_size(file, name)
+    start = header.data_start + table.start
+    # The padding may be missing at the end of the file.
+    old_size = min(padded(table.size, header.alignment), header.file_size - start)
+    new_size = padded(table.size // table.shape[0] * shape[0], header.alignment)
     described = list[bytes]()
     for other in header.tensors.values():
         entry = other.entry
         if entry.name == name:
             entry = entry._replace(shape=shape)
         elif entry.start > table.start:
-            entry = entry._replace(start=entry.start + growth)
-        described.append(_description(other._replace(entry=entry)))
-    return b"".join(described)
-
-
-def _description(tensor: Described) -> bytes:
-    """Return the description of a tensor, whose columns come first in the format."""
-    entry = tensor.entry
-    name = entry.name.encode()
-    lengths = entry.shape[::-1]
-    content = struct.pack("<Q", len(name)) + name + struct.pack("<I", len(lengths))
-    content += struct.pack(f"<{len(lengths)}Q", *lengths)
-    return content + struct.pack("<IQ", tensor.type_number, entry.start)
-
-
-def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:
-    """Return the size of a tensor with a new number of rows, with its padding, in bytes."""
-    entry = file.entries[name]
-    size = entry.size // entry.shape[0] * shape[0]
-    return padded(size, file.metadata.alignment)
-
-
-def _block_size(file: GgufFile, name: str) -> int:
-    """Return the size of a tensor with its padding, which may be missing at the end of the file."""
-    entry = file.entries[name]
-    available = file.metadata.file_size - file.data_start - entry.start
-    return min(padded(entry.size, file.metadata.alignment), available)
-
-
-def _ranges(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRange]:
-    """Return the byte ranges after a header: what stays, and the tensor that changes."""
-    size = file.metadata.file_size - file.data_start
-    if size <= 0:
-        return []
-    if not shapes:
-        return [TensorRange(name="", size=size, offset=file.data_start, is_new=False)]
-    [(name, shape)] = shapes.items()
-    start = file.entries[name].start
-    end = start + _block_size(file, name)
+            entry = entry._replace(start=entry.start + new_size - old_size)
+        encoded = entry.name.encode()
+        lengths = entry.shape[::-1]
+        described += (struct.pack("<Q", len(encoded)), encoded, struct.pack("<I", len(lengths)))
+        described.append(struct.pack(f"<{len(lengths)}Q", *lengths))
+        described.append(struct.pack("<IQ", other.type_number, entry.start))
+    end = start + old_size
     ranges = [
-        TensorRange(name="", size=start, offset=file.data_start, is_new=False),
-        TensorRange(name=name, size=_new_size(file, name, shape), offset=None, is_new=True),
-        TensorRange(name="", size=size - end, offset=file.data_start + end, is_new=False),
+        TensorRange(name="", size=table.start, offset=header.data_start, is_new=False),
+        TensorRange(name=name, size=new_size, offset=None, is_new=True),
+        TensorRange(name="", size=header.file_size - end, offset=end, is_new=False),
     ]
-    return [item for item in ranges if item.size]
+    return b"".join(described), ranges

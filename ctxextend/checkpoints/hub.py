@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, SourceError, did_you_mean
 
@@ -96,19 +95,25 @@ def download(
     Raises:
         SourceError: The model does not exist, is empty, or cannot be downloaded.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         try:
-            files = _list_files(repo, revision)
+            siblings = HfApi().model_info(repo, revision=revision).siblings
+            files = [item.rfilename for item in siblings or ()]
+            if siblings is not None and all(name.startswith(".git") for name in files):
+                message = f"The repository {repo} on the Hub is empty."
+                raise SourceError(message, "Check its page for other branches.")
         except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception:
-            cached = _cached_folder(repo, revision, file)
-            if cached is None:
-                raise
-            return cached, []
+            with suppress(Exception):
+                cached = snapshot_download(
+                    repo, revision=revision, allow_patterns=file, local_files_only=True
+                )
+                return Path(cached), []
+            raise
         if file in files:
             folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
             check(Path(folder) / file)
@@ -126,7 +131,9 @@ class _NoStartError(Exception):
     """A server does not send the start of a file, with its size."""
 
 
-def download_header(repo: str, revision: str | None, name: str, path: Path) -> RemoteHeader | None:
+def download_header(
+    repo: str, revision: str | None, name: str, path: Path
+) -> tuple[bytes, int] | None:
     """Read the header of a safetensors file on the Hub, and as little else as possible.
 
     Args:
@@ -136,7 +143,8 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
         path: Where a download would put the file, for errors.
 
     Returns:
-        The header; None if the server does not state the size of the file, or cuts its start.
+        The header without its length, and the size of the file; None if the server does not state
+        that, or cuts the start of the file.
 
     Raises:
         SourceError: It cannot be downloaded.
@@ -158,15 +166,10 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
         _refuse(error, repo, revision)
     if len(start) < length:
         return None
-    return RemoteHeader(text=start[8:length], size=size)
+    return start[8:length], size
 
 
 def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
-    """Read the first bytes of a file; try again after an error that may pass.
-
-    Raises:
-        Exception: The last try failed, too.
-    """
     for pause in PAUSES:
         try:
             return _read_start(url, count)
@@ -178,12 +181,7 @@ def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
 
 
 def _read_start(url: str, count: int) -> tuple[bytes, int]:
-    """Return the first bytes of a file, and its size; a server may not support ranges.
-
-    Raises:
-        _NoStartError: The server has no ranges, or does not state the size.
-        Exception: One of huggingface_hub.
-    """
+    """Return the first bytes of a file, and its size; a server may not support ranges."""
     from huggingface_hub import get_session
     from huggingface_hub.utils._headers import build_hf_headers
     from huggingface_hub.utils._http import hf_raise_for_status
@@ -206,63 +204,11 @@ def _read_start(url: str, count: int) -> tuple[bytes, int]:
     return bytes(data[:count]), int(stated)
 
 
-def _list_files(repo: str, revision: str | None) -> list[str]:
-    """Return the names of all files of a repository; none if the Hub does not list them.
-
-    Raises:
-        SourceError: The Hub lists no files but those of Git.
-    """
-    from huggingface_hub import HfApi
-
-    siblings = HfApi().model_info(repo, revision=revision).siblings
-    if siblings is None:
-        return []
-    files = [item.rfilename for item in siblings]
-    if all(name.startswith(".git") for name in files):
-        message = f"The repository {repo} on the Hub is empty."
-        raise SourceError(message, "Check its page for other branches.")
-    return files
-
-
-def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
-    """Return the folder of a model in the cache; None if the cache does not have the file."""
-    from huggingface_hub import snapshot_download
-
-    with suppress(Exception):
-        folder = snapshot_download(
-            repo, revision=revision, allow_patterns=file, local_files_only=True
-        )
-        return Path(folder)
-    return None
-
-
 def _refuse(
     error: Exception, repo: str, revision: str | None, similar: Sequence[str] = ()
 ) -> NoReturn:
-    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` for its kinds.
-
-    Raises:
-        SourceError: Always.
-    """
-    kinds, reason = _error_kinds(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        kinds.add("errno")
-    message, hint = OTHER_MESSAGE
-    for names, texts in MESSAGES.items():
-        if kinds.intersection(names):
-            message, hint = texts
-            break
-    meant = did_you_mean(repo, similar)
-    if meant:
-        hint = f"{meant} {hint}"
-    raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error
-
-
-def _error_kinds(error: Exception) -> tuple[set[str], str]:
-    """Return the kinds of an error and its causes, and the message of the root cause.
-
-    Kinds are names of classes, and HTTP statuses, such as ``HTTP 404`` and ``HTTP 4xx``.
-    """
+    """Raise the error for an exception of huggingface_hub: the first of `MESSAGES` that fits."""
+    # Names of classes of the error and its causes, and HTTP statuses: ``HTTP 404``, ``HTTP 4xx``.
     kinds = set[str]()
     cause: BaseException | None = error
     root: BaseException = error
@@ -274,6 +220,16 @@ def _error_kinds(error: Exception) -> tuple[set[str], str]:
             kinds |= {f"HTTP {status}", f"HTTP {status // 100}xx"}
         root = cause
         cause = cause.__cause__
-    lines = str(root).strip().splitlines()
-    first_line = lines[0] if lines else type(root).__name__
-    return kinds, first_line[:400].rstrip(".")
+    lines = str(root).strip().splitlines() or [type(root).__name__]
+    reason = lines[0][:400].rstrip(".")
+    if isinstance(error, OSError) and error.errno is not None:
+        kinds.add("errno")
+    message, hint = OTHER_MESSAGE
+    for names, texts in MESSAGES.items():
+        if kinds.intersection(names):
+            message, hint = texts
+            break
+    meant = did_you_mean(repo, similar)
+    if meant:
+        hint = f"{meant} {hint}"
+    raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error

@@ -187,7 +187,6 @@ def line_of_key(text: str, key: str) -> int | None:
 
 
 def _start_of_key(text: str, key: str, position: int) -> int | None:
-    """Return where a key is in the object that starts at a position; None if it is not there."""
     if text[_skip(text, position)] != "{":
         return None
     _, members = _members(text, (), position)

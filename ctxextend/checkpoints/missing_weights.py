@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.runtimes.commands import not_an_option
+from ctxextend.errors import not_an_option
 
 SHARD = r"(?P<stem>.*-)[0-9]{5}(?P<total>-of-[0-9]{5}\..*)"
 

@@ -72,33 +72,23 @@ def read_characters(path: Path) -> dict[str, int]:
     try:
         with open_source(path) as file:
             content = file.read(MAX_VOCABULARY + 1)
-        _check_pickle(content)
+        if len(content) > MAX_VOCABULARY:
+            raise UnpicklingError(f"it is larger than {MAX_VOCABULARY:,} bytes")
+        for opcode, number, _ in pickletools.genops(content):
+            # The unpickler allocates a memo of that size.
+            if opcode.name.endswith("PUT") and (number or 0) > len(content):
+                size = f"{len(content):,} bytes"
+                raise UnpicklingError(f"its memo index {number:,} is too large for {size}")
         characters = dict(_PlainUnpickler(io.BytesIO(content)).load()["stoi"])
-        _check_characters(characters)
+        pairs = characters.items()
+        if not pairs or any(type(key) is not str or type(value) is not int for key, value in pairs):
+            raise UnpicklingError("its stoi does not map characters to integers")
     except Exception as error:  # a damaged pickle can raise anything
         reason = f"{type(error).__name__}: {one_line(error).rstrip('.')}"
         message = f"{path} is not a character vocabulary: {reason}."
         hint = "Pass the meta.pkl next to nanoGPT's training text."
         raise CheckpointError(message, hint) from error
     return characters
-
-
-def _check_pickle(content: bytes) -> None:
-    """Raise UnpicklingError if unpickling would need much more memory than the pickle."""
-    if len(content) > MAX_VOCABULARY:
-        raise UnpicklingError(f"it is larger than {MAX_VOCABULARY:,} bytes")
-    for opcode, number, _ in pickletools.genops(content):
-        # The unpickler allocates a memo of that size.
-        if opcode.name.endswith("PUT") and (number or 0) > len(content):
-            size = f"{len(content):,} bytes"
-            raise UnpicklingError(f"its memo index {number:,} is too large for {size}")
-
-
-def _check_characters(characters: Mapping[Any, Any]) -> None:
-    """Raise UnpicklingError unless token ids are integers by character."""
-    are_typed = all(type(key) is str and type(value) is int for key, value in characters.items())
-    if not characters or not are_typed:
-        raise UnpicklingError("its stoi does not map characters to integers")
 
 
 def is_nanogpt(content: Any) -> bool:
@@ -135,13 +125,8 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
             message = f"{path} contains {name!r:.200}, which nanoGPT's model does not have."
             raise CheckpointError(message, HINT)
     dtype = str(embeddings.dtype).removeprefix("torch.")
-    return _config(sizes, dtype, is_tied=is_tied), tensors
-
-
-def _config(sizes: Mapping[str, Any], dtype: str, *, is_tied: bool) -> dict[str, Any]:
-    """Return the GPT-2 config of a model with these model_args."""
     end_of_text = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
-    return {
+    config = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu",
@@ -160,6 +145,7 @@ def _config(sizes: Mapping[str, Any], dtype: str, *, is_tied: bool) -> dict[str,
         "tie_word_embeddings": is_tied,
         "vocab_size": sizes["vocab_size"],
     }
+    return config, tensors
 
 
 def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -170,33 +156,22 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
     # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in
     # training.
     sizes = {**dict.fromkeys(SIZES), "bias": True, "dropout": 0.0, **arguments}
-    invalid = next(_invalid_arguments(sizes), None)
-    if invalid is not None:
-        argument = f"{reprlib.repr(invalid)} = {reprlib.repr(sizes[invalid])}"
+    invalid = [name for name in sizes if name not in (*SIZES, "bias", "dropout")]
+    invalid += [name for name in SIZES if type(sizes[name]) is not int or sizes[name] < 1]
+    if type(sizes["bias"]) is not bool:
+        invalid.append("bias")
+    if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1:
+        invalid.append("dropout")
+    if not invalid and sizes["n_embd"] % sizes["n_head"]:
+        invalid.append("n_head")
+    if invalid:
+        argument = f"{reprlib.repr(invalid[0])} = {reprlib.repr(sizes[invalid[0]])}"
         message = f"{path}: model_args contains {argument}, which nanoGPT does not support."
         raise CheckpointError(message, HINT)
     return sizes
 
 
-def _invalid_arguments(sizes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of model_args that nanoGPT does not have, or whose value is invalid."""
-    for name in sizes:
-        if name not in (*SIZES, "bias", "dropout"):
-            yield name
-    for name in SIZES:
-        if type(sizes[name]) is not int or sizes[name] < 1:
-            yield name
-    if type(sizes["bias"]) is not bool:
-        yield "bias"
-    if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1:
-        yield "dropout"
-    # All sizes are valid by now, or an earlier error is reported.
-    if sizes["n_embd"] % sizes["n_head"]:
-        yield "n_head"
-
-
 def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield every tensor except the LM head in transformers' order, with its shape in nanoGPT."""
     width = sizes["n_embd"]
     yield EMBEDDINGS, (sizes["vocab_size"], width)
     yield POSITIONS, (sizes["block_size"], width)
@@ -216,7 +191,6 @@ def _convert(
     sizes: Mapping[str, Any],
     path: Path,
 ) -> torch.Tensor:
-    """Return a tensor as transformers stores it; zeros for a bias that the model does not have."""
     is_unexpected = name.endswith(".bias") and not sizes["bias"]
     if is_unexpected and name not in stored:
         return torch.zeros(shape, dtype=stored[name.removesuffix("bias") + "weight"].dtype)

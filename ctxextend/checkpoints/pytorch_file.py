@@ -26,8 +26,8 @@ from ctxextend.checkpoints.safetensors_file import (
     NUMPY_NAMES,
     TensorFile,
     describe_tensors,
+    plain_names,
 )
-from ctxextend.checkpoints.wrappers import plain_names
 from ctxextend.errors import CheckpointError
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # which no file name or header can contain
@@ -130,7 +130,6 @@ class PytorchFile(TensorFile):
         return values
 
     def _mapped_offset(self, tensor: torch.Tensor) -> int | None:
-        """Return the file offset of a tensor's first value; None if it is empty or not mapped."""
         if self.mapped is None or not tensor.numel():
             return None
         address = tensor.data_ptr()
@@ -153,7 +152,11 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
         message = f"torch {torch.__version__} may execute code from a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     try:
-        return _load(path)
+        if zipfile.is_zipfile(path):
+            offsets = _data_offsets(path)
+            if offsets is not None:
+                return _load_mapped(path, offsets)
+        return _torch_load(path, lambda storage, location: storage, mmap=False), None
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files can raise any exception
@@ -168,36 +171,12 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
         raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
 
 
-def _load(path: Path) -> tuple[Any, range | None]:
-    """Load a file, mapped if it can be; return its content and the mapped addresses."""
-    if zipfile.is_zipfile(path):
-        offsets = _data_offsets(path)
-        if offsets is not None:
-            return _load_mapped(path, offsets)
-    return _torch_load(path, _keep_on_cpu, mmap=False), None
-
-
-def _keep_on_cpu(storage: Any, location: str) -> Any:
-    """Return a storage as it was read, whatever device it was saved from."""
-    return storage
-
-
 def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
     """Load a zip file without reading its tensors, whose bytes are mapped into memory.
 
     torch maps the whole file, so that each record of tensor data is at ``start + its offset``, with
     one `start` for all: the lowest address less the lowest offset. If records are at 64 and 192,
     and tensors at 1064 and 1192, the file starts at 1000; a tensor at 1128 would have no record.
-
-    Args:
-        path: The file.
-        offsets: The file offsets of all records of tensor data.
-
-    Returns:
-        The content, and the memory addresses of the file.
-
-    Raises:
-        CheckpointError: A record belongs to no tensor, so that it could be anything.
     """
     addresses = set[int]()
 
@@ -216,18 +195,13 @@ def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
 
 
 def _torch_load(path: Path, map_location: Callable[[Any, str], Any], *, mmap: bool) -> Any:
-    """Load a file with torch; `map_location` returns each storage, on the CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
         return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
 
 
 def _data_offsets(path: Path) -> set[int] | None:
-    """Return the offsets of all tensor data in a zip file; None for another byte order.
-
-    Raises:
-        CheckpointError: A record is compressed.
-    """
+    """Return the offsets of all tensor data in a zip file; None for another byte order."""
     offsets = set[int]()
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
@@ -238,19 +212,13 @@ def _data_offsets(path: Path) -> set[int] | None:
             if BYTE_ORDER.fullmatch(name) and archive.read(record) != sys.byteorder.encode():
                 return None
             if DATA.fullmatch(name) and record.file_size:
-                offsets.add(record.header_offset + _header_size(path, record.header_offset))
+                # The sizes of name and extra field are in the local header, which has 30 bytes:
+                # https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, section 4.3.7.
+                lengths = read_range(path, record.header_offset + 26, 4)
+                name_length = int.from_bytes(lengths[:2], "little")
+                extra_length = int.from_bytes(lengths[2:], "little")
+                offsets.add(record.header_offset + 30 + name_length + extra_length)
     return offsets
-
-
-def _header_size(path: Path, offset: int) -> int:
-    """Return the size in bytes of a local file header in a zip file.
-
-    Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, section 4.3.7.
-    """
-    lengths = read_range(path, offset + 26, 4)
-    name_length = int.from_bytes(lengths[:2], "little")
-    extra_length = int.from_bytes(lengths[2:], "little")
-    return 30 + name_length + extra_length
 
 
 def open_state(path: Path, content: Any, mapped: range | None, *, ties: bool) -> PytorchFile:
@@ -266,9 +234,15 @@ def open_state(path: Path, content: Any, mapped: range | None, *, ties: bool) ->
         CheckpointError: It contains no model, or values that safetensors cannot store.
     """
     tensors = find_tensors(content, path)
-    wrapped = find_wrapped_names(content, path)
+    state = _state_dict(content)
+    # In both names of each pair, old names of LayerNorm are replaced: ``module.LayerNorm.gamma`` in
+    # a file is ``module.LayerNorm.weight`` here, by ``LayerNorm.weight``.
+    wrapped = dict[str, str]()
+    for stored, name in plain_names(state, str(path)).items():
+        if name != stored:
+            wrapped[_current_name(name)] = _current_name(stored)
     file = as_tensor_file(path, tensors, mapped, ties=ties, wrapped_names=wrapped)
-    saved = {*_state_dict(content), *tensors}
+    saved = {*state, *tensors}
     return replace(file, other_names=frozenset(saved - file.entries.keys()))
 
 
@@ -300,24 +274,7 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def find_wrapped_names(content: Any, path: Path) -> dict[str, str]:
-    """Return the names with wrappers, which `find_tensors` removes, by the names that it returns.
-
-    Old names of LayerNorm are replaced in both: ``module.LayerNorm.gamma`` in a file is
-    ``module.LayerNorm.weight`` here, by ``LayerNorm.weight``.
-
-    Raises:
-        CheckpointError: Two names become one.
-    """
-    wrapped = dict[str, str]()
-    for stored, name in plain_names(_state_dict(content), str(path)).items():
-        if name != stored:
-            wrapped[_current_name(name)] = _current_name(stored)
-    return wrapped
-
-
 def _current_name(name: str) -> str:
-    """Return the name that transformers gives a tensor today; see `RENAMED`."""
     for old, new in RENAMED.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
@@ -325,7 +282,6 @@ def _current_name(name: str) -> str:
 
 
 def _state_dict(content: Any) -> Any:
-    """Return the dictionary of tensors in the content of a file, or the content itself."""
     if not isinstance(content, dict) or all(map(_is_tensor, content.values())):
         return content
     for key in NESTED:
@@ -340,11 +296,6 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _check_stored(path: Path, key: Any, value: Any) -> None:
-    """Check that safetensors can store a value under a key.
-
-    Raises:
-        CheckpointError: It cannot.
-    """
     what = ""
     if not isinstance(key, str) or key == METADATA or SURROGATE.search(key):
         what = "not a valid tensor name"
@@ -379,7 +330,7 @@ def as_tensor_file(
         tensors: The tensors by name.
         mapped: The memory addresses of the mapped file; None if its tensors were read.
         ties: Whether the model ties tensors on loading, so that all names but one are dropped.
-        wrapped_names: Names with wrappers, by name; see `find_wrapped_names`.
+        wrapped_names: Names with wrappers, by name.
     """
     kept = dict(tensors)
     if ties:
@@ -407,30 +358,19 @@ def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
     For example, BERT's ``cls.predictions.decoder.weight`` is dropped, and its
     ``bert.embeddings.word_embeddings.weight`` is kept. Names of LM heads count as last ones, since
-    RoBERTa's head precedes its embeddings in files.
+    RoBERTa's head precedes its embeddings in files. transformers ties names only within one
+    submodel, whose prefix is the owner. Across submodels, and for other names, tensors that share
+    storage are written twice.
     """
     first_names: dict[Any, str] = {}
     tied = set[str]()
-    for name in sorted(tensors, key=_is_of_lm_head):
+    for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
         tensor = tensors[name]
         if not tensor.numel():
             continue  # empty tensors have no storage, so they all share one address
         view = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         first = first_names.setdefault(view, name)
-        if first != name and _is_tied_on_loading(name, first):
+        match = TIED_ON_LOADING.fullmatch(name)
+        if first != name and match is not None and first.startswith(match["owner"]):
             tied.add(name)
     return tied
-
-
-def _is_of_lm_head(name: str) -> bool:
-    return LM_HEAD in f".{name}"
-
-
-def _is_tied_on_loading(name: str, first: str) -> bool:
-    """Whether transformers ties a name to the first name of its tensor.
-
-    It does so only within one submodel, whose prefix is the owner. Across submodels, and for other
-    names, tensors that share storage are written twice.
-    """
-    match = TIED_ON_LOADING.fullmatch(name)
-    return match is not None and first.startswith(match["owner"])

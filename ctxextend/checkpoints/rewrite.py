@@ -22,7 +22,6 @@ from ctxextend.checkpoints.copy import (
     CHUNK,
     DISK_BLOCK,
     OnWrite,
-    copy_file,
     copy_range,
     open_source,
     write_all,
@@ -59,7 +58,7 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         """Size of the file in bytes."""
-        return len(self.header) + self.tensor_bytes
+        return len(self.header) + sum(tensors.size for tensors in self.ranges)
 
     @property
     def shareable(self) -> int:
@@ -151,7 +150,6 @@ def plan_layout(
 
 
 def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes:
-    """Return a header in the old order, padded so that tensors start `shift` bytes into a block."""
     header = dict[str, Any]()
     for name, value in file.header.items():
         if name == METADATA:
@@ -167,31 +165,6 @@ def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes
     return len(text).to_bytes(8, "little") + text
 
 
-def rewrite(
-    file: TensorFile,
-    layout: Layout,
-    tensor_of: Callable[[str], NDArray[Any]],
-    destination: Path,
-    on_write: OnWrite,
-) -> None:
-    """Write a file in a layout and with its old mode.
-
-    Args:
-        file: The old file.
-        layout: The layout of the new one.
-        tensor_of: Is called once per new tensor, by name, and returns it.
-        destination: The new file, which does not exist.
-        on_write: Is called after each write.
-
-    Raises:
-        CheckpointError: The old file cannot be read.
-        OSError: The new file cannot be written.
-    """
-    with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
-        write_layout(file, source, layout, tensor_of, output, on_write)
-    destination.chmod(file.path.stat().st_mode & 0o777)
-
-
 def write_layout(
     file: TensorFile,
     source: FileIO,
@@ -200,7 +173,7 @@ def write_layout(
     output: BinaryIO,
     on_write: OnWrite,
 ) -> None:
-    """Write a header and tensors to an open file; see `rewrite`.
+    """Write a header and tensors to an open file.
 
     Args:
         file: The old file.
@@ -209,6 +182,10 @@ def write_layout(
         tensor_of: Is called once per new tensor, by name, and returns it.
         output: The new file, open for writing and empty.
         on_write: Is called after each write.
+
+    Raises:
+        CheckpointError: The old file cannot be read.
+        OSError: The new file cannot be written.
     """
     write_all(output, memoryview(layout.header))
     on_write(output, len(layout.header))
@@ -271,9 +248,16 @@ def write_files(
 
     for name, file in checkpoint.weights.files.items():
         if name in layouts:
-            rewrite(file, layouts[name], tensor_of, folder / name, written)
+            new = folder / name
+            with open_source(file.path) as source, new.open("xb", buffering=0) as output:
+                write_layout(file, source, layouts[name], tensor_of, output, written)
+            new.chmod(file.path.stat().st_mode & 0o777)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys() - set(linked)):
-        copy_file(checkpoint.root / name, folder / name, written)
+        new = folder / name
+        with open_source(checkpoint.root / name) as source, new.open("xb", buffering=0) as output:
+            status = os.fstat(source.fileno())
+            copy_range(source, output, 0, status.st_size, written)
+        new.chmod(status.st_mode & 0o777)
     for name, text in texts.items():
         (folder / name).write_bytes(text)
         if name in checkpoint.files:

@@ -7,7 +7,7 @@ without gaps; see https://huggingface.co/docs/safetensors, section "Format".
 import json
 import math
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
@@ -17,10 +17,15 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.json_edit import unique_keys
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, RemoteWeightsError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
+# DataParallel and torch.compile keep a model in an attribute, whose name is then in the names of
+# its tensors. transformers loads names without it.
+COMPILED = "_orig_mod"  # of torch.compile: no model of transformers has it, so it is always removed
+# Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
+MODULE = "module."
 
 # Dtypes of numpy, by their names in safetensors.
 NUMPY_NAMES = {
@@ -143,6 +148,39 @@ def open_safetensors(path: Path) -> TensorFile:
     return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
 
 
+@dataclass(frozen=True, eq=False)
+class RemoteFile(TensorFile):
+    """A safetensors file on the Hub; its path is where a download would put it."""
+
+    is_remote: ClassVar = True
+
+    def read_bytes(self, name: str) -> NoReturn:
+        """Raise an error, since the bytes of a tensor are not here.
+
+        Raises:
+            RemoteWeightsError: Always.
+        """
+        raise RemoteWeightsError(self.path.name, name)
+
+
+def open_remote(path: Path, text: bytes, size: int) -> RemoteFile:
+    """Return a file of the Hub of which only the header is downloaded.
+
+    A resize of settings, and all that headers tell, needs no values.
+
+    Args:
+        path: Where a download would put the file.
+        text: The header, without its length.
+        size: The size of the file in bytes.
+
+    Raises:
+        CheckpointError: The header is malformed.
+    """
+    header, entries = parse_header(path, text, size)
+    data_start = 8 + len(text)
+    return RemoteFile(path=path, header=header, entries=entries, data_start=data_start)
+
+
 def header_size(path: Path, first: bytes, size: int) -> int:
     """Return the size of a header in bytes, by the first 8 bytes of the file.
 
@@ -215,7 +253,6 @@ def parse_header(
 
 
 def _entry(path: Path, name: str, described: Any) -> TensorEntry:
-    """Return the entry of a tensor that a header describes."""
     match described:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
             numbers = (*shape, start, end)
@@ -239,6 +276,31 @@ def _entry(path: Path, name: str, described: Any) -> TensorEntry:
 def _refuse(path: Path, reason: str) -> NoReturn:
     message = f"{path} is not a valid safetensors file: {reason}."
     raise CheckpointError(message, "Download or save it again.") from None
+
+
+def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
+    """Return the name without wrappers of every stored name.
+
+    Args:
+        names: The stored names.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: Two names become one.
+    """
+    plain = dict[str, str]()
+    for name in names:
+        plain[name] = ".".join(part for part in name.split(".") if part != COMPILED)
+    while plain and all(name.startswith(MODULE) for name in plain.values()):
+        plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
+    stored_of = dict[str, str]()
+    for stored, name in plain.items():
+        other = stored_of.setdefault(name, stored)
+        if other != stored:
+            both = f"as {other!r:.200} and as {stored!r:.200}"
+            message = f"{where} contains {name!r:.200} twice, {both}."
+            raise CheckpointError(message, "Save the model again, without its wrappers.")
+    return plain
 
 
 def describe_tensors(

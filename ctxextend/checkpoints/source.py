@@ -6,7 +6,6 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -23,7 +22,6 @@ from ctxextend.checkpoints.filenames import (
 )
 from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
 
@@ -50,6 +48,13 @@ CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 # Called with a config, and may raise. Called again with False if there are no weights to detect the
 # model type from.
 ConfigCheck = Callable[..., None]
+
+
+class RemoteHeader(NamedTuple):
+    """The header of a safetensors file on the Hub, which is read without the file."""
+
+    text: bytes  # without its length
+    size: int  # of the whole file in bytes
 
 
 class Source(NamedTuple):
@@ -116,13 +121,22 @@ def resolve_source(
         return _file_source(text, Path(path))
     if stat.S_ISDIR(mode):
         _reject_flags(text, "checkpoint", revision=revision)
-        source = _folder_source(text, Path(path))
+        folder = Path(path).resolve()
+        name = folder.name or "model"
+        if Path(path).is_symlink():  # an output is named after it
+            name = Path(path).name
+        source = _cached_source(Source(reference=text, kind="folder", folder=folder, name=name))
     elif text in BUNDLED:
         _reject_flags(text, "checkpoint", revision=revision)
         source = bundled_source(text)
     else:
         _check_may_be_hub_id(text, path)
-        choose = _config_files if only_config else partial(_needed_files, variant=variant)
+
+        def choose(names: Sequence[str]) -> Iterable[str]:
+            if only_config:
+                return [name for name in names if name in CONFIG_FILES]
+            return _needed_files(names, variant)
+
         with_headers = None
         if only_headers and subfolder is None:
             with_headers = _hub_source_of_headers(text, revision, variant, check)
@@ -133,7 +147,6 @@ def resolve_source(
 
 
 def _check_may_be_hub_id(text: str, path: str) -> None:
-    """Raise SourceError for a reference that is not an existing path, and cannot be a Hub id."""
     if "://" in text:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
@@ -157,7 +170,6 @@ def cached_id(name: str) -> str:
 
 
 def _folders_next_to(text: str) -> list[str]:
-    """Return the checkpoint folders that are where a missing one was looked for, as typed."""
     parent, _ = os.path.split(text)
     folders = list[str]()
     try:
@@ -169,7 +181,6 @@ def _folders_next_to(text: str) -> list[str]:
 
 
 def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
-    """Raise SourceError for the first flag that is given, since it does not apply."""
     for flag, value in flags.items():
         if value is not None:
             raise SourceError(
@@ -179,7 +190,6 @@ def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
 
 
 def _in_subfolder(source: Source, subfolder: str) -> Source:
-    """Return the source for a folder inside another one."""
     folder = source.folder / subfolder
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
@@ -195,15 +205,6 @@ def _in_subfolder(source: Source, subfolder: str) -> Source:
 def bundled_source(name: str) -> Source:
     """Return a bundled checkpoint, even if a local folder has the same name."""
     return Source(reference=name, kind="bundled", folder=BUNDLED[name], name=name)
-
-
-def _folder_source(reference: str, path: Path) -> Source:
-    """Return the source for a local folder; an output is named after a symlink to it."""
-    folder = path.resolve()
-    name = folder.name or "model"
-    if path.is_symlink():
-        name = path.name
-    return _cached_source(Source(reference=reference, kind="folder", folder=folder, name=name))
 
 
 def _file_source(reference: str, path: Path) -> Source:
@@ -222,7 +223,6 @@ def _file_source(reference: str, path: Path) -> Source:
 
 
 def _cached_source(source: Source) -> Source:
-    """Return a local source with its Hub id and commit if it is in the Hub cache."""
     cached = _cache_snapshot(source.folder)
     if cached is None or cached["below"]:
         return source
@@ -232,7 +232,6 @@ def _cached_source(source: Source) -> Source:
 
 
 def _cache_snapshot(folder: Path) -> re.Match[str] | None:
-    """Match a folder in a snapshot of the Hub cache."""
     path = folder.as_posix()
     if SNAPSHOTS not in path:
         return None
@@ -246,7 +245,6 @@ def _hub_source(
     choose_files: Callable[[Sequence[str]], Iterable[str]],
     check: ConfigCheck,
 ) -> Source:
-    """Download the files of a Hub model that are chosen by their names."""
     from ctxextend.checkpoints.hub import download
 
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
@@ -278,15 +276,6 @@ def _hub_source(
 def _hub_source_of_headers(
     hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
 ) -> Source | None:
-    """Download the files of a Hub model, and of its weights only the headers.
-
-    Returns:
-        The source; None if the headers cannot be read apart from the weights.
-
-    Raises:
-        SourceError: The model does not exist or cannot be reached.
-        CheckpointError: A header is malformed.
-    """
     from ctxextend.checkpoints.hub import download_header
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -300,12 +289,11 @@ def _hub_source_of_headers(
         header = download_header(hub_id, source.revision or revision, name, path)
         if header is None:
             return None
-        headers[name] = header
+        headers[name] = RemoteHeader(*header)
     return source._replace(headers=headers)
 
 
 def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
-    """Return the weights files in safetensors' format that a repository is read from."""
     single = with_variant(SINGLE_FILE, variant)
     if single in names:
         return [single]
@@ -314,19 +302,12 @@ def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
 
 
 def _shards_pattern(index: str, variant: str | None) -> str:
-    """Return the pattern of the shards of an index."""
     stem, _, suffix = index.partition(".")
     middle = "" if variant is None else f".{variant}"
     return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
 
 
-def _config_files(names: Sequence[str]) -> list[str]:
-    """Return the files of a repository that state the config."""
-    return [name for name in names if name in CONFIG_FILES]
-
-
 def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
-    """Yield the files of a repository that an output needs: one format of weights, and others."""
     candidates = [with_variant(plain, variant) for plain in NAMES]
     weights = next((name for name in candidates if name in names), "")
     shards = ""
@@ -335,14 +316,11 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     for name in names:
         if not weights and fnmatch(name, CONSOLIDATED):  # a folder without other weights is refused
             continue
-        if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
+        path = PurePosixPath(name)
+        is_ignored = any(part in IGNORED_NAMES for part in path.parts)
+        is_skipped = is_ignored or first_match(path, STALE) is not None
+        if name == weights or fnmatch(name, shards) or not is_skipped:
             yield name
-
-
-def _is_skipped(path: PurePosixPath) -> bool:
-    """Whether a file is not copied to an output, by its name."""
-    is_ignored = any(part in IGNORED_NAMES for part in path.parts)
-    return is_ignored or first_match(path, STALE) is not None
 
 
 REGULAR = "a regular file"

@@ -4,11 +4,11 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -16,13 +16,16 @@ from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.safetensors_file import (
+    COMPILED,
+    MODULE,
     TensorEntry,
     TensorFile,
     float_dtype,
+    open_remote,
     open_safetensors,
+    plain_names,
 )
 from ctxextend.checkpoints.source import Source, has_file
-from ctxextend.checkpoints.wrappers import COMPILED, MODULE
 from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
@@ -95,13 +98,23 @@ class Weights:
                 half += count
         return 2 * half > total
 
-    def renamed(self, files: Mapping[str, TensorFile], model: PurePosixPath) -> "Weights":
-        """Return weights with other names of tensors, and an index of these names if there is one.
+    def without_wrappers(self, folder: Path, model: PurePosixPath) -> "Weights":
+        """Return weights with the plain names of tensors, and an index of these if there is one.
 
         Args:
-            files: The same files, with other names of their tensors.
-            model: The model's folder, to which an index is relative.
+            folder: The model's folder, for messages.
+            model: The same, relative to the checkpoint's.
+
+        Raises:
+            CheckpointError: Two names become one.
         """
+        joined = "\n".join(self.file_of)  # one search in a text is faster than one in each name
+        if COMPILED not in joined and not joined.startswith(MODULE):
+            return self
+        plain = plain_names(self.file_of, str(folder))
+        if all(stored == name for stored, name in plain.items()):
+            return self
+        files = {path: file.with_names(plain) for path, file in self.files.items()}
         if self.index is None:
             return replace(self, files=files)
         weight_map = dict[str, str]()
@@ -110,13 +123,6 @@ class Weights:
             weight_map |= dict.fromkeys(file.entries, shard)
         index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
         return replace(self, files=files, index=index, is_index_new=True)
-
-    @property
-    def generated(self) -> dict[str, str]:
-        """The text of the index by its name, if the source lacks it."""
-        if not self.is_index_new:
-            return {}
-        return {self.index_file: json.dumps(self.index, indent=2) + "\n"}
 
     @property
     def is_remote(self) -> bool:
@@ -139,40 +145,26 @@ class Weights:
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
                 for name in file.entries:
-                    for sample in _sampled_bytes(file, name, opened):
-                        digest.update(sample)
+                    content: BinaryIO = opened
+                    stored = file.stored_range(name)
+                    if stored is None:  # computed
+                        stored = (0, file.entries[name].size)
+                        content = io.BytesIO(file.read_bytes(name).data)
+                    offset, size = stored
+                    starts = [0]
+                    if size > 3 * SAMPLE:
+                        last = size - SAMPLE
+                        starts = [0, last // 2, last]
+                        size = SAMPLE
+                    for start in starts:
+                        content.seek(offset + start)
+                        digest.update(content.read(size))
         return digest.hexdigest()
 
 
-def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[bytes]:
-    """Yield the samples of a tensor: from its open file, or computed if they are not stored."""
-    stored = file.stored_range(name)
-    if stored is not None:
-        offset, stored_size = stored
-        content = opened
-    else:
-        offset = 0
-        stored_size = file.entries[name].size
-        content = io.BytesIO(file.read_bytes(name).data)
-    starts = [0]
-    size = stored_size
-    if stored_size > 3 * SAMPLE:
-        last = stored_size - SAMPLE
-        starts = [0, last // 2, last]
-        size = SAMPLE
-    for start in starts:
-        content.seek(offset + start)
-        yield content.read(size)
-
-
-class OpenedFile(NamedTuple):
-    """A weights file, and the config that it contains."""
-
-    file: TensorFile
-    nanogpt_config: dict[str, Any] | None  # None: the file is not a nanoGPT checkpoint
-
-
-def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
+def open_weights(
+    path: Path, *, ties: bool, is_only_file: bool
+) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file.
 
     Args:
@@ -180,6 +172,9 @@ def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
         ties: Whether the model ties tensors, so that only one of them is an output's.
         is_only_file: Whether no config and no index belongs to it, so that it may be a nanoGPT
             checkpoint, which contains its config.
+
+    Returns:
+        The file, and the config that a nanoGPT checkpoint contains; None for others.
 
     Raises:
         CheckpointError: The file is malformed, contains no model, or a second config.
@@ -190,21 +185,19 @@ def open_weights(path: Path, *, ties: bool, is_only_file: bool) -> OpenedFile:
         message = f"{path} is a Git LFS pointer, not the file itself."
         raise CheckpointError(message, "Run `git lfs pull` in its folder.")
     if path.suffix == ".safetensors":
-        return OpenedFile(file=open_safetensors(path), nanogpt_config=None)
+        return open_safetensors(path), None
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import as_tensor_file, open_state, unpickle
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
-        file = open_state(path, content, mapped, ties=ties)
-        return OpenedFile(file=file, nanogpt_config=None)
+        return open_state(path, content, mapped, ties=ties), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    file = as_tensor_file(path, tensors, mapped, ties=ties)
-    return OpenedFile(file=file, nanogpt_config=config)
+    return as_tensor_file(path, tensors, mapped, ties=ties), config
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
@@ -222,19 +215,42 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
         CheckpointError: The index or a shard is malformed or missing, or they contradict.
     """
     index = load_object(path)
-    shard_of = _read_weight_map(path, index)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(
+            f"{path} has no weight_map.", "Download or save the checkpoint again."
+        )
+    shard_of = dict[str, str]()
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not filenames.stays_inside(name):
+            message = f"{path} maps {tensor!r} to {name!r}, which is not a file inside the folder."
+            raise CheckpointError(
+                message, "Do not use this checkpoint unless you trust its source."
+            )
+        shard_of[tensor] = PurePosixPath(name).as_posix()
     shards = _open_each(path, source, sorted(set(shard_of.values())), ties=ties)
-    _check_in_one_shard(shards)
     _check_listed(path, shard_of, shards)
     files = dict[str, TensorFile]()
     for name, shard in shards.items():
         files[(model / filenames.shard_name(name)).as_posix()] = shard
     if all(name.endswith(".safetensors") for name in shards):
         return Weights(files=files, index=index, index_file=(model / path.name).as_posix())
+
+    metadata = index.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = {}
+    total_size = sum(file.tensor_bytes for file in shards.values())
+    new_map = dict[str, str]()
+    for name, file in shards.items():
+        new_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
+    new_index = {
+        "metadata": metadata | {"total_size": total_size},
+        "weight_map": dict(sorted(new_map.items())),
+    }
     output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
     return Weights(
         files=files,
-        index=_new_index(index, shards),
+        index=new_index,
         index_file=(model / output_index).as_posix(),
         is_index_new=True,
     )
@@ -243,11 +259,6 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
 def _open_each(
     path: Path, source: Source, names: Sequence[str], *, ties: bool
 ) -> dict[str, TensorFile]:
-    """Open the shards that an index lists, by their names in the source.
-
-    Raises:
-        CheckpointError: A shard is malformed or missing, or two would have one name in an output.
-    """
     for name in names:
         if name not in source.headers and not has_file(source, path.parent / name):
             raise CheckpointError(
@@ -260,51 +271,26 @@ def _open_each(
     for name in names:
         shard = path.parent / name
         if name in source.headers:
-            from ctxextend.checkpoints.remote_weights import open_remote
-
-            shards[name] = open_remote(shard, source.headers[name])
+            shards[name] = open_remote(shard, *source.headers[name])
         else:
-            shards[name] = open_weights(shard, ties=ties, is_only_file=False).file
+            shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
     return shards
 
 
-def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
-    """Return the shard of each tensor in an index, and check that all are inside the folder."""
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(
-            f"{path} has no weight_map.", "Download or save the checkpoint again."
-        )
-    for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or not filenames.stays_inside(shard):
-            message = f"{path} maps {tensor!r} to {shard!r}, which is not a file inside the folder."
-            raise CheckpointError(
-                message, "Do not use this checkpoint unless you trust its source."
-            )
-    return {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
-
-
-def _check_in_one_shard(shards: Mapping[str, TensorFile]) -> None:
-    """Raise CheckpointError if a tensor is in two shards."""
-    shard_of = dict[str, str]()
-    for shard, file in shards.items():
-        for tensor in file.entries:
-            other = shard_of.setdefault(tensor, shard)
-            if other != shard:
-                message = f"{tensor!r} is in both {other} and {shard}."
-                raise CheckpointError(message, "Save the checkpoint again.")
-
-
 def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
-    """Check that shards contain the tensors that their index lists.
+    """Check that each tensor is in one shard, and that shards contain those that the index lists.
 
     A safetensors shard must contain those that the index maps to it. PyTorch shards may contain
     each other's, since they get a new index.
-
-    Raises:
-        CheckpointError: A tensor is missing, and an output would lack it too.
     """
-    names_in = {shard: file.saved_names for shard, file in shards.items()}
+    shard_of = dict[str, str]()
+    for name, file in shards.items():
+        for tensor in file.entries:
+            other = shard_of.setdefault(tensor, name)
+            if other != name:
+                message = f"{tensor!r} is in both {other} and {name}."
+                raise CheckpointError(message, "Save the checkpoint again.")
+    names_in = {name: file.saved_names for name, file in shards.items()}
     names_in_any = set[str]().union(*names_in.values())
     for tensor, shard in stated.items():
         found: Set[str] = names_in_any
@@ -313,21 +299,6 @@ def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, Te
         if tensor not in found:
             message = f"{path} maps {tensor!r} to {shard}, which does not contain it."
             raise CheckpointError(message, "Download the index again.")
-
-
-def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> dict[str, Any]:
-    """Return the index of shards as safetensors."""
-    metadata = index.get("metadata")
-    if not isinstance(metadata, dict):
-        metadata = {}
-    total_size = sum(file.tensor_bytes for file in shards.values())
-    weight_map = dict[str, str]()
-    for name, file in shards.items():
-        weight_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
-    return {
-        "metadata": metadata | {"total_size": total_size},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
 
 
 def layer_pattern(name: str) -> str:

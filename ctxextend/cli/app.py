@@ -23,7 +23,6 @@ from ctxextend.cli.console import (
     INTERRUPTED,
     WRONG_USAGE,
     Console,
-    ignore_ctrl_c,
     in_colour,
     null_stream,
 )
@@ -109,18 +108,25 @@ class WithHelpAll:
     _help_all: Any = None
 
     def get_params(self: Any, ctx: Any) -> list[Any]:
-        """Return the parameters, with --help and --help-all, which is the same for the app."""
+        """Return the parameters, with --help and --help-all; their values stay as they are."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         if self._help_all is None:  # one option, since parameters are compared by identity
-            self._help_all = help_all(self.get_help_option(ctx), hidden=hasattr(self, "commands"))
-        return [*parameters, self._help_all]
+            help_option = self.get_help_option(ctx)
 
-    def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
-        """Leave values as they are, for the settings to read."""
-        for parameter in self.get_params(ctx):
+            def show(context: Any, parameter: Any, requested: bool) -> None:
+                context.meta[HELP_ALL] = requested
+                help_option.callback(context, parameter, requested)
+
+            self._help_all = copy(help_option)
+            self._help_all.hidden = hasattr(self, "commands")
+            self._help_all.name = "help_all"
+            self._help_all.opts = [HELP_ALL]
+            self._help_all.help = "Show all options and exit."
+            self._help_all.callback = show
+        parameters = [*parameters, self._help_all]
+        for parameter in parameters:
             parameter.get_runtime_param = PlainText
-        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
-        return rest
+        return parameters
 
 
 class PlainText:
@@ -140,24 +146,8 @@ class Command(WithHelpAll, TyperCommand):
     """A command."""
 
 
-def help_all(help_option: Any, *, hidden: bool) -> Any:
-    """Return the option that prints the help with all options, like --help otherwise."""
-    option = copy(help_option)
-    option.hidden = hidden
-    option.name = "help_all"
-    option.opts = [HELP_ALL]
-    option.help = "Show all options and exit."
-
-    def show(context: Any, parameter: Any, requested: bool) -> None:
-        context.meta[HELP_ALL] = requested
-        help_option.callback(context, parameter, requested)
-
-    option.callback = show
-    return option
-
-
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return the declarations and help texts of a command's parameters by group.
+    """Return the declarations and help texts of a command's parameters by group, with defaults.
 
     Those of the app begin with its commands.
     """
@@ -166,20 +156,15 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
         groups["Commands"].append((name, summary(inner)))
     for parameter in command.params:  # --help itself is not among them
         group = parameter.rich_help_panel or Heading.OPTIONS
-        groups[group].append(_help_record(parameter, context))
+        name, text = parameter.get_help_record(context)
+        text = text.replace(SHOW_COMPLETION, "")
+        if parameter.param_type_name == "argument":  # the usage line shows that it is required
+            name = parameter.metavar
+            text = text.removesuffix("  [required]")
+        elif parameter.multiple:
+            text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
+        groups[group].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
     return {panel: rows for panel, rows in groups.items() if rows}
-
-
-def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
-    """Return the declaration of an argument or option, and its help text with the default."""
-    name, text = parameter.get_help_record(context)
-    text = text.replace(SHOW_COMPLETION, "")
-    if parameter.param_type_name == "argument":  # the usage line shows that it is required
-        name = parameter.metavar
-        text = text.removesuffix("  [required]")
-    elif parameter.multiple:
-        text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
-    return name, TEXT_DEFAULT.sub(r"default: \1", text)
 
 
 def summary(command: Any) -> str:
@@ -208,7 +193,9 @@ class App(WithHelpAll, TyperGroup):
                 check, 130 after Ctrl-C, 128 + N after signal N.
         """
         console = Console("--json" in ctx.args)
-        _forget_earlier_outputs()
+        for module, registry in WRITTEN:  # by earlier commands in this process
+            if module in sys.modules:
+                getattr(sys.modules[module], registry).clear()
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
@@ -223,36 +210,21 @@ class App(WithHelpAll, TyperGroup):
             raise typer.Exit(1) from error
         except typer.TyperException as error:
             hint = error.hint if isinstance(error, WrongFlags) else None
-            console.failure("UsageError", error.format_message(), hint or _see_help(ctx))
+            if not hint:
+                names = filter(None, (ctx.info_name, ctx.invoked_subcommand))
+                hint = f"See {' '.join(names)} --help."
+            console.failure("UsageError", error.format_message(), hint)
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
-            ignore_ctrl_c()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # while partial results are printed
             _remove_bar()
             console.interrupted(describe_stop(ctx.invoked_subcommand))
-            raise typer.Exit(_exit_code(stop)) from None
-
-
-def _forget_earlier_outputs() -> None:
-    """Forget what other commands have written in this process."""
-    for module, registry in WRITTEN:
-        if module in sys.modules:
-            getattr(sys.modules[module], registry).clear()
-
-
-def _exit_code(stop: BaseException) -> int:
-    """Return the exit code after an interruption: 128 and the number of the signal."""
-    if isinstance(stop, Terminated):
-        return stop.code
-    if isinstance(stop, TrainingInterrupted):
-        return 128 + stop.signal
-    return INTERRUPTED
-
-
-def _see_help(context: Any) -> str:
-    names = [context.info_name]
-    if context.invoked_subcommand:
-        names.append(context.invoked_subcommand)
-    return f"See {' '.join(filter(None, names))} --help."
+            code = INTERRUPTED
+            if isinstance(stop, Terminated):
+                code = stop.code
+            elif isinstance(stop, TrainingInterrupted):
+                code = 128 + stop.signal
+            raise typer.Exit(code) from None
 
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -272,7 +244,6 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _print_version(requested: bool) -> None:
-    """Print our version, then those of Python and of the libraries that decide results."""
     if not requested:
         return
     from importlib.metadata import PackageNotFoundError, version
@@ -312,34 +283,24 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
             return
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
-            _remove_unfinished_output()
-            _print_stop()
+            # Nothing before it has imported what writes an output.
+            if "ctxextend.checkpoints.atomic_output" in sys.modules:
+                with suppress(ImportError):  # it is being imported
+                    from ctxextend.checkpoints.atomic_output import remove_unfinished
+
+                    remove_unfinished()
+            # What was kept; nothing may be imported.
+            command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+            with suppress(Exception):
+                Console("--json" in sys.argv).interrupted(describe_stop(command))
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)
 
 
 def _remove_bar() -> None:
-    """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
-
-
-def _print_stop() -> None:
-    """Print what was kept, during an import: nothing may be imported."""
-    command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
-    with suppress(Exception):
-        Console("--json" in sys.argv).interrupted(describe_stop(command))
-
-
-def _remove_unfinished_output() -> None:
-    """Remove what the command has written; nothing before it has imported what writes it."""
-    if "ctxextend.checkpoints.atomic_output" not in sys.modules:
-        return
-    with suppress(ImportError):  # it is being imported
-        from ctxextend.checkpoints.atomic_output import remove_unfinished
-
-        remove_unfinished()
 
 
 def main() -> None:
@@ -348,32 +309,15 @@ def main() -> None:
     Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up, and one line says what was
     kept.
     """
-    handled = _handle_signals()
-    _set_environment()
-    _prepare_streams()
-    named = [name for name in COMMANDS if name in sys.argv[1:2]]
-    try:
-        build_app(named or COMMANDS)()
-    finally:
-        for number in handled:
-            signal.signal(number, lambda number, frame: os._exit(128 + number))
-
-
-def _handle_signals() -> list[int]:
-    """Raise exceptions on the signals that stop a command, and return these signals."""
-    handled = []
+    handled = list[int]()
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle_signal)
             handled.append(number)
-    return handled
 
-
-def _set_environment() -> None:
-    """Set what libraries read when they are imported; what the user set stays."""
-    # numpy threads cost more than they save on small tables; spinning torch threads slow down a
-    # busy machine.
+    # Libraries read these when they are imported; what the user set stays. numpy threads cost more
+    # than they save on small tables; spinning torch threads slow down a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Warnings that libraries print on import mean nothing to a command line user.
@@ -381,12 +325,16 @@ def _set_environment() -> None:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
-
-def _prepare_streams() -> None:
-    """Make sure that stdout and stderr accept all text."""
     # Under a daemon they may be closed; print would then fail or write to another open file.
     sys.stdout = sys.stdout or null_stream()
     sys.stderr = sys.stderr or null_stream()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+    named = [name for name in COMMANDS if name in sys.argv[1:2]]
+    try:
+        build_app(named or COMMANDS)()
+    finally:
+        for number in handled:
+            signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console, Files
+from ctxextend.cli.console import Console
 from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
@@ -13,7 +13,6 @@ from ctxextend.settings import CheckpointRef, Compare, Figures
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
     from ctxextend.evaluation.effective_result import Effective
-    from ctxextend.evaluation.evaluation_result import Estimate
     from ctxextend.report.numbers import NumberFormat
 
 
@@ -37,91 +36,40 @@ def compare(ref: CheckpointRef, settings: Compare, figures: Figures, console: Co
     with console.progress("Comparing", unit="tokens") as progress:
         result = compare_models(ref, settings, progress)
 
+    from ctxextend.report.html import comparison_figure
+
     page = Page.for_stdout()
     add_comparison(page, result)
-    console.note(*_skipped(result))
+    for reason in dict.fromkeys(result.skipped.values()):
+        names = [name for name, other in result.skipped.items() if other == reason]
+        console.note(f"Skipped {', '.join(names)}: {reason}")
     next_command = after_comparison(result)
-    console.measurement("compare", result, page.lines, _files(result, figures, next_command))
+    files = options.figure_files(figures, result, next_command, comparison_figure)
+    console.measurement("compare", result, page.lines, files)
     console.next_steps(next_command)
-
-
-def _skipped(comparison: "Comparison") -> Iterator[str]:
-    """Yield a note for each reason why methods were skipped."""
-    for reason in dict.fromkeys(comparison.skipped.values()):
-        names = [name for name, other in comparison.skipped.items() if other == reason]
-        yield f"Skipped {', '.join(names)}: {reason}"
-
-
-def _files(comparison: "Comparison", drawn: Figures, next_command: str) -> Files:
-    """Return the files to write, and how."""
-    from ctxextend.report.figures import write_figure
-    from ctxextend.report.html import comparison_figure, write_report
-
-    return [
-        (
-            drawn.report,
-            lambda path: write_report(comparison, path, options.command_line(), next_command),
-        ),
-        (drawn.plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
-    ]
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
+    from ctxextend.report.phrases import chunks_note, short_inputs_cost
     from ctxextend.report.verdicts import comparison_verdict
 
     verdict = comparison_verdict(comparison, page.numbers).replace("`", "")
     page.text(verdict, "title")
     page.line()
-    _add_heading(page, comparison)
-    page.values(_settings(comparison))
-    page.line()
-    _add_ranking(page, comparison)
-    page.line()
-    _add_reading_modes(page, comparison)
-    _add_column_notes(page, comparison)
-    _add_effective(page, comparison)
-    if comparison.skipped:
-        page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
-
-
-def _add_heading(page: Page, comparison: "Comparison") -> None:
     if comparison.row_type == "checkpoint":
         count = counted(len(comparison.rows), comparison.row_type)
         page.line((count, "title"), f" ({comparison.kind})")
     else:
         page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
-
-
-def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
-    """Yield what was compared, as label and text."""
-    from ctxextend.evaluation.evaluation_result import text_summary
-
-    yield "length", _length(comparison)
-    if comparison.search:
-        yield "search", comparison.search.summary
-    if comparison.documents:
-        yield (
-            "text",
-            text_summary(comparison.documents, comparison.tokens, comparison.limited_by),
-        )
-    run = f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
-    yield "run", run
-
-
-def _length(comparison: "Comparison") -> str:
-    if comparison.row_type == "checkpoint":
-        parts = [f"{comparison.max_len_after:,} tokens"]
-        if comparison.source:
-            parts.append(f"base {comparison.source}: {comparison.max_len_before:,} tokens")
-        return "; ".join(parts)
-    parts = [f"{comparison.max_len_before} -> {comparison.max_len_after} positions"]
-    parts.append(counted(len(comparison.rows), comparison.row_type))
-    return ", ".join(parts)
-
-
-def _add_column_notes(page: Page, comparison: "Comparison") -> None:
-    from ctxextend.report.phrases import chunks_note, short_inputs_cost
+    page.values(_settings(comparison))
+    page.line()
+    ranked = list[dict[str, Cell]]()
+    for number, row in enumerate(comparison.rows, 1):
+        ranked.append(_ranked_cells(number, row, comparison, page.numbers))
+    page.table(list(ranked[0]), [[*cells.values()] for cells in ranked])
+    page.line()
+    _add_reading_modes(page, comparison)
 
     measured = comparison.rows[0].document_scores
     if measured is not None:
@@ -130,106 +78,79 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
     if _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
-
-
-def _add_effective(page: Page, comparison: "Comparison") -> None:
-    """Add how far each row reads, where that was measured."""
     results = dict[str, "Effective"]()
     for row in comparison.rows:
         if row.evaluation.effective is not None:
             results[row.method] = row.evaluation.effective
     if results:
         add_effective_lengths(page, results, comparison.row_type)
+    if comparison.skipped:
+        page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
+
+
+def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
+    from ctxextend.evaluation.evaluation_result import text_summary
+
+    if comparison.row_type == "checkpoint":
+        length = f"{comparison.max_len_after:,} tokens"
+        if comparison.source:
+            length += f"; base {comparison.source}: {comparison.max_len_before:,} tokens"
+    else:
+        rows = counted(len(comparison.rows), comparison.row_type)
+        length = f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {rows}"
+    yield "length", length
+    if comparison.search:
+        yield "search", comparison.search.summary
+    if comparison.documents:
+        yield (
+            "text",
+            text_summary(comparison.documents, comparison.tokens, comparison.limited_by),
+        )
+    yield "run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
 
 
 def _has_short_inputs(comparison: "Comparison") -> bool:
     return any(row.short_inputs is not None for row in comparison.rows)
 
 
-def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the rows as a table."""
-    numbers = page.numbers
-    ranked = [
-        _ranked_cells(number, row, comparison, numbers)
-        for number, row in enumerate(comparison.rows, 1)
-    ]
-    header = list(ranked[0])
-    rows = [[*cells.values()] for cells in ranked]
-    page.table(header, rows)
-
-
 def _ranked_cells(
     number: int, row: "Row", comparison: "Comparison", numbers: "NumberFormat"
 ) -> dict[str, Cell]:
-    """Return the cells of a row by column."""
-    from ctxextend.report.phrases import metric_column
+    from ctxextend.report.phrases import chunk_columns, metric_column
 
     unit = " (nats)" if comparison.is_loss else ""
     column = metric_column(comparison)
+    delta: Cell = ("best", "right")
+    if row.delta is not None:
+        delta = numbers.change(row.delta)
+        if row.is_tied:
+            delta = (f"tied  {delta}", "right")
     cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
-    cells[numbers.head(column)] = _score(comparison, row.score, numbers)
-    cells[numbers.head(f"delta vs. best{unit}")] = _delta(row, numbers)
-    cells |= _against_chunks(row, numbers)
-    if _has_short_inputs(comparison):
-        short = _short_inputs(row, numbers)
-        cells[numbers.head(f"cost on short inputs{unit}")] = short
-    return cells | _facts(row, numbers)
-
-
-def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberFormat") -> str:
+    cells[numbers.head(column)] = numbers.estimate(row.score)
     if comparison.is_loss:
-        return numbers.perplexity(score)
-    return numbers.estimate(score)
-
-
-def _delta(row: "Row", numbers: "NumberFormat") -> Cell:
-    """Return how much worse a row is than the best one."""
-    if row.delta is None:
-        return "best", "right"
-    delta = numbers.change(row.delta)
-    if row.is_tied:
-        return f"tied  {delta}", "right"
-    return delta
-
-
-def _short_inputs(row: "Row", numbers: "NumberFormat") -> str:
-    cost = row.short_inputs
-    if cost is not None and cost.mean == 0 and not cost.half_width:
-        return "unchanged"
-    return numbers.change(cost)
-
-
-def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
-    """Return the facts of a checkpoint by column; without a base, also its shortest loss."""
+        cells[numbers.head(column)] = numbers.perplexity(row.score)
+    cells[numbers.head(f"delta vs. best{unit}")] = delta
+    measured = row.document_scores
+    if measured is not None:
+        for mode, name in chunk_columns(measured).items():
+            change = measured.differences[mode][measured.ranked_by]
+            cells[numbers.head(name)] = numbers.change(change)
+    if _has_short_inputs(comparison):
+        cost = row.short_inputs
+        short = numbers.change(cost)
+        if cost is not None and cost.mean == 0 and not cost.half_width:
+            short = "unchanged"
+        cells[numbers.head(f"cost on short inputs{unit}")] = short
     if row.checkpoint is None:
-        return {}
-    cells = dict[str, Cell]()
+        return cells
     evaluation = row.evaluation
     if evaluation.contexts is not None and not evaluation.base:
         first = evaluation.contexts.points[0]
-        column = numbers.head(f"perplexity at {first.context}")
-        cells[column] = numbers.perplexity(first.loss)
-    for column, (text, _) in row.checkpoint.cells.items():
-        cells[column] = text
-    return cells
-
-
-def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
-    """Return how a row compares to the base in chunks, by column; empty without a base."""
-    from ctxextend.report.phrases import chunk_columns
-
-    measured = row.document_scores
-    if measured is None:
-        return {}
-    cells = dict[str, Cell]()
-    for mode, column in chunk_columns(measured).items():
-        change = measured.differences[mode][measured.ranked_by]
-        cells[numbers.head(column)] = numbers.change(change)
-    return cells
+        cells[numbers.head(f"perplexity at {first.context}")] = numbers.perplexity(first.loss)
+    return cells | {name: text for name, (text, _) in row.checkpoint.cells.items()}
 
 
 def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
-    """Add how many tokens of each document the rows and the base read, and the base's scores."""
     from ctxextend.evaluation.evaluation_result import MODEL
     from ctxextend.report.phrases import (
         TOKENS_COLUMN,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,12 +47,6 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
 }
 
 
-def is_other_process() -> bool:
-    """Whether this is not the process of torchrun or accelerate that prints, of rank 0."""
-    is_distributed = os.environ.get("WORLD_SIZE", "1") != "1"
-    return is_distributed and os.environ.get("RANK", "0") != "0"
-
-
 @dataclass(frozen=True)
 class Console:
     """Prints the results, notes and errors of a command."""
@@ -61,13 +54,14 @@ class Console:
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # only errors on stderr
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
-    silent: bool = field(default_factory=is_other_process)  # only errors on stderr
+    # Only errors on stderr: in processes of torchrun or accelerate but that of rank 0.
+    silent: bool = field(
+        default_factory=lambda: (
+            os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+        )
+    )
 
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
-
-    def __post_init__(self) -> None:
-        if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
-            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def data(self, text: str) -> None:
         """Print the result as text; nothing with --json, where `result` prints it."""
@@ -159,7 +153,14 @@ class Console:
         Raises:
             typer.Exit: A file could not be written.
         """
-        failures = _write_files(files)  # before printing, which fails when a pipe is closed
+        failures = list[str]()
+        for path, write in files:  # before printing, which fails when a pipe is closed
+            if path is None:
+                continue
+            try:
+                write(path)
+            except OutputError as error:  # still print what may have taken hours to measure
+                failures.append(str(error))
         self.note(*result.notes)
         self.warning(*result.warnings)
         self.screen(lines)
@@ -189,36 +190,21 @@ class Console:
             task = bar.add_task(action, total=None, speed="")
 
             def update(advance: int, total: int, label: str = "") -> None:
+                per_second = bar.tasks[0].speed
+                speed = ""
+                if per_second and unit == "bytes":
+                    speed = f"{size_text(per_second)}/s"
+                elif per_second:
+                    speed = f"{per_second:,.0f} {unit}/s"
                 bar.update(
                     task,
                     advance=advance,
                     total=total,
                     description=f"{action} {label}".rstrip(),
-                    speed=_speed(bar.tasks[0].speed, unit),
+                    speed=speed,
                 )
 
             yield update
-
-
-def _speed(per_second: float | None, unit: str) -> str:
-    if not per_second:
-        return ""
-    if unit == "bytes":
-        return f"{size_text(per_second)}/s"
-    return f"{per_second:,.0f} {unit}/s"
-
-
-def _write_files(files: Files) -> list[str]:
-    """Write the requested files, and return what failed."""
-    failures = []
-    for path, write in files:
-        if path is None:
-            continue
-        try:
-            write(path)
-        except OutputError as error:  # still print what may have taken hours to measure
-            failures.append(str(error))
-    return failures
 
 
 def styled(line: Pieces, *, colour: bool) -> str:
@@ -235,12 +221,6 @@ def styled(line: Pieces, *, colour: bool) -> str:
 
 
 def _print(text: str) -> None:
-    """Print to stdout and flush.
-
-    Raises:
-        BrokenPipeError: The reader of a pipe exited.
-        OutputError: It cannot be written, e.g. the disk is full.
-    """
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -279,8 +259,3 @@ def in_colour(stream: TextIO | None = None) -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return (stream or sys.stdout).isatty()
-
-
-def ignore_ctrl_c() -> None:
-    """Ignore further Ctrl-C while partial results are printed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -7,7 +7,7 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import joined
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.effective_result import Effective, LengthResult, TaskResult
+    from ctxextend.evaluation.effective_result import Effective, TaskResult
 
 # Heat map characters from 0 to 100 %.
 UNICODE_SHADES = " \u2591\u2592\u2593\u2588"
@@ -51,20 +51,17 @@ def add_effective(
             page.text(task_remark(task, effective))
     page.line()
     page.text(" ".join(task_facts(effective)))
-    if effective.is_above_chance and _has_longer(effective, base_max_len):
+    has_longer = base_max_len is not None and effective.lengths[-1] > base_max_len
+    if effective.is_above_chance and has_longer:
         page.text("* longer than the base's context.")
-
-
-def _has_longer(effective: "Effective", base_max_len: int | None) -> bool:
-    return base_max_len is not None and effective.lengths[-1] > base_max_len
 
 
 def _add_map(
     page: Page, task: "TaskResult", effective: "Effective", base_max_len: int | None
 ) -> None:
-    """Add a table of what was found by depth (rows) and length (columns)."""
     from ctxextend.report.effective_text import depth_range
 
+    shades = UNICODE_SHADES if page.unicode else ASCII_SHADES
     header = ["depth"]
     for one in task.lengths:
         is_longer = base_max_len is not None and one.length > base_max_len
@@ -72,24 +69,17 @@ def _add_map(
     rows = list[list[Cell]]()
     for index, cell in enumerate(task.lengths[0].cells):
         shares = [one.cells[index].accuracy for one in task.lengths]
-        rows.append([depth_range(cell), *(_heat(page, share, effective) for share in shares)])
+        row: list[Cell] = [depth_range(cell)]
+        for share in shares:
+            shade = shades[round(share * (len(shades) - 1))]
+            style = "right" if share >= effective.threshold else "faint"
+            row.append((f"{shade * HEAT_CELL} {100 * share:3.0f}", style))
+        rows.append(row)
     rows.append(["all", *(f"{100 * one.accuracy:.0f}" for one in task.lengths)])
-    rows.append(["95 %", *map(_interval, task.lengths)])
+    intervals = [one.interval for one in task.lengths]
+    rows.append(["95 %", *(f"{100 * low:.0f}-{100 * high:.0f}" for low, high in intervals)])
     rows.append(["trials", *(str(one.trials) for one in task.lengths)])
     page.table(header, rows)
-
-
-def _interval(result: "LengthResult") -> str:
-    lower, upper = result.interval
-    return f"{100 * lower:.0f}-{100 * upper:.0f}"
-
-
-def _heat(page: Page, share: float, effective: "Effective") -> Cell:
-    """Return a cell of the map, faint below the threshold."""
-    shades = UNICODE_SHADES if page.unicode else ASCII_SHADES
-    shade = shades[round(share * (len(shades) - 1))]
-    style = "right" if share >= effective.threshold else "faint"
-    return f"{shade * HEAT_CELL} {100 * share:3.0f}", style
 
 
 def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_type: str) -> None:
@@ -100,58 +90,39 @@ def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_ty
         page.line()
     longest = next(iter(results.values())).max_len
     page.text(f"Effective context, of {longest:,} tokens", "title")
-    page.table([row_type, "reads"], [[name, _overall(one)] for name, one in results.items()])
+    overall = list[list[str]]()
+    for name, one in results.items():
+        reads = _how_far(one.effective_length, one.lengths[0], is_above=one.is_above_chance)
+        overall.append([name, reads])
+    page.table([row_type, "reads"], overall)
     page.text("Answers found (%) at the worst depth", "title")
-    above_chance = [
-        task
-        for task in _tasks_of(results)
-        if any(task in one.tasks and one.tasks[task].is_above_chance for one in results.values())
-    ]
     lengths = sorted({length for one in results.values() for length in one.lengths})
-    for task in above_chance:
-        rows = [
-            [name, *_worst_by_length(one.tasks.get(task), lengths), _reads(one.tasks.get(task))]
-            for name, one in results.items()
-        ]
+    at_chance = list[str]()
+    for task in dict.fromkeys(task for one in results.values() for task in one.tasks):
+        tasks = {name: one.tasks.get(task) for name, one in results.items()}
+        if not any(found is not None and found.is_above_chance for found in tasks.values()):
+            at_chance.append(SHORT_NAMES[task])
+            continue
         page.text(f"{task}: {TASK_NAMES[task]}")
+        rows = [[name, *_worst_and_far(found, lengths)] for name, found in tasks.items()]
         page.table([row_type, *(f"{length:,}" for length in lengths), "reads"], rows)
-    at_chance = [SHORT_NAMES[task] for task in _tasks_of(results) if task not in above_chance]
     if at_chance:
         page.text(f"Every {row_type} is at chance: {joined(at_chance)}.")
     for remark in left_out_remark(next(iter(results.values()))):  # all read the same texts
         page.text(remark)
 
 
-def _tasks_of(results: "Mapping[str, Effective]") -> list[str]:
-    """Return the tasks of all models, each once."""
-    return list(dict.fromkeys(task for one in results.values() for task in one.tasks))
-
-
-def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[str]:
-    """Return what was found at the worst depth of each length; ``-`` where nothing was measured."""
+def _worst_and_far(task: "TaskResult | None", lengths: Sequence[int]) -> list[str]:
     from ctxextend.report.effective_text import worst_cell
 
     if task is None:
-        return ["-"] * len(lengths)
+        return ["-"] * (len(lengths) + 1)
     shares = {one.length: f"{100 * worst_cell(one).accuracy:.0f}" for one in task.lengths}
-    return [shares.get(length, "-") for length in lengths]
-
-
-def _overall(effective: "Effective") -> str:
-    """Return how far a model reads, of all tasks together."""
-    return _how_far(
-        effective.effective_length, effective.lengths[0], is_above=effective.is_above_chance
-    )
-
-
-def _reads(task: "TaskResult | None") -> str:
-    if task is None:
-        return "-"
-    return _how_far(task.effective_length, task.lengths[0].length, is_above=task.is_above_chance)
+    far = _how_far(task.effective_length, task.lengths[0].length, is_above=task.is_above_chance)
+    return [*(shares.get(length, "-") for length in lengths), far]
 
 
 def _how_far(length: int | None, shortest: int, *, is_above: bool) -> str:
-    """Return an effective length, or why there is none."""
     if not is_above:
         return "at chance"
     if length is None:

@@ -1,7 +1,6 @@
 """`ctxextend evaluate`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
@@ -42,21 +41,14 @@ def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: 
     with console.progress("Reading", unit="tokens") as progress:
         evaluation = evaluate_checkpoint(ref, settings, progress)
 
-    from ctxextend.report.figures import evaluation_figure, write_figure
-    from ctxextend.report.html import write_report
+    from ctxextend.report.figures import evaluation_figure
     from ctxextend.report.next_steps import after_evaluation
 
     next_command = after_evaluation(evaluation, settings.data)
 
-    def write_page(path: Path) -> None:
-        write_report(evaluation, path, options.command_line(), next_command)
-
-    def write_plot(path: Path) -> None:
-        write_figure(path, lambda: evaluation_figure(evaluation))
-
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
-    files = [(figures.report, write_page), (figures.plot, write_plot)]
+    files = options.figure_files(figures, evaluation, next_command, evaluation_figure)
     console.measurement("evaluate", evaluation, page.lines, files)
     console.next_steps(next_command)
 
@@ -87,7 +79,6 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
 
 
 def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
-    """Yield what was evaluated, as label and text."""
     from ctxextend.evaluation.evaluation_result import text_summary
 
     length = f"{evaluation.max_len:,} tokens"
@@ -115,23 +106,15 @@ def _add_positions(page: Page, positions: "results.PositionLosses") -> None:
     )
     header = ["positions", *(numbers.head(MODES_IN_TABLES[mode]) for mode in modes)]
     rows = list[list[str]]()
-    for bucket in positions.buckets:
-        span = describe_range(bucket.start, bucket.stop)
-        rows.append([span, *_perplexities(page, bucket.losses, modes)])
-    rows.append(["all", *_perplexities(page, positions.losses, modes)])
+    spans = [(describe_range(item.start, item.stop), item.losses) for item in positions.buckets]
+    for span, losses in (*spans, ("all", positions.losses)):
+        rows.append([span, *(numbers.perplexity(losses.get(mode)) for mode in modes)])
     page.table(header, rows)
     for mode, name in MODES_IN_SENTENCES.items():
         change = positions.changes.get(mode)
         if change is not None:
             compared = numbers.compared(change, name)
             page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
-
-
-def _perplexities(
-    page: Page, losses: "Mapping[str, results.LossEstimate]", modes: Sequence[str]
-) -> list[str]:
-    """Return the cells of a row: the perplexity in each mode."""
-    return [page.numbers.perplexity(losses.get(mode)) for mode in modes]
 
 
 def _add_contexts(
@@ -149,33 +132,18 @@ def _add_contexts(
         header += [numbers.head("base"), numbers.head("vs. base")]
     rows = list[list[Cell]]()
     for point in contexts.points:
-        cells = _context_cells(page, point, is_reference=point.context == reference)
+        change = numbers.change(point.change)
+        if point.context == reference:
+            change = "reference"
+        cells: list[Cell] = [f"{point.context:>7}", numbers.perplexity(point.loss)]
+        cells.append((change, SIGN_STYLES[point.change.sign]))
         if has_base:
             cells += [numbers.perplexity(point.base), numbers.change(point.against_base)]
         rows.append(cells)
     page.table(header, rows)
-    _add_context_remarks(page, contexts, evaluation)
-
-
-def _context_cells(page: Page, point: "results.ContextPoint", *, is_reference: bool) -> list[Cell]:
-    """Return the cells about the model at a context length."""
-    numbers = page.numbers
-    change = "reference" if is_reference else numbers.change(point.change)
-    return [
-        f"{point.context:>7}",
-        numbers.perplexity(point.loss),
-        (change, SIGN_STYLES[point.change.sign]),
-    ]
-
-
-def _add_context_remarks(
-    page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
-) -> None:
-    """Add what the longest context length tells."""
-    numbers = page.numbers
     last = contexts.points[-1]
-    if last.context <= contexts.reference:
-        page.text(f"No context longer than {contexts.reference:,} tokens was measured.")
+    if last.context <= reference:
+        page.text(f"No context longer than {reference:,} tokens was measured.")
     if last.against_base is not None:
         base = min(evaluation.base_max_len or last.context, last.context)
         compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")

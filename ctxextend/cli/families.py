@@ -1,6 +1,6 @@
 """`ctxextend families`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
@@ -45,48 +45,33 @@ def families(
     with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
     others = dict[str, list[str]]()
+    groups = dict[tuple[str, ...], list[str]]()
+    for model_type, found in groupby(tables, attrgetter("model_type")):
+        same_type = list(found)
+        details: tuple[str, ...] = (_rule(same_type),)
+        if model_types:
+            details = tuple(_details(same_type))
+        groups.setdefault(details, []).append(model_type)
     if model_types:
-        _add_types(page, tables)
+        for details, names in groups.items():
+            page.text(", ".join(names), "title")
+            for number, line in enumerate(details):
+                page.text(line, indent="  " * (1 + number % 2))
     else:
+        for (rule,), names in sorted(groups.items()):
+            page.text(rule, "title")
+            page.text(", ".join(names), indent="  ")
         for name in sorted(POSITION_SCHEMES):
             others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
-        _add_rules(page, tables)
-        _add_counts(page, others)
+        by_size = sorted(others, key=lambda scheme: -len(others[scheme]))
+        counts = ", ".join(f"{len(others[scheme])} {scheme}" for scheme in by_size)
+        page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
     console.screen(page.lines)
     result = {"families": to_json(tables), "others": others}
     console.result("families", result)
 
 
-def _add_types(page: Page, tables: Sequence["FamilyTable"]) -> None:
-    """Add the details of model types; types with the same details share them."""
-    groups = dict[tuple[str, ...], list[str]]()
-    for model_type, found in groupby(tables, attrgetter("model_type")):
-        groups.setdefault(tuple(_details(found)), []).append(model_type)
-    for details, model_types in groups.items():
-        page.text(", ".join(model_types), "title")
-        for number, line in enumerate(details):
-            page.text(line, indent="  " * (1 + number % 2))
-
-
-def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
-    """Add the model types by position scheme, methods and reserved rows."""
-    groups = dict[str, list[str]]()
-    for model_type, found in groupby(tables, attrgetter("model_type")):
-        groups.setdefault(_rule(list(found)), []).append(model_type)
-    for rule, model_types in sorted(groups.items()):
-        page.text(rule, "title")
-        page.text(", ".join(model_types), indent="  ")
-
-
-def _add_counts(page: Page, others: Mapping[str, Sequence[str]]) -> None:
-    """Add how many model types are not resized, by position scheme, most first."""
-    by_size = sorted(others, key=lambda scheme: -len(others[scheme]))
-    counts = ", ".join(f"{len(others[scheme])} {scheme}" for scheme in by_size)
-    page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
-
-
 def _rule(tables: Sequence["FamilyTable"]) -> str:
-    """Return the position scheme of one model type, with its methods or reserved rows."""
     first = tables[0]
     methods = _methods(first)
     if methods:
@@ -97,7 +82,6 @@ def _rule(tables: Sequence["FamilyTable"]) -> str:
 
 
 def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
-    """Yield two lines about each table: what it is, and its peculiarities."""
     for table in tables:
         if not table.table:
             first, *more = table.notes
@@ -115,7 +99,6 @@ def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
 
 
 def _methods(table: "FamilyTable") -> str:
-    """Return the methods of positions without rows; empty for a table of rows."""
     if table.methods:
         return f"methods: {', '.join(table.methods)}"
     if table.scheme in ("learned", "sinusoidal"):

@@ -7,7 +7,7 @@ https://github.com/actions/toolkit.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,24 @@ ERROR_TITLE = "ctxextend inspect"
 
 
 def annotations(inspection: "Inspection") -> Iterator[str]:
-    """Yield an annotation for each finding."""
+    """Yield an annotation for each finding: at its line if it is in the repository."""
+    from ctxextend.checkpoints.json_edit import line_of_key, read_text
+
+    root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
     for finding in inspection.findings:
-        yield _annotation(inspection, finding)
+        path = Path(inspection.folder) / finding.file
+        properties = dict[str, str]()
+        # A file in the repository may be a link to another folder, and keeps its name.
+        absolute = Path(os.path.realpath(path.parent), path.name)
+        if finding.file and absolute.is_relative_to(root):
+            properties["file"] = absolute.relative_to(root).as_posix()
+            if path.suffix == ".json" and finding.is_stated:
+                with suppress(CheckpointError):  # it changed after it was read
+                    line = line_of_key(read_text(path), finding.key)
+                    if line is not None:
+                        properties["line"] = str(line)
+        properties["title"] = f"{finding.file} {finding.key}".strip()
+        yield workflow_command(finding.level, properties, _message(inspection, finding))
 
 
 @contextmanager
@@ -39,37 +54,20 @@ def annotated_errors(console: Console) -> Iterator[None]:
 
 def workflow_command(name: str, properties: Mapping[str, str], message: str) -> str:
     """Return a workflow command on one line, with all values escaped."""
-    stated = ",".join(f"{key}={_escaped_property(value)}" for key, value in properties.items())
+    stated = list[str]()
+    for key, value in properties.items():
+        # Here, a colon and a comma have a meaning too.
+        escaped = _escaped(value).replace(":", "%3A").replace(",", "%2C")
+        stated.append(f"{key}={escaped}")
     separator = " " if stated else ""
-    return f"::{name}{separator}{stated}::{_escaped(without_tokens(message))}"
+    return f"::{name}{separator}{','.join(stated)}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:
-    """Escape a message."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escaped_property(text: str) -> str:
-    """Escape the value of a property, where a colon and a comma have a meaning too."""
-    return _escaped(without_tokens(text)).replace(":", "%3A").replace(",", "%2C")
-
-
-def _annotation(inspection: "Inspection", finding: "Finding") -> str:
-    """Return the annotation of a finding: at its line if it is in the repository."""
-    path = Path(inspection.folder) / finding.file
-    properties = dict[str, str]()
-    shown = _path_in_repository(path)
-    if finding.file and shown is not None:
-        properties["file"] = shown
-        line = _line(path, finding)
-        if line is not None:
-            properties["line"] = str(line)
-    properties["title"] = f"{finding.file} {finding.key}".strip()
-    return workflow_command(finding.level, properties, _message(inspection, finding))
+    return without_tokens(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _message(inspection: "Inspection", finding: "Finding") -> str:
-    """Return the text of an annotation: what was found and expected, and what to type next."""
     found = "not set" if finding.found is None else finding.found
     text = f"{inspection.source}: {found}"
     if finding.expected is not None:
@@ -80,25 +78,3 @@ def _message(inspection: "Inspection", finding: "Finding") -> str:
     for choice in finding.choices:
         text += f"\nFix, if {choice.condition}: {choice.command}"
     return text
-
-
-def _path_in_repository(path: Path) -> str | None:
-    """Return a path relative to the repository, or the working directory; None outside of it."""
-    root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
-    # A file in the repository may be a link to another folder, and keeps its name.
-    absolute = Path(os.path.realpath(path.parent), path.name)
-    if not absolute.is_relative_to(root):
-        return None
-    return absolute.relative_to(root).as_posix()
-
-
-def _line(path: Path, finding: "Finding") -> int | None:
-    """Return the line of a finding's key in a JSON file; None if it cannot be found."""
-    from ctxextend.checkpoints.json_edit import line_of_key, read_text
-
-    if path.suffix != ".json" or not finding.is_stated:
-        return None
-    try:
-        return line_of_key(read_text(path), finding.key)
-    except CheckpointError:  # it changed after it was read
-        return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,11 +13,9 @@ from ctxextend.errors import MethodError, ResizeError, size_text
 from ctxextend.settings import CheckpointRef, Inspect
 
 if TYPE_CHECKING:
-    from ctxextend.cli.plots import Curve
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
-    from ctxextend.positions.position_report import PositionReport, RopeReport, SchemeReport
+    from ctxextend.positions.position_report import PositionReport, RopeReport
     from ctxextend.positions.table_report import TableReport
-    from ctxextend.tables.layouts import LayoutFit
 
 ALL_ROWS = "all"  # value of --rows
 # The limit of a library, and what happens to longer inputs.
@@ -56,79 +53,64 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
             raise options.WrongFlags(message, "Remove one of them.")
         _annotate(console, ref, settings)
         return
-    page = _page(settings, has_charts=not console.as_json)
+    page = Page.for_stdout()
+    if rows is not None:
+        page.has_charts = page.unicode
+    if check or console.as_json:
+        page.has_charts = False
     row_range = None
     if rows is not None:
         row_range = slice(None) if rows == ALL_ROWS else slice(*rows)
     inspections = [_inspect_model(ref, model, settings.part) for model in settings.models]
-    _check_tables(inspections, settings)
+    if rows not in (None, ALL_ROWS):
+        _require_tables("--rows", inspections)
+    if settings.plot is not None:
+        _require_tables("--plot", inspections)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
-    _write_files(inspections, settings.report, settings.plot)
+    if settings.report is not None:
+        from ctxextend.report.html import write_report
+        from ctxextend.report.next_steps import after_inspection
+
+        next_command = after_inspection(inspections)
+        write_report(inspections, settings.report, options.command_line(), next_command)
+    if settings.plot is not None:
+        from ctxextend.report.figures import write_figure
+        from ctxextend.report.table_panels import tables_figure
+
+        write_figure(settings.plot, lambda: tables_figure(inspections))
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
-    statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
+    statistics = list[dict[str, Any]]()
+    for item in inspections:
+        added = dict[str, Any]()
+        if row_range is not None:
+            for table in item.tables:
+                added[table.name] = _add_rows(page, item, table, row_range)
+        statistics.append(added)
     if rows == ALL_ROWS:
         _add_pairs(page, inspections)
     console.screen(page.lines)
     if console.as_json:
-        values = _values(inspections, statistics, check=check, all_rows=rows == ALL_ROWS)
-        console.result("inspect", {"models": list(values)})
-    if row_range is None and not check:
-        console.next_steps(*_next_steps(inspections))
-    if check and not all(inspection.agrees for inspection in inspections):
+        from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
+
+        values = list[dict[str, Any]]()
+        for inspection, added in zip(inspections, statistics, strict=True):
+            value = summary_json(inspection, with_pairs=rows == ALL_ROWS)
+            if check and rows != ALL_ROWS:
+                value = check_json(inspection)
+            values.append(with_rows(value, added))
+        console.result("inspect", {"models": values})
+    agrees = all(inspection.agrees for inspection in inspections)
+    if agrees and row_range is None and not check:
+        from ctxextend.report.next_steps import after_inspection
+
+        console.next_steps(after_inspection(inspections))
+    if check and not agrees:
         raise typer.Exit(FAILED_CHECK)
 
 
-def _page(settings: Inspect, *, has_charts: bool) -> Page:
-    """Return an empty page, with charts if they can be shown and help."""
-    page = Page.for_stdout()
-    if settings.rows is not None:
-        page.has_charts = page.unicode
-    if settings.check or not has_charts:
-        page.has_charts = False
-    return page
-
-
-def _check_tables(inspections: Sequence["Inspection"], settings: Inspect) -> None:
-    """Raise MethodError if a flag that is given needs tables that a model lacks."""
-    if settings.rows not in (None, ALL_ROWS):
-        _require_tables("--rows", inspections)
-    if settings.plot is not None:
-        _require_tables("--plot", inspections)
-
-
-def _next_steps(inspections: Sequence["Inspection"]) -> Iterator[str]:
-    """Yield the next command, unless the screen shows one that fixes the limits."""
-    from ctxextend.report.next_steps import after_inspection
-
-    if all(inspection.agrees for inspection in inspections):
-        yield after_inspection(inspections)
-
-
-def _values(
-    inspections: Sequence["Inspection"],
-    statistics: Sequence[Mapping[str, Any]],
-    *,
-    check: bool,
-    all_rows: bool,
-) -> Iterator[dict[str, Any]]:
-    """Yield each inspection as JSON, with the statistics of its rows if some are requested."""
-    from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
-
-    for inspection, rows in zip(inspections, statistics, strict=True):
-        if check and not all_rows:
-            yield with_rows(check_json(inspection), rows)
-        else:
-            yield with_rows(summary_json(inspection, with_pairs=all_rows), rows)
-
-
 def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:
-    """Print findings and errors as annotations on stdout, and the verdicts on stderr.
-
-    Raises:
-        typer.Exit: Limits disagree.
-    """
     from ctxextend.cli.github import annotated_errors, annotations
 
     agrees = True
@@ -149,39 +131,16 @@ def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspect
     return inspect_model(open_model(replace(ref, source=model), reads_gguf=True), part)
 
 
-def _scheme_of(inspection: "Inspection") -> str:
-    """Return the scheme of positions without rows that can be read."""
-    report = inspection.schemes[0]
-    if report.location.has_rows:
-        return f"{report.scheme}, and quantised"
-    return report.scheme
-
-
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
-    """Raise MethodError if a flag for tables of rows is used with a model without one."""
     for inspection in inspections:
         if not inspection.tables:
-            message = (
-                f"{flag} applies to tables of rows; the positions of {inspection.source} are "
-                f"{_scheme_of(inspection)}."
-            )
+            report = inspection.schemes[0]
+            scheme = report.scheme
+            if report.location.rows:
+                scheme += ", and quantised"
+            where = f"the positions of {inspection.source} are {scheme}"
+            message = f"{flag} applies to tables of rows; {where}."
             raise MethodError(message, f"Remove {flag}.")
-
-
-def _write_files(
-    inspections: Sequence["Inspection"], report: Path | None, plot: Path | None
-) -> None:
-    if report is not None:
-        from ctxextend.report.html import write_report
-        from ctxextend.report.next_steps import after_inspection
-
-        next_command = after_inspection(inspections)
-        write_report(inspections, report, options.command_line(), next_command)
-    if plot is not None:
-        from ctxextend.report.figures import write_figure
-        from ctxextend.report.table_panels import tables_figure
-
-        write_figure(plot, lambda: tables_figure(inspections))
 
 
 def add_inspections(
@@ -203,17 +162,23 @@ def add_inspections(
     _add_schemes(page, inspections, names)
     for inspection in inspections:
         page.text(_of("Limits of", inspection, names) or "Limits", "title")
-        _add_limits(page, inspection)
-        _add_libraries(page, inspection)
+        rows = [_limit_row(inspection, limit) for limit in inspection.limits]
+        page.table((), rows or [["  none"]], left=range(4), wrap=True)
+        for limit in inspection.limits:
+            if not limit.agrees:
+                page.text(f"{limit.file} {limit.key}: {limit.reason}", "wrong", indent="    ")
+        if inspection.libraries:
+            page.line(("Effective limit per library (tokens)", "title"))
+        for library in inspection.libraries:
+            beyond = BEYOND_LIMIT[library.beyond].format(library.tokens)
+            page.values([(library.name, f"{beyond} ({library.decided_by})")], margin=22)
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
-    """Return the name of one of several models, before what is said about it."""
     return f"{names[id(inspection)]}: " if names else ""
 
 
 def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
-    """Return a label with the name of one of several models; empty if there is only one."""
     return f"{label} {names[id(inspection)]}" if names else ""
 
 
@@ -242,7 +207,6 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
 
 
 def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str]) -> None:
-    """Add the tables of one part of each model."""
     for inspection, table in group:
         _add_facts(page, inspection, table)
     page.line()
@@ -289,7 +253,6 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
 def _add_title(
     page: Page, inspection: "Inspection", report: "PositionReport", created: str = ""
 ) -> None:
-    """Add a source with its model type, and what is known about its rows."""
     from ctxextend.settings import TRAINABLE
 
     facts = [inspection.model_type]
@@ -303,15 +266,24 @@ def _add_title(
 
 
 def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str]) -> None:
-    """Add a chart of the row norms of up to two tables, and the positions of new rows."""
     from ctxextend.tables.stats import describe_range
 
     if page.has_charts:
-        from ctxextend.cli.plots import add_chart
+        from ctxextend.cli.plots import Curve, add_chart
 
-        curves = []
-        for (inspection, table), style in zip(tables, ("learned", "second"), strict=False):
-            curves.append(_norm_curve(table, style, names.get(id(inspection), "")))
+        curves = list[Curve]()
+        for (inspection, table), learned in zip(tables, ("learned", "second"), strict=False):
+            positions = range(len(table.stats.norms))
+            key = list[Pieces]()
+            if table.new_rows:
+                key.append([("  learned", learned), (" new", "new")])
+            curve = Curve(
+                values=table.norms[table.reserved_rows :].tolist(),
+                styles=["new" if table.is_new(position) else learned for position in positions],
+                name=names.get(id(inspection), ""),
+                key=tuple(key),
+            )
+            curves.append(curve)
         add_chart(page, "Row norm by position", curves)
     for inspection, table in tables:
         if not table.new_rows:
@@ -320,22 +292,6 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
         for start, stop in table.new_rows:
             ranges.append(describe_range(start - table.reserved_rows, stop - table.reserved_rows))
         page.text(f"{_prefix(inspection, names)}new positions: {', '.join(ranges)}", "faint")
-
-
-def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
-    """Return the curve of a table's row norms; `learned` is the style of learned rows."""
-    from ctxextend.cli.plots import Curve
-
-    positions = range(len(table.stats.norms))
-    key = list[Pieces]()
-    if table.new_rows:
-        key.append([("  learned", learned), (" new", "new")])
-    return Curve(
-        values=table.norms[table.reserved_rows :].tolist(),
-        styles=["new" if table.is_new(position) else learned for position in positions],
-        name=name,
-        key=tuple(key),
-    )
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
@@ -353,21 +309,15 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
         most = min(len(stats.norms), table.hidden_size)
         yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
-    if table.sinusoidal:
-        yield from _sinusoidal_statistics(table.sinusoidal)
-
-
-def _sinusoidal_statistics(fit: "LayoutFit") -> Iterator[tuple[str, str]]:
-    share = f"{100 * fit.explained:.3g} %"
-    if fit.is_formula:
-        share = "all rows"
-    yield "sinusoidal variance", f"{share} ({fit.layout})"
-    if fit.first_deviating_row is not None:
-        yield "first deviating row", str(fit.first_deviating_row)
+    fit = table.sinusoidal
+    if fit:
+        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
+        yield "sinusoidal variance", f"{share} ({fit.layout})"
+        if fit.first_deviating_row is not None:
+            yield "first deviating row", str(fit.first_deviating_row)
 
 
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
-    """Add a column of labels, and a column of values for each name, or for one without a name."""
     labels = dict.fromkeys(label for column in columns for label in column)
     rows = list[list[Cell]]()
     for label in labels:
@@ -384,7 +334,8 @@ def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str
 
 
 def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping[int, str]) -> None:
-    """Add charts of rotary wavelengths, and a column for each type of layers."""
+    from ctxextend.tables.rope_types import NONE
+
     columns = dict[str, dict[str, str]]()
     for inspection in inspections:
         for report in inspection.schemes:
@@ -392,7 +343,12 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
             if report.location.has_rows:
                 page.text(f"{report.positions} rows, which are not shown")
             elif not report.layers:
-                page.text(_unlimited_text(report))
+                runs = "any length runs once the limits below allow it"
+                unlimited = f"{report.scheme} positions: {runs}"
+                if report.scheme == NONE:
+                    trained = report.first_trained
+                    unlimited = f"no positions: {runs}; first trained at {trained} tokens"
+                page.text(unlimited)
             elif report.lengths_text:
                 page.text(report.lengths_text)
             if report.dialects_text:
@@ -411,18 +367,7 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     _add_columns(page, header, list(columns.values()))
 
 
-def _unlimited_text(report: "SchemeReport") -> str:
-    """Say that positions without settings run at any length, and how long the training was."""
-    from ctxextend.tables.rope_types import NONE
-
-    runs = "any length runs once the limits below allow it"
-    if report.scheme != NONE:
-        return f"{report.scheme} positions: {runs}"
-    return f"no positions: {runs}; first trained at {report.first_trained} tokens"
-
-
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
-    """Add a chart of the wavelengths of the layers of one type."""
     if rope.is_local:
         page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
         return
@@ -474,20 +419,7 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
-# Limits
-
-
-def _add_limits(page: Page, inspection: "Inspection") -> None:
-    """Add a table of all limits, and why some of them disagree."""
-    rows = [_limit_row(inspection, limit) for limit in inspection.limits]
-    page.table((), rows or [["  none"]], left=range(4), wrap=True)
-    for limit in inspection.limits:
-        if not limit.agrees:
-            page.text(f"{limit.file} {limit.key}: {limit.reason}", "wrong", indent="    ")
-
-
 def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
-    """Return file, key, value in tokens, and library of a limit."""
     parts = {table.name: table.part for table in inspection.tables}
     value = "unset"
     if limit.tokens is not None:
@@ -506,29 +438,12 @@ def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     return [(text, "wrong") for text in (f"! {limit.file}", key, value, used_by)]
 
 
-def _add_libraries(page: Page, inspection: "Inspection") -> None:
-    """Add the effective limit of each library."""
-    if inspection.libraries:
-        page.line(("Effective limit per library (tokens)", "title"))
-    for library in inspection.libraries:
-        limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
-        page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
-
-
 # Statistics of rows
-
-
-def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
-    """Add statistics of some rows of each table; return them as JSON, by tensor name."""
-    if rows is None:
-        return {}
-    return {table.name: _add_rows(page, inspection, table, rows) for table in inspection.tables}
 
 
 def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
-    """Add statistics of some rows of a tensor, reserved rows included; return them as JSON."""
     from ctxextend.json_output import to_json
     from ctxextend.positions.table_report import report_rows
 
@@ -560,7 +475,6 @@ def _add_rows(
 
 
 def _add_pairs(page: Page, inspections: Sequence["Inspection"]) -> None:
-    """Add the wavelength of every pair of rotary positions."""
     for inspection in inspections:
         for report in inspection.schemes:
             for rope in report.layers:

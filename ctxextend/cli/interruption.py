@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 # Commands with --resume; of others that train, the same command resumes.
@@ -33,46 +32,31 @@ def describe_stop(command: str | None) -> str:
 
     The name of the command is None before it is known.
     """
-    saved = list(_saved_states())
+    module, registry = RUN_FOLDERS
+    runs = list(getattr(sys.modules.get(module), registry, ()))
+    saved = list[str]()
+    for run in runs:
+        if run.keeps_saves and run.step and run.path.exists():
+            saved.append(f"after step {run.step}, saved in {run.path}")
     if saved:
         resume = RESUME if command in WITH_RESUME else RESUME_OR_START_OVER
         return f"Stopped {'; '.join(saved)}. {resume}"
-    complete = [shlex.quote(str(path)) for path in _complete_outputs()]
+    module, registry = OUTPUTS
+    here = Path.cwd()
+    complete = list[str]()
+    for path in getattr(sys.modules.get(module), registry, ()):
+        # What a run writes for itself is no output.
+        is_of_run = any(parent.suffix == ".training" for parent in path.parents)
+        if path.exists() and not is_of_run:
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
+            complete.append(shlex.quote(str(shown)))
     if complete:
         are = "is" if len(complete) == 1 else "are"
         return f"Stopped: {', '.join(complete)} {are} complete."
     if command in WITHOUT_OUTPUT:
         return f"Stopped: nothing was {WITHOUT_OUTPUT[command]}."
-    discarded = "".join(_discarded_states())
+    discarded = ""
+    for run in runs:
+        if run.discarded_step:
+            discarded += f", and the saved state of step {run.discarded_step} was discarded"
     return f"Stopped: nothing was written{discarded}. {START_AGAIN}"
-
-
-def _saved_states() -> Iterator[str]:
-    """Yield the step and the folder of each training run that can be resumed."""
-    module, registry = RUN_FOLDERS
-    for folder in getattr(sys.modules.get(module), registry, ()):
-        if folder.keeps_saves and folder.step and folder.path.exists():
-            yield f"after step {folder.step}, saved in {folder.path}"
-
-
-def _discarded_states() -> Iterator[str]:
-    """Yield the step of each earlier training run whose saved state was discarded."""
-    module, registry = RUN_FOLDERS
-    for folder in getattr(sys.modules.get(module), registry, ()):
-        if folder.discarded_step:
-            yield f", and the saved state of step {folder.discarded_step} was discarded"
-
-
-def _complete_outputs() -> Iterator[Path]:
-    """Yield the outputs that are in place; what a run writes for itself is none."""
-    module, registry = OUTPUTS
-    for path in getattr(sys.modules.get(module), registry, ()):
-        is_of_run = any(parent.suffix == ".training" for parent in path.parents)
-        if path.exists() and not is_of_run:
-            yield _shown(path)
-
-
-def _shown(path: Path) -> Path:
-    """Return a path relative to the current folder, if it is in it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path

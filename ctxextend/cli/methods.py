@@ -1,6 +1,6 @@
 """`ctxextend methods`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated
 
@@ -37,7 +37,11 @@ def methods(
     page = Page.for_stdout()
     if named:
         selected = list(chain.from_iterable(named))
-        _add_details(page, selected)
+        for method in selected:
+            if page.lines:
+                page.line()
+            page.line((method.name, "title"))
+            page.values(_details(method), margin=16)
     else:
         tables = list_methods()
         selected = [*tables, *ROTARY_METHODS.values()]
@@ -47,14 +51,6 @@ def methods(
     console = Console(as_json)
     console.screen(page.lines)
     console.result("methods", {"methods": selected})
-
-
-def _add_details(page: Page, methods: Sequence[Method]) -> None:
-    for method in methods:
-        if page.lines:
-            page.line()
-        page.line((method.name, "title"))
-        page.values(_details(method), margin=16)
 
 
 def _details(method: Method) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ctxextend import kinds
-from ctxextend.cli.console import Console
+from ctxextend.cli.console import Console, Files
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import Figures, Heading, Settings, flag_of, option_of, ordered_fields
@@ -47,25 +47,29 @@ def command(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = dict[str, inspect.Parameter]()
-        for kind in kinds_of_settings:
-            for item in ordered_fields(kind):
+        fields = {kind: tuple(ordered_fields(kind)) for kind in kinds_of_settings}
+        for items in fields.values():
+            for item in items:
                 if option_of(item).in_cli and item.name not in without:
                     parameters[item.name] = _parameter(item)
 
         def run(as_json: bool, quiet: bool, **given: Any) -> None:
-            console = Console(as_json, quiet)
+            if quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
+                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
             settings = list[Settings]()
-            with usage_errors():
-                for kind in kinds_of_settings:
-                    values = dict[str, Any]()
-                    for item in ordered_fields(kind):
-                        value = given.get(item.name)
-                        if value not in (None, (), []):
-                            values[item.name] = value
-                        elif item.default is MISSING:
-                            values[item.name] = ""
+            for kind, items in fields.items():
+                values = dict[str, Any]()
+                for item in items:
+                    value = given.get(item.name)
+                    if value not in (None, (), []):
+                        values[item.name] = value
+                    elif item.default is MISSING:
+                        values[item.name] = ""
+                try:
                     settings.append(kind(**values))
-            function(*settings, console)
+                except ResizeError as error:
+                    raise WrongFlags(error.message, error.hint) from error
+            function(*settings, Console(as_json, quiet))
 
         signature = inspect.Signature([*parameters.values(), JSON, QUIET])
         run.__signature__ = signature  # type: ignore[attr-defined]
@@ -91,11 +95,18 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     if shown is True:
         is_shown = isinstance(item.default, str | int | float) and item.default is not False
         shown = str(item.default) if is_shown else False
+    complete: Any = None  # without names, the shell completes nothing
+    if option.kind is kinds.RECIPE:
+        complete = complete_recipe
+    elif option.kind.may_be_model:
+        complete = complete_model
+    elif option.kind.names is not tuple:
+        complete = completing(option.kind.names)
     declared = {
         "metavar": option.metavar or None,
         "help": option.help,
         "show_default": shown,
-        "autocompletion": completion(option.kind),
+        "autocompletion": complete,
     }
     if option.is_argument:
         info = typer.Argument(**declared)
@@ -137,15 +148,6 @@ def argument(metavar: str, help_text: str, default: str | bool = True, complete:
     return typer.Argument(
         metavar=metavar, help=help_text, show_default=default, autocompletion=complete
     )
-
-
-def completion(kind: kinds.Kind) -> Any:
-    """Return the shell completion callback of a kind of values; None if it has no names."""
-    if kind is kinds.RECIPE:
-        return complete_recipe
-    if kind.may_be_model:
-        return complete_model
-    return completing(kind.names) if kind.names is not tuple else None
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:
@@ -202,6 +204,20 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         yield
     except caught as error:
         raise WrongFlags(error.message, error.hint) from error
+
+
+def figure_files(figures: Figures, result: Any, next_command: str, draw: Any) -> Files:
+    """Return the report and the figure of a measurement, if requested, with how each is written."""
+    from ctxextend.report.figures import write_figure
+    from ctxextend.report.html import write_report
+
+    return [
+        (
+            figures.report,
+            lambda path: write_report(result, path, command_line(), next_command),
+        ),
+        (figures.plot, lambda path: write_figure(path, lambda: draw(result))),
+    ]
 
 
 def check_figures(figures: Figures) -> None:

@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,14 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve]) -> None:
     step = 2 ** max(math.ceil(math.log2(length * LABEL_COLUMNS / page.width)), 0)
     figure.ruler("x").ticks(list(range(0, length, step)))
     _label_heights(figure, values.min(), values.max(), is_logarithmic=is_logarithmic)
-    page.lines += [list(_pieces(line)) for line in figure.build().string().splitlines()]
+    for line in figure.build().string().splitlines():
+        _, *colours = COLOUR.split(line)
+        pieces = list[tuple[str, str]]()
+        for number, text in zip(colours[::2], colours[1::2], strict=True):
+            style = "faint" if number is None else CURVE_STYLES[int(number)]
+            if text:
+                pieces.append((text, style))
+        page.lines.append(pieces)
 
 
 def _signal(
@@ -93,7 +100,6 @@ def _signal(
 
 
 def _label_heights(figure: Any, lowest: float, highest: float, *, is_logarithmic: bool) -> None:
-    """Label the lowest value, the highest one, and the middle between them."""
     if is_logarithmic:
         lowest = math.log10(lowest)
         highest = math.log10(highest)
@@ -107,14 +113,3 @@ def _label_heights(figure: Any, lowest: float, highest: float, *, is_logarithmic
     ruler = figure.ruler("y")
     ruler.lim(lowest, highest)
     ruler.ticks(heights, [f"{value:.3g}" for value in shown])
-
-
-def _pieces(line: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a line that plotext has coloured, with their styles."""
-    _, *parts = COLOUR.split(line)
-    for number, text in zip(parts[::2], parts[1::2], strict=True):
-        if text:
-            style = "faint"
-            if number is not None:
-                style = CURVE_STYLES[int(number)]
-            yield text, style

@@ -1,6 +1,5 @@
 """`ctxextend recipes`."""
 
-from collections.abc import Collection
 from typing import Annotated
 
 from ctxextend.cli import options
@@ -25,13 +24,13 @@ def recipes(
 
     To edit a recipe, save it first: ctxextend recipes NAME > FILE
     """
-    from ctxextend.recipe_names import builtin_recipes
-
     console = Console(as_json)
     texts = {key: path.read_text("utf-8") for key, path in builtin_recipes().items()}
     if name is not None:
         with options.usage_errors(RecipeError):
-            _check_name(name, texts)
+            if name not in texts:
+                hint = did_you_mean(name, texts) or "See `ctxextend recipes`."
+                raise RecipeError(f"No built-in recipe {name}.", hint)
         texts = {name: texts[name]}
         console.data(texts[name].rstrip())
     else:
@@ -44,11 +43,4 @@ def recipes(
 
 
 def _summary(text: str) -> str:
-    """Return the summary of a recipe: its first comment, up to the first colon."""
     return text.split(":")[0].replace("\n#", "").removeprefix("# ")
-
-
-def _check_name(name: str, known: Collection[str]) -> None:
-    if name not in known:
-        hint = did_you_mean(name, known) or "See `ctxextend recipes`."
-        raise RecipeError(f"No built-in recipe {name}.", hint)

@@ -3,7 +3,6 @@
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import singledispatch
 
 from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
@@ -70,71 +69,45 @@ class Transcript(Console):
         self.page.lines.extend(lines)
 
 
-@singledispatch
 def show(result: Result, console: Transcript) -> None:
     """Add what the command of a result prints; of other results, their repr."""
-    console.note(repr(result))
-
-
-@show.register
-def _(result: Evaluation, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_evaluation(console.page, result)
-
-
-@show.register
-def _(result: Comparison, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_comparison(console.page, result)
-
-
-@show.register
-def _(result: Inspection, console: Transcript) -> None:
-    console.note(*result.notes)
-    add_inspections(console.page, [result])
-
-
-@show.register
-def _(result: Verification, console: Transcript) -> None:
-    console.note(*result.notes)
-    add_verification(console.page, result)
-
-
-@show.register
-def _(result: Planned, console: Transcript) -> None:
-    show_plan(console, result.source, result.dry_run())
-
-
-@show.register
-def _(result: ResizeResult, console: Transcript) -> None:
-    show_output(console, result)
-
-
-@show.register
-def _(result: TrainResult, console: Transcript) -> None:
-    console.note(*result.notes)
-    show_training(console, result)
-    console.data(str(result.output))
-
-
-@show.register
-def _(result: TrainingPlan, console: Transcript) -> None:
-    _add_remarks(result, console)
-    add_training_plan(console.page, result)
-
-
-@show.register
-def _(result: RunResult, console: Transcript) -> None:
-    for step in (result.resize, result.train):
-        if isinstance(step, Result):
-            show(step, console)
-    if isinstance(result.evaluate, Evaluation):
-        console.page.line()
-        show(result.evaluate, console)
+    page = console.page
+    match result:
+        case Evaluation():
+            _add_remarks(result, console)
+            add_evaluation(page, result)
+        case Comparison():
+            _add_remarks(result, console)
+            add_comparison(page, result)
+        case Inspection():
+            console.note(*result.notes)
+            add_inspections(page, [result])
+        case Verification():
+            console.note(*result.notes)
+            add_verification(page, result)
+        case Planned():
+            show_plan(console, result.source, result.dry_run())
+        case ResizeResult():
+            show_output(console, result)
+        case TrainResult():
+            console.note(*result.notes)
+            show_training(console, result)
+            console.data(str(result.output))
+        case TrainingPlan():
+            _add_remarks(result, console)
+            add_training_plan(page, result)
+        case RunResult():
+            for step in (result.resize, result.train):
+                if isinstance(step, Result):
+                    show(step, console)
+            if isinstance(result.evaluate, Evaluation):
+                page.line()
+                show(result.evaluate, console)
+        case _:
+            console.note(repr(result))
 
 
 def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:
-    """Add the notes and the warnings of a result."""
     console.note(*result.notes)
     console.warning(*result.warnings)
 
@@ -146,21 +119,20 @@ def as_text(result: Result) -> str:
 
 def as_html(result: Result) -> str:
     """Return what the command of a result prints as an HTML element, with styles."""
-    lines = ["".join(map(_span, line)) for line in _lines(result)]
-    text = "\n".join(lines)
-    return f'<pre style="line-height: 1.2">{text}</pre>'
+    lines = list[str]()
+    for line in _lines(result):
+        spans = list[str]()
+        for text, style in line:
+            span = html.escape(text)
+            if style in CSS:
+                span = f'<span style="{CSS[style]}">{span}</span>'
+            spans.append(span)
+        lines.append("".join(spans))
+    joined = "\n".join(lines)
+    return f'<pre style="line-height: 1.2">{joined}</pre>'
 
 
 def _lines(result: Result) -> list[Pieces]:
     console = Transcript()
     show(result, console)
     return console.page.lines
-
-
-def _span(piece: tuple[str, str]) -> str:
-    """Return a piece of a line as HTML."""
-    text, style = piece
-    escaped = html.escape(text)
-    if style not in CSS:
-        return escaped
-    return f'<span style="{CSS[style]}">{escaped}</span>'

@@ -1,5 +1,7 @@
 """`ctxextend run`."""
 
+from dataclasses import replace
+
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.settings import RunRecipe
@@ -18,9 +20,34 @@ def run(settings: RunRecipe, console: Console) -> None:
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
-    from ctxextend.cli.run_steps import show_run
+    from ctxextend.cli.evaluate import add_evaluation
+    from ctxextend.cli.show_result import show_plan, show_steps
+    from ctxextend.cli.tables import Page
+    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.planned import ResizeResult
     from ctxextend.recipe import read_recipe
     from ctxextend.running import run_file
 
     file = read_recipe(settings.recipe, settings.changes)
-    show_run(console, file.recipe.checkpoint.source, run_file(file, settings, console))
+    result = run_file(file, settings, console)
+    if result.dry_run:
+        resized = result.resize if isinstance(result.resize, ResizeResult) else None
+        show_plan(
+            console,
+            file.recipe.checkpoint.source,
+            resized,
+            output=result.output,
+            train=result.train,
+            evaluate=result.evaluate,
+        )
+        console.result("run", result)
+        return
+    show_steps(console, result)
+    evaluation = result.evaluate
+    if not isinstance(evaluation, Evaluation):
+        console.result("run", result, result.warnings)
+        return
+    page = Page.for_stdout()
+    add_evaluation(page, evaluation)
+    console = replace(console, is_path_only=result.output is not None)
+    console.measurement("run", evaluation, page.lines, files=[], value=result.to_json())

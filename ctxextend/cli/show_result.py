@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.console import Console
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import counted, listed, size_text, time_text
+from ctxextend.errors import counted, listed, not_an_option, size_text, time_text
 from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
-from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
+    from ctxextend.pipeline import RunResult
     from ctxextend.planned import Planned, ResizeResult
 
 Items = Iterator[tuple[str, str]]
@@ -66,7 +66,6 @@ def show_plan(
 
 
 def _plan_items(result: "ResizeResult") -> Items:
-    """Yield the lines of a plan: label and text."""
     from ctxextend.card import CARD_FILE
 
     planned = result.planned
@@ -102,12 +101,6 @@ def _plan_items(result: "ResizeResult") -> Items:
 
 
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
-    """Yield the change of each table, or the conversion.
-
-    Args:
-        planned: The output.
-        with_settings: Whether methods are shown with all of their settings.
-    """
     plan = planned.plan
     if planned.conversion is not None:
         from ctxextend.conversion.describe import added_text, summarise
@@ -141,7 +134,6 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
 
 
 def _edit_items(planned: "Planned") -> Items:
-    """Yield a line for each changed value, and one for rotary settings in another dialect."""
     from ctxextend.limits.length_edits import shown_value
     from ctxextend.limits.statements import NO_LIMIT
     from ctxextend.positions.rotary_dialects import ADDED
@@ -164,40 +156,7 @@ def _edit_items(planned: "Planned") -> Items:
         yield "edit", f"{file}: {', '.join(keys)} added ({ADDED})"
 
 
-def show_result(console: Console, result: "ResizeResult") -> None:
-    """Print an output that was written: its length, what changed, what to know."""
-    from ctxextend.plan_notes import old_lengths
-
-    planned = result.planned
-    plan = planned.plan
-    before = old_lengths(plan)
-    if planned.conversion is not None:
-        before = str(planned.conversion.max_len_before)
-    length = f"{plan.max_len_after} tokens ({before} before)"
-    if before == str(plan.max_len_after):
-        length = f"{before} tokens, as before"
-    items = list(_change_items(planned))
-    keys = dict[str, list[str]]()
-    for edit in plan.edits:
-        keys.setdefault(edit.file, []).append(edit.key)
-    if keys:
-        edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
-        items.append(("edited", "; ".join(edited)))
-    buffers = [*plan.dropped, *planned.rebuilt_buffers]
-    if buffers:
-        items.append(("buffers", listed(buffers)))
-    if result.verified:
-        items.append(("verified", "every check of ctxextend verify passed"))
-    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
-    page = Page.for_terminal()
-    page.line((f"{result.output}: {length}", "title"), f", {written}")
-    page.values(items, margin=LABEL_WIDTH)
-    console.report(page.lines)
-    _show_notes(console, result)
-
-
 def _show_notes(console: Console, result: "ResizeResult") -> None:
-    """Print what to know of an output, and the commands that complete and serve it."""
     page = Page.for_terminal()
     for note in result.notes:
         line = note.text
@@ -218,7 +177,6 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
 
 
 def _next_step(result: "ResizeResult") -> str:
-    """Return the command to run next: what an output needs, else a check of it."""
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     if result.add_weights:
@@ -251,15 +209,56 @@ def finish(command: str, console: Console, result: "ResizeResult") -> None:
 
 
 def show_output(console: Console, result: "ResizeResult") -> None:
-    """Print an output that was written, its training, and the next command.
+    """Print an output that was written: its length, what changed, what to know, and what is next.
 
     On a terminal, the first line names the output; in a pipe, its path is all of stdout.
     """
+    from ctxextend.plan_notes import old_lengths
     from ctxextend.training.train_result import TrainResult
 
-    show_result(console, result)
+    planned = result.planned
+    plan = planned.plan
+    before = old_lengths(plan)
+    if planned.conversion is not None:
+        before = str(planned.conversion.max_len_before)
+    length = f"{plan.max_len_after} tokens ({before} before)"
+    if before == str(plan.max_len_after):
+        length = f"{before} tokens, as before"
+    items = list(_change_items(planned))
+    keys = dict[str, list[str]]()
+    for edit in plan.edits:
+        keys.setdefault(edit.file, []).append(edit.key)
+    if keys:
+        edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
+        items.append(("edited", "; ".join(edited)))
+    buffers = [*plan.dropped, *planned.rebuilt_buffers]
+    if buffers:
+        items.append(("buffers", listed(buffers)))
+    if result.verified:
+        items.append(("verified", "every check of ctxextend verify passed"))
+    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
+    page = Page.for_terminal()
+    page.line((f"{result.output}: {length}", "title"), f", {written}")
+    page.values(items, margin=LABEL_WIDTH)
+    console.report(page.lines)
+    _show_notes(console, result)
     if isinstance(result.train, TrainResult) and result.tuning is None:
         show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
     console.next_steps(_next_step(result))
+
+
+def show_steps(console: Console, result: "RunResult") -> None:
+    """Print what a resize, a conversion or a training did."""
+    from ctxextend.planned import ResizeResult
+    from ctxextend.training.train_result import TrainResult
+
+    if isinstance(result.resize, ResizeResult):
+        show_output(console, result.resize)
+    elif isinstance(result.train, TrainResult):
+        show_training(console, result.train)
+        console.data(str(result.train.output))
+        if result.evaluate is None and not result.train.is_adapter:
+            folder = shlex.quote(str(result.train.output))
+            console.next_steps(f"ctxextend evaluate {folder} --data TEXT")

@@ -15,12 +15,16 @@ PERPLEXITY_OBJECTIVES = ("causal", "masked")
 def show_training(console: Console, trained: "TrainResult") -> None:
     """Print the losses of a training run, and what it cost."""
     console.warning(*trained.warnings)
-    console.note(*_training_lines(trained))
+    console.note(*_lines(trained))
 
 
-def _training_lines(trained: "TrainResult") -> Iterator[str]:
-    """Yield lines about a finished training run."""
-    yield f"held-out loss {_losses_text(trained)}"
+def _lines(trained: "TrainResult") -> Iterator[str]:
+    before = trained.loss_before
+    after = trained.loss_after
+    losses = _change_text((before, after))
+    if trained.objective in PERPLEXITY_OBJECTIVES:
+        losses += f", perplexity {_perplexity(before)} -> {_perplexity(after)}"
+    yield f"held-out loss {losses}"
     first = trained.short_positions
     if trained.loss_short is not None and trained.loss_long is not None:
         short = _change_text(trained.loss_short)
@@ -28,18 +32,17 @@ def _training_lines(trained: "TrainResult") -> Iterator[str]:
         yield f"positions below {first}: {short}, from {first} on: {long}"
     sequences = counted(trained.held_out_sequences, "sequence")
     tokens = counted(trained.held_out_tokens, "token")
-    yield f"evaluated on {sequences}, {tokens}; {_saved_text(trained)}"
-    yield f"trained on {trained.tokens:,} tokens in {_cost_text(trained)}"
-
-
-def _losses_text(trained: "TrainResult") -> str:
-    """Return the held-out losses before and after training; of language models with perplexity."""
-    before = trained.loss_before
-    after = trained.loss_after
-    text = _change_text((before, after))
-    if trained.objective in PERPLEXITY_OBJECTIVES:
-        text += f", perplexity {_perplexity(before)} -> {_perplexity(after)}"
-    return text
+    saved = "saved the untrained weights"
+    if trained.saved_step:
+        saved = f"saved step {trained.saved_step} of {trained.steps}"
+    best = f"; step {trained.best_step} was best"
+    if trained.saved_step == trained.best_step:
+        best = " (best)"
+    yield f"evaluated on {sequences}, {tokens}; {saved}{best}"
+    cost = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    if trained.peak_bytes:
+        cost += f", peak memory {size_text(trained.peak_bytes)}"
+    yield f"trained on {trained.tokens:,} tokens in {cost}"
 
 
 def _change_text(losses: tuple[float, float]) -> str:
@@ -51,22 +54,3 @@ def _perplexity(loss: float) -> str:
     from ctxextend.report.numbers import finite_perplexity
 
     return f"{finite_perplexity(loss):.4g}"
-
-
-def _saved_text(trained: "TrainResult") -> str:
-    """Return which weights were saved, and whether another step was better."""
-    if trained.saved_step:
-        text = f"saved step {trained.saved_step} of {trained.steps}"
-    else:
-        text = "saved the untrained weights"
-    if trained.saved_step == trained.best_step:
-        return f"{text} (best)"
-    return f"{text}; step {trained.best_step} was best"
-
-
-def _cost_text(trained: "TrainResult") -> str:
-    """Return time, speed and, if it is known, peak memory."""
-    text = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
-    if trained.peak_bytes:
-        text += f", peak memory {size_text(trained.peak_bytes)}"
-    return text

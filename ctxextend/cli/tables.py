@@ -130,28 +130,37 @@ class Page:
         if header:
             grid.insert(0, [(name, "label") for name in header])
         widths = _widest(grid)
-        if wrap:
-            _narrow(widths, _narrowest(grid), self.width)
+        words = list[int]()  # the length of the longest one of each column
+        for cells in zip(*grid, strict=True):
+            found = chain.from_iterable(text.split() for text, _ in cells)
+            words.append(max(map(len, found), default=0))
+        gaps = GAP * (len(widths) - 1)
+        while wrap and sum(widths) + gaps > self.width:
+            wider = [column for column, width in enumerate(widths) if width > words[column]]
+            if not wider:
+                break
+            widest = max(wider, key=lambda column: widths[column])
+            widths[widest] -= 1
         fewest = _widest(body) if body else [0] * len(widths)
-        words = _narrowest(grid)
         for column in range(1, len(widths)):
             # Only column names wrap if they do not fit next to the first column.
             most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
             widths[column] = min(widths[column], most)
-        for columns in _split(widths, self.width):
+        # If it is too wide, each part begins with the first column.
+        parts = [[0]]
+        taken = widths[0]
+        for column in range(1, len(widths)):
+            if len(parts[-1]) > 1 and taken + GAP + widths[column] > self.width:
+                parts.append([0])
+                taken = widths[0]
+            parts[-1].append(column)
+            taken += GAP + widths[column]
+        for columns in parts:
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
 
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap a text at spaces; a word that is longer than a line stays in one piece.
-
-    Args:
-        text: The text.
-        width: Characters per line.
-        first: The indent of the first line.
-        others: The indent of the other lines.
-    """
     return textwrap.wrap(
         text,
         width,
@@ -163,52 +172,16 @@ def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]
 
 
 def _with_styles(cells: Iterable[Cell]) -> Pieces:
-    """Return cells as (text, style name) pairs."""
     return [(cell, "") if isinstance(cell, str) else cell for cell in cells]
 
 
 def _widest(grid: Grid) -> list[int]:
-    """Return the length of the longest text of each column."""
     return [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
-
-
-def _narrowest(grid: Grid) -> list[int]:
-    """Return the length of the longest word of each column."""
-    widths = list[int]()
-    for column in zip(*grid, strict=True):
-        words = chain.from_iterable(text.split() for text, _ in column)
-        widths.append(max(map(len, words), default=0))
-    return widths
-
-
-def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
-    """Narrow the widest columns until all fit side by side, or no word would fit."""
-    gaps = GAP * (len(widths) - 1)
-    while sum(widths) + gaps > width:
-        columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
-        if not columns:
-            return
-        widest = max(columns, key=lambda column: widths[column])
-        widths[widest] -= 1
-
-
-def _split(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each part of a table that is too wide; each begins with the first."""
-    parts = [[0]]
-    taken = widths[0]
-    for column in range(1, len(widths)):
-        if len(parts[-1]) > 1 and taken + GAP + widths[column] > width:
-            parts.append([0])
-            taken = widths[0]
-        parts[-1].append(column)
-        taken += GAP + widths[column]
-    return parts
 
 
 def _row_lines(
     row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
 ) -> Iterator[Pieces]:
-    """Yield the lines of some columns of a row."""
     wrapped = [_wrap(row[column][0], widths[column]) or [""] for column in columns]
     for texts in zip_longest(*wrapped, fillvalue=""):
         line: Pieces = []

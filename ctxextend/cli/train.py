@@ -22,7 +22,7 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
     Trains language models to predict tokens, and distils other models from their base. On several
     devices: torchrun --nproc-per-node 2 -m ctxextend train ...
     """
-    from ctxextend.cli.run_steps import show_steps
+    from ctxextend.cli.show_result import show_steps
     from ctxextend.pipeline import run_recipe
     from ctxextend.recipe import Recipe
     from ctxextend.training.start import plan_recipe_training

@@ -18,8 +18,8 @@ from ctxextend.plan_notes import (
     table_notes,
 )
 from ctxextend.positions.change import ShortInputs
-from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 
 LISTED_TENSORS = 3  # names of tensors in a warning
 

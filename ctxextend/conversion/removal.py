@@ -16,8 +16,7 @@ from ctxextend.plan import Plan, weight_layouts, with_length
 from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit_notes, model_notes
 from ctxextend.positions.change import Change
 from ctxextend.provenance import SAME_LENGTH
-from ctxextend.runtimes.rule_schema import RuntimeStatement
-from ctxextend.runtimes.runtime_notes import engine_notes
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.rope_types import NEW, TYPE
 from ctxextend.version import __version__

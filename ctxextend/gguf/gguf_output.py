@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ctxextend.checkpoints.atomic_output import atomic_new_file, check_new_file
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_file
-from ctxextend.checkpoints.gguf_file import GgufFile, is_gguf
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_file
 from ctxextend.checkpoints.gguf_header import MAGIC
 from ctxextend.checkpoints.gguf_rewrite import plan_gguf_layout, write_gguf
 from ctxextend.checkpoints.rewrite import Layout

@@ -3,8 +3,8 @@
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
 from ctxextend.gguf.gguf_config import IS_CAUSAL
 from ctxextend.plan import Plan
-from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.rules.of_llama_cpp import ENCODER_FLAGS, LLAMA_CPP
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtimes import find_runtime
 
 # Where it reads the length of all architectures, `load_hparams`. tests/engines/test_gguf.py runs

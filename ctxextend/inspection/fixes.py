@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
-from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
+from ctxextend.errors import not_an_option
 from ctxextend.inspection.inspection_result import FixChoice, Limit
 from ctxextend.limits.trained_length import may_lack_scaling, may_state_trained_length
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
 from ctxextend.positions.position_report import PositionReport
-from ctxextend.runtimes.commands import not_an_option
 from ctxextend.settings import CheckpointRef
 
 

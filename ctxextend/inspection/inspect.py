@@ -6,8 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_of
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
-from ctxextend.checkpoints.config_file import CONFIG
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import CONFIG, Checkpoint
 from ctxextend.json_output import not_in_json
 from ctxextend.limits.generation import (
     MAXIMA,

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.checkpoints.filenames import PARAMS_FILE, matches
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import CONFIG, MODULES, Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.registry import fact

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
-from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, listed

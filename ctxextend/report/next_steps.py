@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ctxextend.runtimes.commands import not_an_option
+from ctxextend.errors import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison

@@ -2,7 +2,9 @@
 
 import shlex
 
-from ctxextend.runtimes.rule_schema import Runtime, RuntimeStatement
+from ctxextend.errors import not_an_option
+from ctxextend.runtimes.rule_schema import Runtime
+from ctxextend.runtimes.runtime_statements import RuntimeStatement
 
 # Tasks of Optimum, which infers none from a folder, by how the names of classes end in
 # transformers; of models that generate, with a cache of keys and values. The first row that fits
@@ -65,13 +67,5 @@ def file_command(statement: RuntimeStatement, file: str, max_len: int) -> str:
     return command
 
 
-def not_an_option(path: str) -> str:
-    """Return a path that no program takes for an option."""
-    if path.startswith("-"):
-        return f"./{path}"
-    return path
-
-
 def _argument(path: str) -> str:
-    """Return a path as a shell word that no program takes for an option."""
     return shlex.quote(not_an_option(path))

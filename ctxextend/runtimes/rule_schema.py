@@ -1,10 +1,9 @@
 """What a rule about a runtime states, and what it says about one folder."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from ctxextend.json_output import not_in_json
 from ctxextend.positions.facts import ALIBI as ALIBI
 from ctxextend.positions.facts import RELATIVE as RELATIVE
 from ctxextend.tables.method_facts import SINUSOIDAL as SINUSOIDAL
@@ -62,11 +61,11 @@ class Runtime(NamedTuple):
     name: str
     version: str  # the version that was run, or read
     # Keys of rotary settings that it reads, such as ``rope_scaling``.
-    dialects: tuple[str, ...]
+    dialects: tuple[str, ...] = (ROPE_PARAMETERS, ROPE_SCALING)
     # The command that serves or converts a folder; {folder} is its path, {max_len} its length and
     # {task} what Optimum calls its task.
     # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
-    command: str
+    command: str = ""
     # The command that serves a file in its format: {file} is its path, {max_len} its length.
     # The options of a `RuntimeStatement` follow. Empty: it has none.
     file_command: str = ""
@@ -135,46 +134,3 @@ class FolderFacts:
     has_sentence_length: bool = False
     has_tokenizer_length: bool = False  # whether tokenizer_config.json states it
     table_name: str = ""  # of a table of rows, with the prefix of its model
-
-
-class RuntimeOutcome(StrEnum):
-    """What a runtime makes of a folder."""
-
-    SERVES = "serves"  # it reads the requested length, and applies the method
-    DERIVES = "derives"  # it applies the method, but reads another length without an option
-    IGNORES = "ignores"  # it loads the folder without the method
-    DIFFERS = "differs"  # it loads the folder, and computes other positions than transformers
-    REFUSES = "refuses"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeStatement:
-    """What a runtime does with one folder, by a rule."""
-
-    runtime: Runtime = field(metadata=not_in_json)
-    outcome: RuntimeOutcome
-    length: int | None  # that it reads without an option, in tokens; None if it refuses
-    option: str  # what to add to its command to serve the length right; may be empty
-    reason: str  # why it refuses or ignores the positions; may be empty
-    evidence: str  # ``run``, or the URL of what was read
-    # Whether it ignores an attention factor that the folder states.
-    ignores_attention_factor: bool = field(default=False, metadata=not_in_json)
-    # Whether short inputs get the frequencies of long ones, although the folder keeps them apart.
-    ignores_short_list: bool = False
-
-    json_properties: ClassVar = ("name", "version")
-
-    @property
-    def name(self) -> str:
-        """The name of the runtime."""
-        return self.runtime.name
-
-    @property
-    def version(self) -> str:
-        """The version that was run or read."""
-        return self.runtime.version
-
-    @property
-    def serves_with_option(self) -> bool:
-        """Whether it reads the requested length right, if need be with its option."""
-        return self.outcome is RuntimeOutcome.SERVES or bool(self.option)

@@ -1,28 +1,24 @@
 """The runtimes, with the versions that were run or read."""
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, Runtime
+from ctxextend.runtimes.rule_schema import ROPE_SCALING, Runtime
 
 RUNTIMES = (
     Runtime(
         key="transformers",
         name="transformers",
         version="5.24",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
-        command="",  # Python code loads it
     ),
     Runtime(
         key="transformers4",
         name="transformers 4",
         version="4.57.6",
         dialects=(ROPE_SCALING,),
-        command="",  # Python code loads it
     ),
     Runtime(
         key="vllm",
         name="vLLM",
         version="0.33.0",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         reads_list_mscales=True,
         command="vllm serve {folder}",
         length_option="--max-model-len {max_len}",
@@ -31,7 +27,6 @@ RUNTIMES = (
         key="sglang",
         name="SGLang",
         version="0.5.23",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         ignores_attention_factor=True,
         reads_list_mscales=True,
         command="python -m sglang.launch_server --model-path {folder}",
@@ -41,7 +36,6 @@ RUNTIMES = (
         key="llama.cpp",
         name="llama.cpp",
         version="0.3.36 of llama-cpp-python",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
         "llama-server -m {folder}.gguf -c {max_len}",
         file_command="llama-server -m {file} -c {max_len}",
@@ -74,14 +68,12 @@ RUNTIMES = (
         key="openvino",
         name="OpenVINO",
         version="2026.4.1",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="optimum-cli export openvino --model {folder} --task {task} {folder}-openvino",
     ),
     Runtime(
         key="tei",
         name="TEI",
         version="1.9.3",
-        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="text-embeddings-router --model-id {folder}",
     ),
 )

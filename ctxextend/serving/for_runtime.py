@@ -9,9 +9,14 @@ from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
-from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
-from ctxextend.runtimes.runtime_notes import difference_notes
-from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
+from ctxextend.runtimes.rule_schema import REMOVED, Runtime
+from ctxextend.runtimes.runtime_statements import (
+    WITHOUT_SETTINGS,
+    RuntimeOutcome,
+    RuntimeStatement,
+    difference_notes,
+    runtime_statements,
+)
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.settings import Resize

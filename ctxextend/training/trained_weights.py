@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.config_file import DTYPE_KEYS
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import DTYPE_KEYS, Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.checkpoints.safetensors_file import numpy_dtype

@@ -12,11 +12,11 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
-from ctxextend.notes import warning_texts
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.output import output_path
 from ctxextend.plan_notes import file_notes
 from ctxextend.planned import Planned
+from ctxextend.progress import warning_texts
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.rope_types import NONE

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_file
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile, gguf_file
 from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair, padded
 from ctxextend.errors import counted
 from ctxextend.gguf.gguf_config import shortest

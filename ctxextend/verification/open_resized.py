@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import READABLE, variant_of
+from ctxextend.checkpoints.filenames import READABLE, is_gguf, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_gguf_checkpoint
-from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
 from ctxextend.gguf.gguf_config import ARCHITECTURE

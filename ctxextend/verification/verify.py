@@ -5,9 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of, open_gguf_checkpoint
-from ctxextend.checkpoints.gguf_file import is_gguf, open_gguf
+from ctxextend.checkpoints.gguf_checkpoint import (
+    RECIPE_KEY,
+    gguf_of,
+    open_gguf,
+    open_gguf_checkpoint,
+)
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import (

@@ -2,6 +2,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ctxextend.checkpoints.copy import DISK_BLOCK, copy_file, copy_range, write_all
-from ctxextend.checkpoints.rewrite import plan_layout, rewrite
+from ctxextend.checkpoints.copy import DISK_BLOCK, copy_range, write_all
+from ctxextend.checkpoints.folder import open_checkpoint
+from ctxextend.checkpoints.rewrite import plan_layout, write_files, write_layout
 from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
+from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.errors import CheckpointError
 
 ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
@@ -39,7 +42,8 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     layout = plan_layout(file, {"table": table.shape}, dropped, {})
     destination = file.path.with_name("new.safetensors")
     tables = {"table": table}
-    rewrite(file, layout, tables.__getitem__, destination, lambda *_: None)
+    with file.path.open("rb", buffering=0) as source, destination.open("xb", buffering=0) as output:
+        write_layout(file, source, layout, tables.__getitem__, output, lambda *_: None)
     assert destination.stat().st_size == layout.size
     new = open_safetensors(destination)
     old_values = load_file(file.path)
@@ -108,7 +112,11 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
     table = np.ones((3, 2), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, (), {})
     tables = {"table": table}
-    rewrite(file, layout, tables.__getitem__, tmp_path / "new.safetensors", lambda *_: None)
+    with (
+        path.open("rb", buffering=0) as source,
+        (tmp_path / "new.safetensors").open("xb", 0) as output,
+    ):
+        write_layout(file, source, layout, tables.__getitem__, output, lambda *_: None)
 
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
@@ -207,16 +215,25 @@ def test_copy_range_raises_for_a_file_that_became_shorter(tmp_path: Path) -> Non
         copied(tmp_path, length=len(DATA))
 
 
-def test_copy_file_keeps_bytes_and_mode_and_never_overwrites(tmp_path: Path) -> None:
-    (tmp_path / "from").write_bytes(DATA)
-    (tmp_path / "from").chmod(0o604)
-    copy_file(tmp_path / "from", tmp_path / "to")
-    assert (tmp_path / "to").read_bytes() == DATA
-    assert (tmp_path / "to").stat().st_mode & 0o777 == 0o604
+def test_copied_files_keep_bytes_and_mode_and_replace_no_file(tmp_path: Path) -> None:
+    source = tmp_path / "from"
+    shutil.copytree(bundled_source("tiny-gpt2").folder, source)
+    (source / "config.json").chmod(0o604)
+    checkpoint = open_checkpoint(resolve_source(source))
+    new = tmp_path / "to"
+    new.mkdir()
+    no_tensors = dict[str, Any]()
+    write_files(checkpoint, new, {}, no_tensors.__getitem__, {})
+    for name in checkpoint.files:
+        assert (new / name).read_bytes() == (source / name).read_bytes()
+    assert (new / "config.json").stat().st_mode & 0o777 == 0o604
     with pytest.raises(FileExistsError):
-        copy_file(tmp_path / "from", tmp_path / "to")
+        write_files(checkpoint, new, {}, no_tensors.__getitem__, {})
+    (source / "config.json").unlink()
+    other = tmp_path / "other"
+    other.mkdir()
     with pytest.raises(CheckpointError, match="is missing"):
-        copy_file(tmp_path / "missing", tmp_path / "other")
+        write_files(checkpoint, other, {}, no_tensors.__getitem__, {})
 
 
 def test_write_all_continues_after_short_writes() -> None:

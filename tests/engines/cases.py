@@ -14,10 +14,11 @@ from ctxextend import convert, resize
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.planned import ResizeResult
 from ctxextend.positions.facts import RotaryFacts
+from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rows import Rows
 from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.rule_schema import RuntimeStatement
+from ctxextend.runtimes.runtime_statements import RuntimeStatement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import (
     NEW,
@@ -101,10 +102,10 @@ def has_positions(model_type: str, positions: str) -> bool:
         elif isinstance(table, Rows):
             if positions == schema.LEARNED:
                 return True
-        elif table.rope is None:
+        elif not isinstance(table, Rotary):
             if positions == table.scheme:
                 return True
-        elif positions == schema.UNSCALED or table.rope.methods:
+        elif positions == schema.UNSCALED or table.methods:
             return positions not in (*ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL)
     return False
 
@@ -255,7 +256,7 @@ def _edit_settings(folder: Path, model_type: str, changes: Mapping[str, Any]) ->
 
 def _rope_of(model_type: str) -> RotaryFacts:
     for positions in FAMILIES[model_type].tables:
-        if positions.rope is not None:
+        if isinstance(positions, Rotary):
             return positions.rope
     raise ValueError(f"{model_type} has no rotary positions")
 

@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from ctxextend.families.known_types import FAMILIES
+from ctxextend.positions.rotary import Rotary
 
 OLD = 256
 NEW = 1024
@@ -179,7 +180,7 @@ def _lists(model_type: str) -> dict[str, list[float]]:
     """Return factors for each pair of rotated values."""
     size = SIZES["head_dim"]
     for positions in FAMILIES[model_type].tables:
-        if positions.rope is not None:
+        if isinstance(positions, Rotary):
             if positions.rope.dim_key == "qk_rope_head_dim":
                 size = SIZES["qk_rope_head_dim"]
             size = int(size * positions.rope.partial)
@@ -190,7 +191,7 @@ def _lists(model_type: str) -> dict[str, list[float]]:
 def has_one_theta(model_type: str) -> bool:
     """Whether a type has rotary positions with the same settings in all layers."""
     for positions in FAMILIES[model_type].tables:
-        if positions.rope is not None and positions.rope.methods:
+        if isinstance(positions, Rotary) and positions.methods:
             return list(positions.rope.theta) == [""]
     return False
 

@@ -16,7 +16,8 @@ import pytest
 
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import RUN, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import RUN
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
 from tests.engines.cases import (
     DEFAULT_BETAS,
     NO_FACTOR,

@@ -19,18 +19,14 @@ from numpy.typing import NDArray
 
 from ctxextend import resize
 from ctxextend.families.lookup import find_architecture
-from ctxextend.positions.rotary_settings import read_rope, rotary_dim
-from ctxextend.positions.rotary_dialects import has_settings
-from ctxextend.serving.for_runtime import plan_for_runtime
 from ctxextend.opening.opened_model import open_model
-from ctxextend.serving.runtime_flags import runtime_flags
+from ctxextend.positions.rotary import Rotary
+from ctxextend.positions.rotary_settings import rotary_dim
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import (
-    CODE_RUN,
-    SWITCHED,
-    RuntimeOutcome,
-    RuntimeStatement,
-)
+from ctxextend.runtimes.rule_schema import CODE_RUN, SWITCHED
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
+from ctxextend.serving.for_runtime import plan_for_runtime
+from ctxextend.serving.runtime_flags import runtime_flags
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.frequencies import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
@@ -275,9 +271,9 @@ def expected_tables(config: Mapping[str, Any], length: int) -> list[NDArray[np.f
     """Return cosines and sines of all layer types in an input, shape (tokens, 2 * pairs)."""
     tables = list[NDArray[np.float64]]()
     for location in find_architecture(config).locations:
-        if not has_settings(location):
+        if not isinstance(location, Rotary) or not location.methods:
             continue
-        for layers in read_rope(location):
+        for layers in location.layers:
             dim = rotary_dim(location, layers.parameters)
             stated = location.value(location.effective_key)
             found = frequencies(layers.parameters, dim, max_len=stated, length=length)

@@ -501,7 +501,7 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
 
     result = resize(source, to=small.new, output=output)
     assert result.plan.method == method  # of the first table
-    names = {choice.name for choice in result.plan.choices.values()}
+    names = {change.method for change in result.plan.extended}
     assert names == {"copy", "formula"}
     check_verified(output, source)
 
@@ -696,7 +696,7 @@ def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) ->
         output = folder / f"output-{positions}"
         result = resize(source, to=positions, output=output)
         assert result.plan.method == method
-        planned = {plan.name for plan in result.plan.changes if plan.is_stored}
+        planned = {plan.name for plan in result.plan.changes if plan.dtype}
         assert planned == set(stored)
         check_verified(output, source)
 

@@ -10,7 +10,7 @@ import torch
 
 from ctxextend import inspect, list_families, plan_resize
 from ctxextend.errors import MethodError
-from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.frequencies import frequencies
 from tests.helpers import model_types, rules
 from tests.helpers.notes import text_of
 

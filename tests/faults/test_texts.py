@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ctxextend import inspect, plan_resize, resize, verify
+from ctxextend.card import model_card
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.json_output import to_json
-from ctxextend.card import model_card
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import read_recipe
 from tests.helpers import pico, trainings

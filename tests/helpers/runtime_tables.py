@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.positions.positions import Positions
+from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.runtimes.all_rules import RULES
@@ -270,8 +271,8 @@ def _possible(model_type: str) -> set[str]:
 
 
 def _possible_of(table: Positions) -> set[str]:
-    if table.rope is not None:
-        return ROPE_KINDS if table.rope.methods else {UNSCALED}
+    if isinstance(table, Rotary):
+        return ROPE_KINDS if table.methods else {UNSCALED}
     if isinstance(table, Unlimited):
         return {table.scheme}
     if isinstance(table, Sinusoids):

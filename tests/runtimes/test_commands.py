@@ -3,7 +3,8 @@
 import pytest
 
 from ctxextend.runtimes.commands import serving_command
-from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import Runtime
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtimes import RUNTIMES, find_runtime
 
 COMMANDS = {

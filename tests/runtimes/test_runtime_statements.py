@@ -19,10 +19,12 @@ from ctxextend.runtimes.rule_schema import (
     FolderFacts,
     Length,
     Rule,
+)
+from ctxextend.runtimes.runtime_statements import (
     RuntimeOutcome,
     RuntimeStatement,
+    runtime_statements,
 )
-from ctxextend.runtimes.runtime_statements import runtime_statements
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import ResizeError
-from ctxextend.positions.rows import Rows
 from ctxextend.tables import methods
 from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
+    Rows,
     choose_split,
     default_gains,
     smoothed,

@@ -9,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ctxextend import CtxextendError, inspect, resize, run
-from ctxextend.tables.rotary import FORMULAS, frequencies
+from ctxextend.tables.frequencies import FORMULAS, frequencies
 from tests.helpers.pico import config_of
 from tests.helpers.rotary_configs import save_config
 

@@ -15,7 +15,7 @@ from transformers.models.pegasus import modeling_pegasus
 from transformers.models.xlm import modeling_xlm
 
 from ctxextend.tables.apply import resize_table
-from ctxextend.tables.sinusoids import Formula, find_formula, sinusoidal_rows
+from ctxextend.tables.layouts import Formula, find_formula, sinusoidal_rows
 from tests.helpers.method_choices import read_choice
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings

@@ -1,5 +1,7 @@
 """CTranslate2: its converter loads a folder in transformers 4."""
 
+from functools import partial
+
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
     COMMON_ROPE_TYPES,
@@ -18,6 +20,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 CTRANSLATE2 = "ctranslate2"
+rule = partial(Rule, CTRANSLATE2)
 
 TABLES = (
     "bert",
@@ -33,33 +36,30 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2")
 NOT_IMPLEMENTED = "RoPE scaling of this type is not yet implemented"
 
 RULES = (
-    Rule(CTRANSLATE2, (LEARNED,), TABLES),
-    Rule(CTRANSLATE2, (ALIBI,), ("bloom",)),
-    Rule(CTRANSLATE2, (UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
-    Rule(CTRANSLATE2, (RAISED_THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
-    Rule(CTRANSLATE2, (LINEAR, REMOVED), (*LLAMA_LIKE, "qwen3")),
-    Rule(CTRANSLATE2, (REMOVED,), ("gemma", "gemma3_text", "gpt_neox"), Effect.IGNORES),
-    Rule(
-        CTRANSLATE2,
+    rule((LEARNED,), TABLES),
+    rule((ALIBI,), ("bloom",)),
+    rule((UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
+    rule((RAISED_THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
+    rule((LINEAR, REMOVED), (*LLAMA_LIKE, "qwen3")),
+    rule((REMOVED,), ("gemma", "gemma3_text", "gpt_neox"), Effect.IGNORES),
+    rule(
         (YARN, DYNAMIC, LONGROPE, SWITCHED),
         (*LLAMA_LIKE, "qwen3"),
         Effect.REFUSES,
         reason=NOT_IMPLEMENTED,
     ),
-    Rule(
-        CTRANSLATE2,
+    rule(
         (LLAMA3,),
         ("mistral", "qwen2", "qwen3"),
         Effect.REFUSES,
         reason=NOT_IMPLEMENTED,
     ),
-    Rule(CTRANSLATE2, (LLAMA3,), ("llama",), Effect.IGNORES),
-    Rule(
-        CTRANSLATE2,
+    rule((LLAMA3,), ("llama",), Effect.IGNORES),
+    rule(
         (RAISED_THETA, *COMMON_ROPE_TYPES, SWITCHED),
         ("falcon", "gpt_neox"),
         Effect.IGNORES,
     ),
-    Rule(CTRANSLATE2, (*COMMON_ROPE_TYPES, SWITCHED), ("gemma",), Effect.IGNORES),
-    Rule(CTRANSLATE2, (YARN, LINEAR, DYNAMIC, SWITCHED), ("gemma3_text",), Effect.IGNORES),
+    rule((*COMMON_ROPE_TYPES, SWITCHED), ("gemma",), Effect.IGNORES),
+    rule((YARN, LINEAR, DYNAMIC, SWITCHED), ("gemma3_text",), Effect.IGNORES),
 )

@@ -3,6 +3,8 @@
 Flags of ``llama-server`` replace what a file states.
 """
 
+from functools import partial
+
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
     DYNAMIC,
@@ -21,6 +23,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 LLAMA_CPP = "llama.cpp"
+rule = partial(Rule, LLAMA_CPP)
 YARN_FLAGS = "--rope-scaling yarn --rope-scale {factor} --yarn-orig-ctx {first_trained}"
 LINEAR_FLAGS = "--rope-scaling linear --rope-scale {factor}"
 THETA_FLAGS = "--rope-freq-base {theta}"
@@ -86,125 +89,108 @@ DROPS_LLAMA3 = (
 NO_FACTORS = "its converter fails: Missing <MODEL_TENSOR.ROPE_FREQS: 18>"
 
 RULES = (
-    Rule(
-        LLAMA_CPP,
+    rule(
         (UNSCALED,),
         (*DROPS_DYNAMIC, *OTHERS),
     ),
-    Rule(LLAMA_CPP, (RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED, "hunyuan_v1_dense")),
-    Rule(
-        LLAMA_CPP,
+    rule((RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED, "hunyuan_v1_dense")),
+    rule(
         (DYNAMIC,),
         ("hunyuan_v1_dense",),
         Effect.REFUSES,
         reason="its converter expects alpha",
     ),
-    Rule(LLAMA_CPP, (LONGROPE, SWITCHED), ("hunyuan_v1_dense",), Effect.IGNORES),
-    Rule(
-        LLAMA_CPP, (RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")
-    ),
-    Rule(LLAMA_CPP, (LINEAR,), ("nemotron",)),
-    Rule(LLAMA_CPP, (LLAMA3,), (*LLAMA_LIKE, "apertus")),
-    Rule(LLAMA_CPP, (LONGROPE,), ("phi3",)),
-    Rule(LLAMA_CPP, (LEARNED,), ("gpt2", "gpt_bigcode")),
-    Rule(
-        LLAMA_CPP,
+    rule((LONGROPE, SWITCHED), ("hunyuan_v1_dense",), Effect.IGNORES),
+    rule((RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")),
+    rule((LINEAR,), ("nemotron",)),
+    rule((LLAMA3,), (*LLAMA_LIKE, "apertus")),
+    rule((LONGROPE,), ("phi3",)),
+    rule((LEARNED,), ("gpt2", "gpt_bigcode")),
+    rule(
         (LEARNED,),
         ("bert", "distilbert", "roberta", "xlm-roberta"),
         option=ENCODER_FLAGS,
     ),
-    Rule(LLAMA_CPP, (ALIBI,), ("bloom",)),
-    Rule(LLAMA_CPP, (REMOVED,), WITHOUT_POSITIONS),
-    Rule(LLAMA_CPP, (REMOVED,), ("cohere", "falcon", "gemma", "gpt_neox", "phi"), Effect.IGNORES),
-    Rule(LLAMA_CPP, (REMOVED,), ("gemma3_text",), Effect.DIFFERS),
+    rule((ALIBI,), ("bloom",)),
+    rule((REMOVED,), WITHOUT_POSITIONS),
+    rule((REMOVED,), ("cohere", "falcon", "gemma", "gpt_neox", "phi"), Effect.IGNORES),
+    rule((REMOVED,), ("gemma3_text",), Effect.DIFFERS),
     # Right with flags.
-    Rule(
-        LLAMA_CPP,
+    rule(
         (YARN,),
         UNWRITTEN,
         Effect.IGNORES,
         option=f"{YARN_FLAGS} {THETA_FLAGS}",
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (LINEAR,),
         UNWRITTEN,
         Effect.IGNORES,
         option=f"{LINEAR_FLAGS} {THETA_FLAGS}",
     ),
-    Rule(LLAMA_CPP, (RAISED_THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
-    Rule(
-        LLAMA_CPP,
+    rule((RAISED_THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
+    rule(
         (YARN,),
         (*ONLY_THETA, "modernbert"),
         Effect.IGNORES,
         option=YARN_FLAGS,
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (LINEAR,),
         (*ONLY_THETA, "modernbert"),
         Effect.IGNORES,
         option=LINEAR_FLAGS,
     ),
     # Wrong.
-    Rule(
-        LLAMA_CPP,
+    rule(
         (LEARNED, SINUSOIDAL),
         ("opt", "roformer"),
         Effect.REFUSES,
         reason="its converter does not have the type",
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (ALIBI,),
         ("falcon",),
         Effect.REFUSES,
         reason="its converter does not have these positions",
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE, SWITCHED),
         ("gemma2",),
         Effect.IGNORES,
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (LEARNED,),
         ("camembert",),
         Effect.DIFFERS,
         reason="its converter keeps the reserved rows",
     ),
-    Rule(LLAMA_CPP, (DYNAMIC,), (*DROPS_DYNAMIC, "modernbert", "olmo3"), Effect.IGNORES),
-    Rule(LLAMA_CPP, (LLAMA3,), DROPS_LLAMA3, Effect.IGNORES),
-    Rule(
-        LLAMA_CPP,
+    rule((DYNAMIC,), (*DROPS_DYNAMIC, "modernbert", "olmo3"), Effect.IGNORES),
+    rule((LLAMA3,), DROPS_LLAMA3, Effect.IGNORES),
+    rule(
         (LLAMA3,),
         ("granite", "granitemoe", "smollm3"),
         Effect.REFUSES,
         reason=NO_FACTORS,
     ),
-    Rule(LLAMA_CPP, (YARN, LINEAR), ("deepseek_v2",), Effect.DIFFERS),
-    Rule(LLAMA_CPP, (YARN,), ("nemotron",), Effect.DIFFERS, option=YARN_FLAGS),
-    Rule(LLAMA_CPP, (DYNAMIC,), ("nemotron",), Effect.DIFFERS),
-    Rule(LLAMA_CPP, (YARN, LINEAR), ("olmo3",)),
-    Rule(LLAMA_CPP, (RAISED_THETA,), ("olmo3",), Effect.DIFFERS),
-    Rule(
-        LLAMA_CPP,
+    rule((YARN, LINEAR), ("deepseek_v2",), Effect.DIFFERS),
+    rule((YARN,), ("nemotron",), Effect.DIFFERS, option=YARN_FLAGS),
+    rule((DYNAMIC,), ("nemotron",), Effect.DIFFERS),
+    rule((YARN, LINEAR), ("olmo3",)),
+    rule((RAISED_THETA,), ("olmo3",), Effect.DIFFERS),
+    rule(
         (LONGROPE, SWITCHED),
         (*LLAMA_LIKE, *SCALED, "apertus", *UNWRITTEN_LISTS, *ONLY_THETA),
         Effect.IGNORES,
     ),
-    Rule(
-        LLAMA_CPP,
+    rule(
         (SWITCHED,),
         ("deepseek_v2", "minicpm3", "modernbert", "olmo3"),
         Effect.IGNORES,
     ),
-    Rule(LLAMA_CPP, (LONGROPE,), ("minicpm3", "nemotron"), Effect.DIFFERS),
-    Rule(LLAMA_CPP, (SWITCHED,), ("nemotron",), Effect.DIFFERS),
-    Rule(
-        LLAMA_CPP,
+    rule((LONGROPE,), ("minicpm3", "nemotron"), Effect.DIFFERS),
+    rule((SWITCHED,), ("nemotron",), Effect.DIFFERS),
+    rule(
         (SWITCHED,),
         ("phi3",),
         Effect.DIFFERS,

@@ -1,5 +1,7 @@
 """mlx-lm: it reads ``rope_scaling`` and the keys next to it."""
 
+from functools import partial
+
 from ctxextend.runtimes.rule_schema import (
     COMMON_ROPE_TYPES,
     DYNAMIC,
@@ -19,6 +21,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 MLX = "mlx"
+rule = partial(Rule, MLX)
 
 # Their modules call ``initialize_rope`` with the settings.
 ALL_ROPE_TYPES = (
@@ -56,60 +59,54 @@ OWN_FACTOR = "it gives every input the long list, and computes the attention fac
 ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
 
 RULES = (
-    Rule(MLX, (RAISED_THETA, UNSCALED, *COMMON_ROPE_TYPES), ALL_ROPE_TYPES),
-    Rule(
-        MLX,
+    rule((RAISED_THETA, UNSCALED, *COMMON_ROPE_TYPES), ALL_ROPE_TYPES),
+    rule(
         (RAISED_THETA, UNSCALED, *COMMON_ROPE_TYPES),
         ("qwen3",),
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
     ),
-    Rule(MLX, (RAISED_THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
-    Rule(MLX, (UNSCALED,), ("gptj",)),
-    Rule(MLX, (RAISED_THETA, UNSCALED, YARN, LINEAR, DYNAMIC), ("gemma3_text",)),
-    Rule(MLX, (*COMMON_ROPE_TYPES, SWITCHED), ONLY_THETA, Effect.IGNORES),
-    Rule(
-        MLX,
+    rule((RAISED_THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
+    rule((UNSCALED,), ("gptj",)),
+    rule((RAISED_THETA, UNSCALED, YARN, LINEAR, DYNAMIC), ("gemma3_text",)),
+    rule((*COMMON_ROPE_TYPES, SWITCHED), ONLY_THETA, Effect.IGNORES),
+    rule(
         (SWITCHED,),
         (*ALL_ROPE_TYPES, "gemma3_text", "phi3"),
         Effect.DIFFERS,
         reason=OWN_FACTOR,
     ),
-    Rule(
-        MLX,
+    rule(
         (SWITCHED,),
         ("qwen3",),
         Effect.DIFFERS,
         reason=OWN_FACTOR,
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
     ),
-    Rule(MLX, (LONGROPE,), ("phi3",)),
-    Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
-    Rule(
-        MLX,
+    rule((LONGROPE,), ("phi3",)),
+    rule((RAISED_THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
+    rule(
         (YARN, LLAMA3, LONGROPE, SWITCHED),
         ("internlm3",),
         Effect.REFUSES,
         reason="rope_scaling 'rope_type' currently only supports 'linear' or 'dynamic'",
     ),
-    Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR), ("nemotron",)),
-    Rule(
-        MLX,
+    rule((RAISED_THETA, UNSCALED, LINEAR), ("nemotron",)),
+    rule(
         (YARN, DYNAMIC, LLAMA3, SWITCHED),
         ("nemotron", "qwen2_moe"),
         Effect.REFUSES,
         reason=ONLY_LINEAR,
     ),
-    Rule(MLX, (LINEAR,), ("qwen2_moe",), Effect.IGNORES),
-    Rule(
-        MLX,
+    rule((LINEAR,), ("qwen2_moe",), Effect.IGNORES),
+    rule(
         (YARN, LINEAR, DYNAMIC, LLAMA3, SWITCHED),
         ("hunyuan_v1_dense",),
         Effect.REFUSES,
         reason="rope_scaling must contain keys {'factor', 'alpha', 'type'}",
     ),
-    Rule(MLX, (REMOVED,), WITHOUT_POSITIONS),
-    Rule(MLX, (REMOVED,), ("qwen3",), dialects=(ROPE_PARAMETERS, ROPE_SCALING)),
-    Rule(MLX, (REMOVED,), KEEPS_POSITIONS, Effect.IGNORES),
-    Rule(MLX, (LEARNED,), ("gpt_bigcode",)),
-    Rule(MLX, (LEARNED,), ("gpt2",), without_prefix="transformer."),
+    rule((REMOVED,), WITHOUT_POSITIONS),
+    rule((REMOVED,), ("qwen3",), dialects=(ROPE_PARAMETERS, ROPE_SCALING)),
+    rule((REMOVED,), KEEPS_POSITIONS, Effect.IGNORES),
+    rule((LEARNED,), ("gpt_bigcode",)),
+    rule((LEARNED,), ("gpt2",), without_prefix="transformer."),
 )

@@ -1,5 +1,7 @@
 """SGLang: its own code for lengths and frequencies was run without a GPU, and no other code."""
 
+from functools import partial
+
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
     CODE_RUN,
@@ -22,6 +24,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 SGLANG = "sglang"
+rule = partial(Rule, SGLANG, evidence=CODE_RUN)
 
 # Types that SGLang has code for.
 NATIVE = (
@@ -233,160 +236,93 @@ UNSUPPORTED = (
 REFUSED_REMOVED = ("granite", "llama", "qwen3")
 
 RULES = (
-    Rule(
-        SGLANG,
-        (UNSCALED, RAISED_THETA, YARN),
-        (*NATIVE, *BACKEND, *LAYERED),
-        length=Length.STATED,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
-        (LINEAR,),
-        (*NATIVE, *BACKEND),
-        length=Length.STATED_SCALED,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
-        (REMOVED,),
-        REFUSED_REMOVED,
-        Effect.REFUSES,
-        reason=TABLE_IS_TOO_LARGE,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
+    rule((UNSCALED, RAISED_THETA, YARN), (*NATIVE, *BACKEND, *LAYERED), length=Length.STATED),
+    rule((LINEAR,), (*NATIVE, *BACKEND), length=Length.STATED_SCALED),
+    rule((REMOVED,), REFUSED_REMOVED, Effect.REFUSES, reason=TABLE_IS_TOO_LARGE),
+    rule(
         (REMOVED,),
         tuple(name for name in NATIVE if name not in REFUSED_REMOVED),
         Effect.REFUSES,
         reason=TABLE_IS_TOO_LARGE,
         evidence=LINEAR_TABLE,
     ),
-    Rule(
-        SGLANG,
-        (REMOVED,),
-        ("gpt_neox",),
-        length=Length.STATED_SCALED,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
-        (REMOVED,),
-        ("phi",),
-        Effect.IGNORES,
-        length=Length.STATED_SCALED,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
+    rule((REMOVED,), ("gpt_neox",), length=Length.STATED_SCALED),
+    rule((REMOVED,), ("phi",), Effect.IGNORES, length=Length.STATED_SCALED),
+    rule(
         (REMOVED,),
         ("gemma3_text",),
         Effect.DIFFERS,
         length=Length.STATED,
         reason="layers with a sliding window still rotate",
-        evidence=CODE_RUN,
     ),
-    Rule(SGLANG, (LINEAR,), LAYERED, length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
+    rule((LINEAR,), LAYERED, length=Length.STATED),
+    rule(
         (UNSCALED, RAISED_THETA),
         (*UNSCALED_TYPES, "cosmos3_edge", "phi3", "phimoe"),
         length=Length.STATED,
-        evidence=CODE_RUN,
     ),
-    Rule(SGLANG, (YARN,), UNSCALED_TYPES, Effect.IGNORES, Length.STATED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
-        (LINEAR,),
-        UNSCALED_TYPES,
-        Effect.IGNORES,
-        length=Length.STATED_SCALED,
-        evidence=CODE_RUN,
-    ),
-    Rule(SGLANG, (LLAMA3,), ("llama",), length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
+    rule((YARN,), UNSCALED_TYPES, Effect.IGNORES, Length.STATED),
+    rule((LINEAR,), UNSCALED_TYPES, Effect.IGNORES, length=Length.STATED_SCALED),
+    rule((LLAMA3,), ("llama",), length=Length.STATED),
+    rule(
         (LONGROPE,),
         ("phi3", "llama", "qwen3"),
         Effect.DIFFERS,
         length=Length.STATED,
         option=ONE_CHUNK,
         reason=CHOOSES_BY_CHUNK,
-        evidence=CODE_RUN,
     ),
-    Rule(
-        SGLANG,
+    rule(
         (SWITCHED,),
         SWITCHING,
         Effect.DIFFERS,
         length=Length.STATED,
         option=ONE_CHUNK,
         reason=CHOOSES_BY_CHUNK,
-        evidence=CODE_RUN,
     ),
-    Rule(
-        SGLANG,
-        (SWITCHED,),
-        (*UNSCALED_TYPES, "gemma3_text"),
-        Effect.IGNORES,
-        length=Length.STATED,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        SGLANG,
+    rule((SWITCHED,), (*UNSCALED_TYPES, "gemma3_text"), Effect.IGNORES, length=Length.STATED),
+    rule(
         (SWITCHED,),
         INTERLEAVED,
         Effect.REFUSES,
         reason="its lists of factors apply only to types that rotate halves of a head",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        SGLANG,
+    rule(
         (DYNAMIC,),
         NATIVE,
         Effect.DIFFERS,
         length=Length.STATED_SCALED,
         reason="inputs of every length get the angles of the longest",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        SGLANG,
+    rule(
         (DYNAMIC,),
         (*UNSCALED_TYPES, "gemma3_text"),
         Effect.REFUSES,
         reason="its table of angles ends at the old length",
-        evidence=CODE_RUN,
     ),
-    Rule(SGLANG, (YARN,), ("deepseek_v2", "deepseek_v3"), length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
+    rule((YARN,), ("deepseek_v2", "deepseek_v3"), length=Length.STATED),
+    rule(
         (LINEAR, DYNAMIC),
         ("deepseek_v2", "deepseek_v3"),
         Effect.DIFFERS,
         length=Length.STATED_SCALED,
         reason="it takes the settings for yarn",
-        evidence=CODE_RUN,
     ),
-    Rule(SGLANG, (YARN,), ("olmo3",), length=Length.STATED, evidence=CODE_RUN),
-    Rule(SGLANG, (LINEAR,), ("olmo3",), length=Length.STATED_SCALED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
+    rule((YARN,), ("olmo3",), length=Length.STATED),
+    rule((LINEAR,), ("olmo3",), length=Length.STATED_SCALED),
+    rule(
         (RAISED_THETA,),
         ("olmo3",),
         Effect.DIFFERS,
         length=Length.STATED,
         reason="it reads another base",
-        evidence=CODE_RUN,
     ),
-    Rule(SGLANG, (LEARNED,), TABLES, length=Length.STATED, evidence=CODE_RUN),
-    Rule(SGLANG, (LEARNED,), ROBERTA, length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        SGLANG,
+    rule((LEARNED,), TABLES, length=Length.STATED),
+    rule((LEARNED,), ROBERTA, length=Length.STATED),
+    rule(
         (LEARNED, SINUSOIDAL, ALIBI, RELATIVE, UNSCALED),
         UNSUPPORTED,
         Effect.REFUSES,
         reason="it does not support the type",
-        evidence=CODE_RUN,
     ),
 )

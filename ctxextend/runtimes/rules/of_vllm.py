@@ -3,6 +3,8 @@
 Model types that it has no code for run in its Transformers backend.
 """
 
+from functools import partial
+
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
     CODE_RUN,
@@ -26,6 +28,7 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 VLLM = "vllm"
+rule = partial(Rule, VLLM, evidence=CODE_RUN)
 SOURCE = "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm"
 
 # Types that vLLM has code for.
@@ -257,74 +260,48 @@ ENCODERS = ("modernbert", "modernvbert")
 # Of all settings with lists of factors, it takes the key next to them for the length:
 # https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/model.py#L2643
 RULES = (
-    Rule(
-        VLLM,
+    rule(
         (UNSCALED, RAISED_THETA, YARN),
         (*NATIVE, *BACKEND, *LATENT, *GEMMA3),
         length=Length.STATED,
         reads_sentence_length=True,
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (LINEAR,),
         (*NATIVE, *BACKEND, *SECTIONED),
         length=Length.STATED_SCALED,
         reads_sentence_length=True,
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
-        (REMOVED,),
-        REFUSED_REMOVED,
-        Effect.REFUSES,
-        reason=TABLE_IS_TOO_LARGE,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        VLLM,
+    rule((REMOVED,), REFUSED_REMOVED, Effect.REFUSES, reason=TABLE_IS_TOO_LARGE),
+    rule(
         (REMOVED,),
         tuple(name for name in NATIVE if name not in (*REFUSED_REMOVED, *ENCODERS)),
         Effect.REFUSES,
         reason=TABLE_IS_TOO_LARGE,
         evidence=f"{SOURCE}/model_executor/layers/rotary_embedding/linear_scaling_rope.py",
     ),
-    Rule(
-        VLLM,
-        (REMOVED,),
-        ("gpt_neox", "phi"),
-        length=Length.STATED_SCALED,
-        evidence=CODE_RUN,
-    ),
-    Rule(VLLM, (LINEAR,), GEMMA3, length=Length.STATED, evidence=CODE_RUN),
-    Rule(VLLM, (UNSCALED, RAISED_THETA), SECTIONED, length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        VLLM,
+    rule((REMOVED,), ("gpt_neox", "phi"), length=Length.STATED_SCALED),
+    rule((LINEAR,), GEMMA3, length=Length.STATED),
+    rule((UNSCALED, RAISED_THETA), SECTIONED, length=Length.STATED),
+    rule(
         (YARN,),
         SECTIONED,
         Effect.DIFFERS,
         length=Length.STATED,
         reason="it computes yarn for 4 times the first trained length",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
-        (UNSCALED, RAISED_THETA),
-        ("cosmos3_edge", "phi3", "phi4_multimodal"),
-        length=Length.STATED,
-        evidence=CODE_RUN,
+    rule(
+        (UNSCALED, RAISED_THETA), ("cosmos3_edge", "phi3", "phi4_multimodal"), length=Length.STATED
     ),
-    Rule(VLLM, (LLAMA3,), ("llama",), length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        VLLM,
+    rule((LLAMA3,), ("llama",), length=Length.STATED),
+    rule(
         (LONGROPE,),
         ("llama", "phi3", "phimoe", "qwen3"),
         length=Length.TRAINED_KEY,
         evidence=CODE_RUN,
         ignores_attention_factor=True,
     ),
-    Rule(
-        VLLM,
+    rule(
         (SWITCHED,),
         SWITCHING,
         length=Length.TRAINED_KEY,
@@ -332,8 +309,7 @@ RULES = (
         ignores_attention_factor=True,
         ignores_short_list=True,
     ),
-    Rule(
-        VLLM,
+    rule(
         (SWITCHED,),
         (*GEMMA3, "modernbert"),
         length=Length.STATED,
@@ -341,81 +317,54 @@ RULES = (
         ignores_attention_factor=True,
         ignores_short_list=True,
     ),
-    Rule(
-        VLLM,
+    rule(
         (SWITCHED,),
         LATENT,
         Effect.DIFFERS,
         length=Length.TRAINED_KEY,
         reason="it takes the settings for yarn",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (SWITCHED,),
         INTERLEAVED,
         Effect.REFUSES,
         reason="its lists of factors apply only to types that rotate halves of a head",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (SWITCHED,),
         (*SECTIONED, "qwen3_vl", "qwen3_vl_moe"),
         Effect.REFUSES,
         reason="its lists of factors take one position a token, not three",
         evidence=f"{SOURCE}/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py",
     ),
-    Rule(
-        VLLM,
+    rule(
         (DYNAMIC,),
         (*NATIVE, *GEMMA3),
         Effect.REFUSES,
         reason="its table of angles ends at the old length",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (LINEAR, DYNAMIC),
         LATENT,
         Effect.REFUSES,
         reason="KeyError: 'original_max_position_embeddings'",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (PROPORTIONAL,),
         ("gemma4_text", "gemma4"),
         Effect.IGNORES,
         evidence=f"{SOURCE}/model_executor/layers/rotary_embedding/gemma4_rope.py",
     ),
-    Rule(
-        VLLM,
-        (LEARNED,),
-        TABLES,
-        length=Length.STATED,
-        reads_sentence_length=True,
-        evidence=CODE_RUN,
-    ),
-    Rule(VLLM, (ALIBI,), ("bloom", "falcon"), length=Length.STATED, evidence=CODE_RUN),
-    Rule(
-        VLLM,
-        (LEARNED,),
-        ROBERTA,
-        length=Length.TOKENIZER,
-        reads_sentence_length=True,
-        evidence=CODE_RUN,
-    ),
-    Rule(
-        VLLM,
+    rule((LEARNED,), TABLES, length=Length.STATED, reads_sentence_length=True),
+    rule((ALIBI,), ("bloom", "falcon"), length=Length.STATED),
+    rule((LEARNED,), ROBERTA, length=Length.TOKENIZER, reads_sentence_length=True),
+    rule(
         (LEARNED,),
         ("roberta-prelayernorm", "xlm-roberta-xl"),
         length=Length.STATED,
         reads_sentence_length=True,
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (LEARNED,),
         WITHOUT_OFFSET,
         Effect.DIFFERS,
@@ -423,20 +372,16 @@ RULES = (
         reason="it reads rows from 0, not from pad_token_id + 1",
         evidence=f"{SOURCE}/model_executor/models/transformers/legacy.py#L58",
     ),
-    Rule(
-        VLLM,
+    rule(
         (LEARNED, SINUSOIDAL, ALIBI, RELATIVE, UNSCALED),
         UNSUPPORTED,
         Effect.REFUSES,
         reason="it does not support the type",
-        evidence=CODE_RUN,
     ),
-    Rule(
-        VLLM,
+    rule(
         (LEARNED, SINUSOIDAL, RELATIVE),
         FAILING,
         Effect.REFUSES,
         reason="its Transformers backend does not support the type",
-        evidence=CODE_RUN,
     ),
 )
