@@ -16,7 +16,7 @@ from ctxextend.output import Output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
 
@@ -66,7 +66,7 @@ def _resize_of(conversion: Conversion) -> Resize:
     method = settings.method
     creates_rows = conversion.twin.has_windows and settings.positions > conversion.max_len_before
     if creates_rows and method is None:
-        method = default_choice(COPY)
+        method = METHODS[COPY].choice()
     return Resize(
         settings.positions,
         method=method,
