@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -114,7 +114,7 @@ class BaseCheckpoint(NamedTuple):
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """Read the recipe of a folder or GGUF file; None if it is missing or cannot be read."""
-    file = gguf_of(checkpoint)
+    file = checkpoint.gguf
     with suppress(CheckpointError, RecipeError):
         if RECIPE_FILE in checkpoint.copied:
             return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)

@@ -9,7 +9,7 @@ from ctxextend.conversion.conversion import Conversion, count_origins, twin_chec
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import scheme_text, summarise
 from ctxextend.errors import printable
-from ctxextend.limits.length_edits import raises_generation_limit
+from ctxextend.limits.edits import raises_generation_limit
 from ctxextend.notes import Note
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.output import Output

@@ -27,7 +27,7 @@ from ctxextend.gguf.gguf_config import (
     shortest,
 )
 from ctxextend.gguf.gguf_model import NOT_STATED, check_not_quantised, check_scales
-from ctxextend.limits.length_edits import Edit
+from ctxextend.limits.edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits
@@ -65,7 +65,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         method = resize.method
         trainable = provenance.trainable
     parameters = _count_parameters(model)
-    gguf = gguf_of(model.checkpoint)
+    gguf = model.checkpoint.gguf
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:

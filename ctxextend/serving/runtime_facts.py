@@ -52,6 +52,11 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     rope: Parameters = {}
     if change.settings:
         _, rope = change.changed_layers[0]
+    other_betas = None
+    if rope.get(TYPE) == YARN:
+        betas = yarn_betas(rope)
+        if betas != YARN_BETAS:
+            other_betas = (betas[BETA_FAST], betas[BETA_SLOW])
     return FolderFacts(
         model_type=plan.model_type,
         positions=positions,
@@ -64,21 +69,11 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         dialects=result.dialects,
         attention_factor=rope.get(ATTENTION_FACTOR),
         list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
-        betas=_other_betas(rope),
+        betas=other_betas,
         has_sentence_length=MODULES in checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in checkpoint.copied,
         table_name=change.name,
     )
-
-
-def _other_betas(rope: Parameters) -> tuple[float, float] | None:
-    """Return the betas of yarn settings; None if they are the defaults, or of another type."""
-    if rope.get(TYPE) != YARN:
-        return None
-    betas = yarn_betas(rope)
-    if betas == YARN_BETAS:
-        return None
-    return betas[BETA_FAST], betas[BETA_SLOW]
 
 
 def _positions_of(change: Change) -> str:

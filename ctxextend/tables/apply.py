@@ -128,27 +128,15 @@ def choose_method(
     if rows <= learned:
         return choice
     choice = limit_kept_first(choice, learned)
-    if not choice.depends_on_table:
-        return choice
-    if choice.name == SINUSOIDAL:
-        formula = find_formula(table, layout)
-        if formula is not None:
-            message = f"the table already is sinusoidal, with layout {formula.layout}"
-            hint = "Remove --method to continue it by its formula."
-            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
-        return choice
-    if choice.name == FORMULA:
-        formula = find_formula(table, choice.settings["layout"] or layout)
-        given = {key: value for key, value in choice.settings.items() if value is not None}
-        if formula is None or not given.items() <= formula._asdict().items():
-            message = f"--method {choice.text}: the table does not equal this formula."
-            raise ResizeError(message, CHOOSE_ANOTHER)
-        return _continued(choice, formula)
-    chosen: MethodChoice = choice
+    if choice.name in (FORMULA, SINUSOIDAL):
+        return _choose_sinusoids(table, choice, layout)
+    chosen = choice
     if choice.name == DEFAULT_METHOD:
         chosen = _choose_auto(table, choice, layout, no_lm_reason)
         if chosen.name == FORMULA:
             return chosen
+    elif choice.facts.choose is None or None not in choice.settings.values():
+        return choice
 
     # The learned rows decide on the settings.
     if chosen.facts.choose is not None:
@@ -163,6 +151,27 @@ def choose_method(
         chosen = replace(chosen, keep_first=0, reason=reason)
     check_source_rows(learned, rows, chosen)
     return chosen
+
+
+def _choose_sinusoids(table: Table, choice: MethodChoice, layout: str) -> MethodChoice:
+    """Return `formula` with its settings, or `sinusoidal`; arguments as in `choose_method`.
+
+    Raises:
+        ResizeError: The table does not equal the formula, or already is sinusoidal.
+    """
+    if choice.name == SINUSOIDAL:
+        formula = find_formula(table, layout)
+        if formula is not None:
+            message = f"the table already is sinusoidal, with layout {formula.layout}"
+            hint = "Remove --method to continue it by its formula."
+            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
+        return choice
+    formula = find_formula(table, choice.settings["layout"] or layout)
+    given = {key: value for key, value in choice.settings.items() if value is not None}
+    if formula is None or not given.items() <= formula._asdict().items():
+        message = f"--method {choice.text}: the table does not equal this formula."
+        raise ResizeError(message, CHOOSE_ANOTHER)
+    return _continued(choice, formula)
 
 
 def _choose_auto(

@@ -164,7 +164,7 @@ class Method:
     # The most rows that it can create from a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
     # ``choose(table, rows, choice) -> choice``: chooses unset settings from the learned rows.
-    choose: Callable[..., Any] | None = field(default=None, metadata=not_in_json)
+    choose: "Callable[..., MethodChoice] | None" = field(default=None, metadata=not_in_json)
 
     def choice(self, *, keep_first: int | None = None, **given: Any) -> "MethodChoice":
         """Return the method with the settings that are given, and the defaults of others."""
@@ -262,13 +262,6 @@ class MethodChoice:
         if self.keep_first == (self.facts.keep_first or 0):
             return self.text
         return method_text(self.name, {**self.settings, "keep_first": self.keep_first})
-
-    @property
-    def depends_on_table(self) -> bool:
-        """Whether a table decides on the method, its unset settings, or whether it applies."""
-        if self.name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL):
-            return True
-        return self.facts.choose is not None and None in self.settings.values()
 
     def keeping(self, keep_first: int) -> "MethodChoice":
         """Return the choice with another number of rows at the start that it does not change.

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.length_edits import Edit
+from ctxextend.limits.edits import Edit
 from tests.helpers import tiny, zoo
 
 OLD, NEW = 64, 256

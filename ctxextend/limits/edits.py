@@ -1,21 +1,22 @@
-"""Edit what files state about lengths, for another context length."""
+"""Edit what the files of a checkpoint state about lengths, for other positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
-from ctxextend.checkpoints.folder import CONFIG, Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import Architecture
 from ctxextend.json_output import not_in_json
 from ctxextend.limits.generation import (
     MAXIMA,
-    MINIMA,
     GenerationLimit,
+    generating_table,
     generation_limits,
     shares_positions,
 )
 from ctxextend.limits.statements import (
-    GENERATION_CONFIG,
     MAX_LENGTH,
     MAX_NEW_TOKENS,
     MIN_LENGTH,
@@ -24,7 +25,10 @@ from ctxextend.limits.statements import (
     config_length_keys,
     stated_limits,
 )
-from ctxextend.positions.positions import Keys, Positions, nested
+from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.opening.own_code import rewrites_model_type
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import Changes, Keys, Positions, nested
 
 MAX_ITEMS_SHOWN = 4  # of a list in messages
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
@@ -40,6 +44,7 @@ class Edit:
     after: Any
     # Whether it is a number of tokens that texts are truncated to.
     is_limit: bool = field(default=False, metadata=not_in_json)
+    is_generation: bool = field(default=False, metadata=not_in_json)  # of generated texts
     reason: str = ""  # shown to the user if the change is not obvious
 
     json_properties: ClassVar = ("key",)
@@ -73,7 +78,172 @@ class LengthChange(NamedTuple):
     after: int
 
 
-# Keys of the context length in config.json
+def plan_edits(
+    model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
+) -> tuple[Edit, ...]:
+    """Return the edits to configs and tokenizer files, or to the metadata of a GGUF file.
+
+    Args:
+        model: The source.
+        changes: What changes in its positions.
+        fix_limits: Whether statements of a length that disagree are corrected.
+
+    Raises:
+        CheckpointError: A file to edit is malformed, or two configs disagree.
+        MethodError: A config or a GGUF file cannot state the new rotary settings.
+    """
+    checkpoint = model.checkpoint
+    if checkpoint.gguf is not None:
+        from ctxextend.gguf.gguf_edits import metadata_edits
+
+        return metadata_edits(model, changes, fix_limits=fix_limits)
+    edits = list[Edit]()
+    if checkpoint.has_config:
+        edits += _config_edits(model, changes, fix_limits=fix_limits)
+    if edits and rewrites_model_type(checkpoint, model.ref):
+        edit = Edit(
+            file=checkpoint.config_file,
+            path=("model_type",),
+            before=checkpoint.config.get("model_type"),
+            after=model.architecture.family.model_type,
+            reason="selects the transformers class",
+        )
+        edits.append(edit)
+    if mistral_params(checkpoint) is not None:
+        from ctxextend.limits.params_edits import params_edits  # few folders have this file
+
+        edits += params_edits(model, changes, fix_limits=fix_limits)
+
+    # Limits of tokenizers follow the first table that reads tokens.
+    readers = dict[str | None, str]()
+    for positions in model.tables:
+        readers.setdefault(positions.tokenizer, positions.name)
+    for change in changes:
+        tokenizer = change.positions.tokenizer
+        if tokenizer is None or readers[tokenizer] != change.name or change.keeps_padding:
+            continue
+        limits = LimitChange(
+            before=change.max_len_before,
+            after=change.max_len_after,
+            fix_limits=fix_limits,
+            keeps_fixed_padding=bool(change.positions.family.padding_effect),
+            longer_fail=change.positions.has_rows,
+        )
+        edits += limit_edits(checkpoint, tokenizer, limits)
+    # Generated texts use up the positions of one table.
+    generating = generating_table(model.tables)
+    for change in changes:
+        is_generating = generating is not None and change.name == generating.name
+        if is_generating and (change.is_changed or fix_limits):
+            length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
+            edits += generation_edits(checkpoint, length, fix_limits=fix_limits)
+    return tuple(edits)
+
+
+def _config_edits(
+    model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
+) -> Iterator[Edit]:
+    """Yield the edits to config.json, creating nested objects that are missing."""
+    config = model.checkpoint.config
+    values = config_changes(config, model.architecture, changes, fix_limits=fix_limits)
+    reasons = dict[Keys, str]()
+    for change in changes:
+        for path, key in change.positions.engine_paths.items():
+            if nested(config, path) is None:
+                reasons[path] = f"needed by {key.needed_by}"
+        for path in values:
+            reason = change.positions.reason_to_state(path)
+            if reason:
+                reasons[path] = reason
+    for path, after in in_existing_objects(config, values).items():
+        reason = reasons.get(path, "")
+        before = nested(config, path)
+        yield Edit(model.checkpoint.config_file, path, before, after, reason=reason)
+
+
+# The config
+
+
+def config_changes(
+    config: Mapping[str, Any],
+    architecture: Architecture,
+    changes: Sequence[Change],
+    *,
+    fix_limits: bool,
+) -> Changes:
+    """Return the values of a config that the new lengths require, by path of keys."""
+    values = Changes()
+    for change in changes:
+        values |= change.edits(config, fix_limits=fix_limits)
+        length = change.max_len_after
+        for name in architecture.family.limits:
+            stated = config.get(name)
+            if change.is_changed:
+                is_below = isinstance(stated, int) and stated <= length
+                follows = length > change.max_len_before or not is_below
+            else:
+                follows = fix_limits and stated not in (None, length)
+            if follows:
+                values[(name,)] = length
+    lengths = length_changes(config, architecture, changes)
+    return values | length_key_changes(lengths, fix_limits=fix_limits)
+
+
+def length_changes(
+    config: Mapping[str, Any], architecture: Architecture, changes: Sequence[Change]
+) -> list[LengthChange]:
+    """Return the planned lengths, and those of other tables, which stay.
+
+    Of other tables, only lengths that the config states are known.
+    """
+    lengths = list[LengthChange]()
+    for change in changes:
+        positions = change.positions.with_config(config)
+        lengths.append(LengthChange(positions, change.max_len_before, change.max_len_after))
+    planned = {change.config_key for change in changes}
+    for location in architecture.locations:
+        other = location.with_config(config)
+        stated = other.stated(other.effective_key)
+        if other.length_key not in planned and type(stated) is int:
+            length = other.positions_in(other.rows_for(stated))
+            lengths.append(LengthChange(other, length, length))
+    return lengths
+
+
+def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Changes:
+    """Return changes of a config, by path of keys, that also create the objects that are missing.
+
+    Raises:
+        CheckpointError: What should be an object is something else.
+    """
+    values = Changes()
+    for path, value in changes.items():
+        while len(path) > 1:
+            parent = nested(config, path[:-1])
+            if isinstance(parent, Mapping):
+                break
+            if parent is not None:
+                key = ".".join(path[:-1])
+                message = f"config.json: {key} is {parent!r:.100}, not an object."
+                raise CheckpointError(message, "Correct config.json.")
+            value = {path[-1]: value}
+            path = path[:-1]
+        if isinstance(value, dict):
+            value = {**values.get(path, {}), **value}
+        values[path] = value
+    return values
+
+
+def missing_engine_keys(model: OpenedModel) -> Changes:
+    """Return the values of keys that other engines need and the config lacks, by path."""
+    missing = Changes()
+    if not model.checkpoint.has_config:
+        return missing
+    for positions in model.tables:
+        for path, key in positions.engine_paths.items():
+            if nested(positions.config, path) is None:
+                missing[path] = key.value or positions.value(positions.effective_key)
+    return missing
 
 
 def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
@@ -199,7 +369,13 @@ def generation_edits(
             maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
             new_values |= _raised_limits(maxima, change)
         for key, tokens in new_values.items():
-            yield Edit(file=file, path=(*path, key), before=stated[key], after=tokens)
+            yield Edit(
+                file=file,
+                path=(*path, key),
+                before=stated[key],
+                after=tokens,
+                is_generation=True,
+            )
 
 
 def lowered_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str, int]:
@@ -260,14 +436,8 @@ def _raised_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str,
     return raised
 
 
-def is_of_generation(edit: Edit) -> bool:
-    """Whether an edit changes a limit of generated texts, and not the one in tokenizer.json."""
-    name = PurePosixPath(edit.file).name
-    return name in (GENERATION_CONFIG, CONFIG) and edit.path[-1] in (*MAXIMA, *MINIMA)
-
-
 def raises_generation_limit(edit: Edit) -> bool:
     """Whether an edit raises a maximum of generated texts."""
-    if not is_of_generation(edit) or edit.path[-1] not in MAXIMA:
+    if not edit.is_generation or edit.path[-1] not in MAXIMA:
         return False
     return isinstance(edit.before, int) and bool(edit.after > edit.before)
