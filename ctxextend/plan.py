@@ -47,9 +47,10 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # The tables that are extended, and positions whose rotary settings are to change.
     extended: tuple[Change, ...] = field(init=False, metadata=not_in_json)
     is_changed: bool = field(init=False, metadata=not_in_json)  # whether any length changes
-    # The tables and position buffers of the output, by name, and buffers that are not written,
-    # because transformers creates them.
+    # The tables and position buffers of the output, by name; of these, the buffers; and buffers
+    # that are not written, because transformers creates them.
     tensors: Mapping[str, NewTensor] = field(init=False, metadata=not_in_json)
+    buffers: tuple[str, ...] = field(init=False, metadata=not_in_json)
     dropped: tuple[str, ...] = field(init=False, metadata=not_in_json)
     # What inputs up to the old length get: the largest change of all positions.
     short_inputs: ShortInputs = field(init=False, metadata=not_in_json)
@@ -71,6 +72,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         method = main_choice.name
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
+        tensors = [tensor for change in changes for tensor in change.tensors]
         dropped = [name for change in changes for name in change.dropped]
         values = {
             "checkpoint": self.model.checkpoint,
@@ -80,7 +82,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
             "stored": tuple(change for change in changes if change.dtype),
             "extended": extended,
             "is_changed": is_changed,
-            "tensors": {tensor.name: tensor for change in changes for tensor in change.tensors},
+            "tensors": {tensor.name: tensor for tensor in tensors},
+            "buffers": tuple(tensor.name for tensor in tensors if not tensor.is_table),
             "dropped": tuple(dict.fromkeys(dropped)),
             "short_inputs": max(change.short_inputs for change in changes),
             "methods": {item.name: item.choice.text for item in extended if item.choice},

@@ -182,8 +182,7 @@ class PlannedValues(Result, shows=()):
     @property
     def rebuilt_buffers(self) -> tuple[str, ...]:
         """Position buffers that are rebuilt at the new length."""
-        tensors = self._planned.plan.tensors.values()
-        return tuple(tensor.name for tensor in tensors if not tensor.is_table)
+        return self._planned.plan.buffers
 
     # Of a conversion
 
@@ -330,15 +329,6 @@ class Planned(PlannedValues, shows=("plan",)):
             notes.append(Note(Code.FILES, Level.NOTE, text))
         return replace(self, output=output, notes=tuple(notes))
 
-    def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
-        """Check that `execute` can write to an output folder, without writing anything.
-
-        Raises:
-            OutputError: It exists, cannot be written or replaced, or there is too little disk
-                space.
-        """
-        self.output.check_path(output_path(output, self.output.default_folder), force=force)
-
     def dry_run(self, output: Reference | None = None, *, force: bool = False) -> "ResizeResult":
         """Return the result that `execute` would have; a note says if it would fail.
 
@@ -346,11 +336,11 @@ class Planned(PlannedValues, shows=("plan",)):
             output, force: As in `execute`.
         """
         notes = self.notes
+        folder = output_path(output, self.output.default_folder)
         try:
-            self.check_output(output, force=force)
+            self.output.check_path(folder, force=force)
         except OutputError as error:
             notes = (*notes, Note(Code.FILES, Level.WARNING, f"This would fail: {error}"))
-        folder = output_path(output, self.output.default_folder)
         return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
 
     def execute(
@@ -436,7 +426,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
 
         None if no runtime was requested; a GGUF file is always served by llama.cpp.
         """
-        plan = self.plan
+        plan = self.planned.plan
         if plan.checkpoint.gguf is not None:
             if not self.runtimes:
                 return None
@@ -472,7 +462,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     @property
     def load_code(self) -> str | None:
         """Python code that loads the output; None if its files are not enough to load it."""
-        plan = self.plan
+        plan = self.planned.plan
         checkpoint = plan.checkpoint
         is_custom = plan.model.ref.table is not None or "auto_map" in checkpoint.config
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type

@@ -152,13 +152,11 @@ def find_base(
     return BaseCheckpoint(ref, first.fingerprint, provenance)
 
 
-def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
+def trainings(provenance: Provenance) -> list[Mapping[str, Any]]:
     """Return which text each training run used, as far as a checkpoint's recipe records it.
 
     See `trained_texts` for their form.
     """
-    if provenance is None:
-        return []
     facts = provenance.values.get("provenance") or {}
     train = provenance.values.get("train") or {}
     runs = list[Mapping[str, Any]]()
@@ -172,13 +170,11 @@ def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
     return runs
 
 
-def earlier_steps(provenance: Provenance | None) -> list[dict[str, Any]]:
+def earlier_steps(provenance: Provenance) -> list[dict[str, Any]]:
     """Return the steps that made a source, oldest first, as the recipe of its output lists them.
 
     Each has the settings in its recipe, and those of its facts that are read again.
     """
-    if provenance is None:
-        return []
     values = dict(provenance.values)
     facts = values.pop("provenance", {})
     steps = facts.get("steps", [])

@@ -374,7 +374,8 @@ def _valley_sigma(rows: Rows) -> float:
     for block in _columns(rows):  # minus the line between both ends, tapered
         start = block[:SEAM].mean(axis=0)
         end = block[-SEAM:].mean(axis=0)
-        power = power + _power((block - (1 - line) * start - line * end) * taper, len(rows))
+        spectrum = np.fft.rfft((block - (1 - line) * start - line * end) * taper, axis=0)
+        power = power + np.square(np.abs(spectrum)).sum(axis=1)
     frequencies = np.fft.rfftfreq(len(rows))
     is_above = frequencies >= HALF_AMPLITUDE / widest
     is_below = frequencies <= HALF_AMPLITUDE / MIN_SIGMA
@@ -432,18 +433,14 @@ def _columns(rows: Rows) -> Iterator[Rows]:
         yield rows[:, start : start + BLOCK_COLUMNS]
 
 
-def _power(rows: Rows, length: int) -> Rows:
-    """Return the power spectrum of rows, zero-padded to a length and summed over all columns."""
-    return np.asarray(np.square(np.abs(np.fft.rfft(rows, length, axis=0))).sum(axis=1))
-
-
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
     """Return the autocorrelation of rows at lags 1, 2, …, `maximum`·`count`; -1 to 1."""
     lags = np.arange(1, max(round(maximum * count), 1) + 1)
     power = np.zeros(count + 1)
     squares = np.zeros(count)
     for block in blocks:
-        power += _power(block, 2 * count)
+        spectrum = np.fft.rfft(block, 2 * count, axis=0)  # padded with zeros
+        power += np.square(np.abs(spectrum)).sum(axis=1)
         squares += np.einsum("td,td->t", block, block)
     products = np.fft.irfft(power)[lags]
     sums = np.concatenate([[0], np.cumsum(squares)])
