@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.errors import ResizeError
 from ctxextend.gguf.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.limits.edits import Edit, plan_edits
+from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
@@ -123,7 +124,7 @@ def make_plan(
     check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
-    is_gguf = model.checkpoint.gguf is not None
+    is_gguf = model.checkpoint.is_gguf
     if is_gguf:
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import MODULES
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
-from ctxextend.limits.edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.output import (
@@ -427,7 +427,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         None if no runtime was requested; a GGUF file is always served by llama.cpp.
         """
         plan = self.planned.plan
-        if plan.checkpoint.gguf is not None:
+        if plan.checkpoint.is_gguf:
             if not self.runtimes:
                 return None
             return file_command(self.runtimes[0], str(self.output), plan.max_len_after)
@@ -496,7 +496,7 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
         CtxextendError: As `plan_resize`.
     """
     model = open_model(ref, reads_gguf=True, only_headers=only_headers)
-    if model.checkpoint.gguf is not None:
+    if model.checkpoint.is_gguf:
         from ctxextend.gguf.gguf_edits import check_gguf_steps
 
         check_gguf_steps(settings)
@@ -519,7 +519,7 @@ def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Plann
     statements = _statements(plan)
     notes = plan_notes(plan, statements, for_runtime)
     output: Output | GgufOutput
-    if plan.checkpoint.gguf is not None:
+    if plan.checkpoint.is_gguf:
         from ctxextend.gguf.gguf_output import prepare_gguf
 
         output = prepare_gguf(plan)
@@ -536,7 +536,7 @@ def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Plann
 
 def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     """Return what each runtime does with the output of a plan; of an unknown type, nothing."""
-    if plan.checkpoint.gguf is not None:
+    if plan.checkpoint.is_gguf:
         return gguf_statements(plan)
     facts = folder_facts(plan)
     if facts is None:

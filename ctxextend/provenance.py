@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_values
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -114,12 +114,11 @@ class BaseCheckpoint(NamedTuple):
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """Read the recipe of a folder or GGUF file; None if it is missing or cannot be read."""
-    file = checkpoint.gguf
     with suppress(CheckpointError, RecipeError):
         if RECIPE_FILE in checkpoint.copied:
             return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
-        if file is not None and RECIPE_KEY in file.metadata.values:
-            text = str(file.metadata.values[RECIPE_KEY])
+        if checkpoint.is_gguf and RECIPE_KEY in gguf_values(checkpoint):
+            text = str(gguf_values(checkpoint)[RECIPE_KEY])
             return parse_provenance(text, RECIPE_KEY, checkpoint.root)
     return None
 

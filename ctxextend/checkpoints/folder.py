@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
@@ -30,9 +30,6 @@ from ctxextend.checkpoints.source import (
 from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
-
-if TYPE_CHECKING:
-    from ctxextend.checkpoints.gguf_checkpoint import GgufFile
 
 CONFIG = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
@@ -75,7 +72,7 @@ class Checkpoint:
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
-    gguf: "GgufFile | None" = None  # the GGUF file that it consists of, if it does
+    is_gguf: bool = False  # whether it consists of a GGUF file
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one

@@ -52,9 +52,10 @@ def gguf_file(checkpoint: Checkpoint) -> GgufFile:
     Raises:
         CheckpointError: It consists of other files.
     """
-    if checkpoint.gguf is None:
-        raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
-    return checkpoint.gguf
+    for file in checkpoint.weights.files.values():
+        if isinstance(file, GgufFile):
+            return file
+    raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
 
 
 def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -93,5 +94,5 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
         fingerprints={source.file: fingerprint},
         adapter_of=None,
         config_name=source.file,
-        gguf=file,
+        is_gguf=True,
     )

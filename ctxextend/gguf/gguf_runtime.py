@@ -18,7 +18,7 @@ def gguf_statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     A plan has only methods that llama.cpp applies to the architecture, and it reads the length that
     the file states.
     """
-    if plan.checkpoint.gguf is None or not plan.is_changed:
+    if not plan.checkpoint.is_gguf or not plan.is_changed:
         return ()
     max_len = plan.max_len_after
     option = ""

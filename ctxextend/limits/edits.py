@@ -1,14 +1,14 @@
 """Edit what the files of a checkpoint state about lengths, for other positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture
-from ctxextend.json_output import not_in_json
+from ctxextend.gguf.gguf_edits import metadata_edits
 from ctxextend.limits.generation import (
     MAXIMA,
     GenerationLimit,
@@ -16,66 +16,24 @@ from ctxextend.limits.generation import (
     generation_limits,
     shares_positions,
 )
+from ctxextend.limits.params_edits import params_edits
 from ctxextend.limits.statements import (
     MAX_LENGTH,
     MAX_NEW_TOKENS,
     MIN_LENGTH,
     MIN_NEW_TOKENS,
     PADS_TO_LONGEST,
+    LengthChange,
     config_length_keys,
+    following_value,
     stated_limits,
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import rewrites_model_type
 from ctxextend.positions.change import Change
-from ctxextend.positions.positions import Changes, Keys, Positions, nested
+from ctxextend.positions.positions import Changes, Keys, nested
 
-MAX_ITEMS_SHOWN = 4  # of a list in messages
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One changed value in a JSON file."""
-
-    file: str  # relative to the checkpoint's root
-    path: Keys = field(metadata=not_in_json)
-    before: Any  # None if the key was missing
-    after: Any
-    # Whether it is a number of tokens that texts are truncated to.
-    is_limit: bool = field(default=False, metadata=not_in_json)
-    is_generation: bool = field(default=False, metadata=not_in_json)  # of generated texts
-    reason: str = ""  # shown to the user if the change is not obvious
-
-    json_properties: ClassVar = ("key",)
-
-    @property
-    def key(self) -> str:
-        """The key path, joined with dots."""
-        return ".".join(self.path)
-
-
-def shown_value(value: Any) -> str:
-    """Return a value for messages: of a list of factors, how many there are."""
-    if isinstance(value, list) and len(value) > MAX_ITEMS_SHOWN:
-        return f"[{len(value)} numbers, {min(value):.4g} to {max(value):.4g}]"
-    if isinstance(value, dict):
-        items = (f"{key!r}: {_shown_item(item)}" for key, item in value.items())
-        return f"{{{', '.join(items)}}}"
-    return str(value)
-
-
-def _shown_item(value: Any) -> str:
-    """Return a value inside another for messages: text with quotes."""
-    return repr(value) if isinstance(value, str) else shown_value(value)
-
-
-class LengthChange(NamedTuple):
-    """A planned change of a context length, in usable positions."""
-
-    location: Positions
-    before: int
-    after: int
 
 
 def plan_edits(
@@ -93,9 +51,7 @@ def plan_edits(
         MethodError: A config or a GGUF file cannot state the new rotary settings.
     """
     checkpoint = model.checkpoint
-    if checkpoint.gguf is not None:
-        from ctxextend.gguf.gguf_edits import metadata_edits
-
+    if checkpoint.is_gguf:
         return metadata_edits(model, changes, fix_limits=fix_limits)
     edits = list[Edit]()
     if checkpoint.has_config:
@@ -110,8 +66,6 @@ def plan_edits(
         )
         edits.append(edit)
     if mistral_params(checkpoint) is not None:
-        from ctxextend.limits.params_edits import params_edits  # few folders have this file
-
         edits += params_edits(model, changes, fix_limits=fix_limits)
 
     # Limits of tokenizers follow the first table that reads tokens.
@@ -268,23 +222,6 @@ def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> 
         values = {**corrected, **following}
     config = lengths[0].location.config if lengths else {}
     return {path: value for path, value in values.items() if nested(config, path) != value}
-
-
-def following_value(change: LengthChange, value: int) -> int | None:
-    """Return the new value of a key that agrees with the old length; None if it does not.
-
-    The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
-    positions, 512 becomes 1024, and 514, which counts the reserved rows, becomes 1026. Without
-    rows, a key that states the length before scaling goes on stating it.
-    """
-    location, before, after = change
-    if value not in location.agreeing_values(before):
-        return None
-    if before == after:
-        return value
-    if value == before:
-        return after
-    return location.key_value(after)
 
 
 # Limits of inputs

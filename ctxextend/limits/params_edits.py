@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ctxextend.checkpoints.json_edit import Edit, shown_value
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.limits.edits import Edit, LengthChange, following_value, shown_value
 from ctxextend.limits.generation import generating_table
-from ctxextend.limits.statements import params_lengths
+from ctxextend.limits.statements import LengthChange, following_value, params_lengths
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor

@@ -181,6 +181,31 @@ def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     return lengths
 
 
+class LengthChange(NamedTuple):
+    """A planned change of a context length, in usable positions."""
+
+    location: Positions
+    before: int
+    after: int
+
+
+def following_value(change: LengthChange, value: int) -> int | None:
+    """Return the new value of a key that agrees with the old length; None if it does not.
+
+    The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
+    positions, 512 becomes 1024, and 514, which counts the reserved rows, becomes 1026. Without
+    rows, a key that states the length before scaling goes on stating it.
+    """
+    location, before, after = change
+    if value not in location.agreeing_values(before):
+        return None
+    if before == after:
+        return value
+    if value == before:
+        return after
+    return location.key_value(after)
+
+
 def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     """Return the lengths that Mistral's params.json states, by key."""
     params = mistral_params(checkpoint) or {}

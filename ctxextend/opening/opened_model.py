@@ -153,7 +153,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
-    if checkpoint.gguf is not None:
+    if checkpoint.is_gguf:
         from ctxextend.gguf.gguf_model import find_gguf_positions, measure_gguf_tables
 
         architecture = with_trained_length(

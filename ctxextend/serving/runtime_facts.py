@@ -50,8 +50,10 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     if positions == REMOVED and result.removed_types != {LINEAR}:
         return None
     rope: Parameters = {}
+    trained_key = None
     if change.settings:
         _, rope = change.changed_layers[0]
+        trained_key = result.trained_key
     other_betas = None
     if rope.get(TYPE) == YARN:
         betas = yarn_betas(rope)
@@ -63,7 +65,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         max_len=plan.max_len_after,
         stated=change.positions.key_value(change.stated_after),
         first_trained=change.positions.lengths.first_trained,
-        trained_key=result.trained_key if change.settings else None,
+        trained_key=trained_key,
         factor=rope.get(FACTOR, FACTOR_OF_NO_ROTATION if positions == REMOVED else 1.0),
         theta=rope.get(THETA),
         dialects=result.dialects,

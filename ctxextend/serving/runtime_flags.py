@@ -45,7 +45,7 @@ def runtime_flags(planned: RuntimePlan) -> str:
         if table.positions.rows:
             message = f"A longer context needs new rows of {table.name}, which no flag states."
             raise ResizeError(message, WRITE_FOLDER)
-    if plan.checkpoint.gguf is not None:
+    if plan.checkpoint.is_gguf:
         message = "A GGUF file states its rotary settings itself."
         raise ResizeError(message, "Write a longer file: remove --dry-run.")
     if not plan.is_changed:

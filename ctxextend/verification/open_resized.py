@@ -16,7 +16,7 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: A file is missing, malformed, or a link that points outside the folder.
     """
-    if is_gguf(source.file) != (base.gguf is not None):
+    if is_gguf(source.file) != base.is_gguf:
         message = f"Of {source.reference} and {base.source.reference}, only one is a GGUF file."
         raise CheckpointError(message, "Verify it against the one that it was resized from.")
     if is_gguf(source.file):

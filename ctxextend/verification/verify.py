@@ -158,7 +158,7 @@ def check_output(planned: Planned, folder: Path) -> None:
     """
     source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
     try:
-        if planned.plan.checkpoint.gguf is None:
+        if not planned.plan.checkpoint.is_gguf:
             resized = open_resized(source, planned.plan.checkpoint)
         else:
             resized = open_gguf_checkpoint(
@@ -232,7 +232,7 @@ def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list
         ResizeError: The tables of the base cannot be resized.
     """
     checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
-    if expected.base.gguf is not None:
+    if expected.base.is_gguf:
         checks.append(check_metadata(expected, resized))
     else:
         checks.append(check_files(expected, resized))
