@@ -9,7 +9,7 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.positions.change import Change, Comparison
 from ctxextend.positions.rows import Rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Sinusoids(Rows):
             )
             hint = "Remove --method: the length in config.json is all that changes."
             raise ResizeError(message, hint)
-        return default_choice(FORMULA).keeping(choice.keep_first)
+        return METHODS[FORMULA].choice().keeping(choice.keep_first)
 
     def computed_shape(self) -> tuple[int, int]:
         """Return rows and columns of the table that transformers computes from the config.
