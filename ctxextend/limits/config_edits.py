@@ -70,7 +70,7 @@ def plan_edits(
             after=change.max_len_after,
             fix_limits=fix_limits,
             keeps_fixed_padding=bool(change.positions.family.padding_effect),
-            longer_fail=change.positions.has_rows,
+            longer_fail=change.positions.longer_inputs_fail,
         )
         edits += limit_edits(checkpoint, tokenizer, limits)
     # Generated texts use up the positions of one table.

@@ -17,7 +17,6 @@ from ctxextend.limits.config_edits import config_changes
 from ctxextend.limits.generation import generating_table, limits_in_object
 from ctxextend.limits.length_edits import LengthChange, lowered_limits
 from ctxextend.limits.trained_length import state_trained_length, with_config_lengths
-from ctxextend.opening.opened_model import match_names
 from ctxextend.opening.unknown_models import refuse_without_table
 from ctxextend.plan import change_positions, with_length
 from ctxextend.positions.change import Change
@@ -134,7 +133,7 @@ def _find_tables(
     """
     matrices = {name: value for name, value in state.items() if value.dim() == 2}
     where = f"This {type(model).__name__}"
-    named = match_names(architecture, matrices, where)
+    named = architecture.match_names(matrices, where)
     if not named:
         refuse_without_table(architecture, where, hint=WRAPPER_HINT)
     why_no_lm = no_lm_head(type(model).__name__)
