@@ -126,7 +126,8 @@ def config_changes(
             if follows:
                 values[(name,)] = length
     lengths = length_changes(config, architecture, changes)
-    return values | length_key_changes(lengths, fix_limits=fix_limits)
+    others = length_key_changes(lengths, fix_limits=fix_limits)
+    return values | others | values  # a copy of rotary settings has the length that they need
 
 
 def length_changes(

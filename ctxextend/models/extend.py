@@ -114,8 +114,10 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = find_architecture(config)
-    locations = tuple(location.without_rotation() for location in architecture.locations)
-    architecture = architecture._replace(locations=locations)
+    locations = [
+        replace(location.without_rotation(), is_loaded=True) for location in architecture.locations
+    ]
+    architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
     if ref.trained_length is None:

@@ -206,6 +206,8 @@ class Positions(Model):
     # Whether scaled rotary settings must not be stated as ``rope_scaling``, since an engine joins
     # this config with another one and fails.
     without_scaling_key: bool = False
+    # Whether the config is that of a loaded model, which states rotary settings in one dialect.
+    is_loaded: bool = False
 
     name: str = ""  # in the checkpoint: a tensor, or without rows a key of the config
     no_lm: str = ""  # why the model is not a language model; empty if it is one

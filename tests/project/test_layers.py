@@ -153,6 +153,18 @@ def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [str(node.module)]
 
 
+# They create positions of a kind.
+CREATE_POSITIONS = {
+    "families/registry.py",
+    "families/rotary_class.py",
+    "gguf/gguf_positions.py",
+    "opening/named_table.py",
+}
+KINDS = {"Rows", "Sinusoids", "Rotary", "Unlimited", "TableReport", "SchemeReport"}
+# Their scheme is the one that a conversion is to give, not that of positions.
+OF_A_CONVERSION = {"convert", "given", "self", "settings", "twin"}
+
+
 def library(name: str) -> str:
     """Return the top-level package of an imported module."""
     return name.partition(".")[0]
@@ -182,6 +194,27 @@ def test_modules_import_only_allowed_libraries() -> None:
         for name in imports(module):
             if library(name) not in allowed:
                 found.append(f"{module} imports {name}")
+    assert found == []
+
+
+def asks_for_a_kind(node: ast.AST) -> bool:
+    """Whether code asks which kind of positions it has."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance"), args=[_, kinds]):
+            return bool(KINDS & {getattr(item, "id", "") for item in ast.walk(kinds)})
+        case ast.Attribute(attr="has_rows" | "rope"):
+            return True
+        case ast.Compare(left=ast.Attribute(owner, "scheme")):
+            return ast.unparse(owner).rpartition(".")[2] not in OF_A_CONVERSION
+    return False
+
+
+def test_only_positions_ask_for_their_kind() -> None:
+    found: list[str] = []
+    for module in MODULES:
+        if package(module) != "positions" and module not in CREATE_POSITIONS:
+            asked = [node for node in ast.walk(tree_of(module)) if asks_for_a_kind(node)]
+            found += [f"{module}: {ast.unparse(node)}" for node in asked]
     assert found == []
 
 
