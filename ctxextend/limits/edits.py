@@ -81,7 +81,7 @@ def plan_edits(
             after=change.max_len_after,
             fix_limits=fix_limits,
             keeps_fixed_padding=bool(change.positions.family.padding_effect),
-            longer_fail=change.positions.has_rows,
+            longer_fail=change.positions.longer_inputs_fail,
         )
         edits += limit_edits(checkpoint, tokenizer, limits)
     # Generated texts use up the positions of one table.
@@ -140,7 +140,8 @@ def config_changes(
             if follows:
                 values[(name,)] = length
     lengths = length_changes(config, architecture, changes)
-    return values | length_key_changes(lengths, fix_limits=fix_limits)
+    others = length_key_changes(lengths, fix_limits=fix_limits)
+    return values | others | values  # a copy of rotary settings has the length that they need
 
 
 def length_changes(

@@ -1,6 +1,6 @@
 """Open a checkpoint: detect its architecture, and find its position tables."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -174,7 +174,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if mistral_params(checkpoint) is not None:
         architecture = _without_scaling_key(architecture)
     names = checkpoint.weights.entries
-    found = match_names(architecture, names, str(checkpoint.root))
+    found = architecture.match_names(names, str(checkpoint.root))
     if not found:
         refuse_missing_table(checkpoint, architecture)
     if ref.model_type is not None:
@@ -188,30 +188,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         architecture=architecture,
         tables=tuple(positions.sized_in(checkpoint) for positions in found),
     )
-
-
-def match_names(architecture: Architecture, names: Collection[str], where: str) -> list[Positions]:
-    """Return the positions of a model with their names among its tensors, in registry order.
-
-    Args:
-        architecture: That of the model; it may have positions that the model has not.
-        names: The names of its tensors.
-        where: The model, for errors.
-
-    Raises:
-        CheckpointError: Two tensors may be the same table.
-    """
-    is_only = len(architecture.locations) == 1
-    matches = list[Positions]()
-    for location in architecture.locations:
-        found = location.names_among(names, is_only=is_only)
-        if len(found) > 1:
-            message = f"{where}: found two candidate position tables, {' and '.join(found)}."
-            raise CheckpointError(
-                message, "Save the model again with save_pretrained, which writes one."
-            )
-        matches += [replace(location, name=name) for name in found]
-    return matches
 
 
 # ---- the model type

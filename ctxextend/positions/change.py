@@ -33,14 +33,6 @@ class ShortInputs(IntEnum):
     CHANGED = auto()  # others
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What positions of a checkpoint have that is not as planned, and what they have, as texts."""
-
-    faults: list[str] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-
-
 class NewTensor(NamedTuple):
     """A tensor that an output has instead of that of the source."""
 

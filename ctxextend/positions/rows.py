@@ -72,7 +72,7 @@ class Rows(Positions):
     # The buffers of the checkpoint that are as long as the context, by name.
     stored_buffers: Mapping[str, TensorEntry] = field(default_factory=dict)
 
-    has_rows: ClassVar = True
+    longer_inputs_fail: ClassVar = True
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
@@ -135,6 +135,11 @@ class Rows(Positions):
         if self.layout_key is None:
             return ""
         return self.layout if self.stated(self.layout_key) else ""
+
+    @property
+    def layout_text(self) -> str:  # type: ignore[override]
+        """When the table has sinusoids, for lists of model types; empty if it has none."""
+        return "" if self.layout_key is None else f"sinusoidal with {self.layout_key}=true"
 
     @property
     def scheme(self) -> str:  # type: ignore[override]

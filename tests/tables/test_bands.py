@@ -15,12 +15,12 @@ from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
     Rows,
+    bands,
     choose_split,
     default_gains,
     smoothed,
     typical_rows,
 )
-from ctxextend.tables.methods import bands
 from tests.helpers.method_choices import read_choice
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, high_rows, low_rows, noise
 
