@@ -234,7 +234,7 @@ TABLE_METHOD = Kind(
 
 
 def _read_model_type(value: Any) -> str:
-    known = import_module("ctxextend.families.known_types")
+    known = import_module("ctxextend.families.registry")
     if not isinstance(value, str):
         raise ValueError("text")
     if not known.is_known(value):
@@ -247,7 +247,7 @@ def _read_model_type(value: Any) -> str:
 MODEL_TYPE = Kind(
     str,
     _read_model_type,
-    names=lambda: sorted(import_module("ctxextend.families.known_types").known_names()),
+    names=lambda: sorted(import_module("ctxextend.families.registry").known_names()),
 )
 
 

@@ -127,7 +127,12 @@ def make_plan(
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)
     learned = max(positions.length() for positions in selected)
-    settings, notes = _keeping_at_most(settings, learned)
+    given = settings.choice.keep_first
+    kept = limit_kept_first(settings.choice, learned).keep_first
+    if kept != given:
+        text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
+        model = model.with_notes(Note(Code.METHOD, Level.NOTE, text))
+        settings = replace(settings, keep_first=kept)
     model.checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
     changes = change_positions(
         model.tables, selected, settings, recorded or {}, checks_width=checks_width
@@ -140,7 +145,7 @@ def make_plan(
     is_changed = any(change.is_changed for change in changes)
     edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not is_changed)
     return Plan(
-        model=with_type_note(model).with_notes(*notes),
+        model=with_type_note(model),
         settings=settings,
         changes=changes,
         edits=edits if is_changed or settings.fix_limits else (),
@@ -185,16 +190,6 @@ def with_length(settings: Resize, selected: Sequence[Positions]) -> Resize:
     return replace(settings, to=settings.to.times(length))
 
 
-def _keeping_at_most(settings: Resize, learned: int) -> tuple[Resize, list[Note]]:
-    """Return settings that keep at most all learned rows, and a note if they asked for more."""
-    given = settings.choice.keep_first
-    kept = limit_kept_first(settings.choice, learned).keep_first
-    if kept == given:
-        return settings, []
-    text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-    return replace(settings, keep_first=kept), [Note(Code.METHOD, Level.NOTE, text)]
-
-
 def change_positions(
     found: Sequence[Positions],
     selected: Sequence[Positions],
@@ -216,7 +211,17 @@ def change_positions(
         CheckpointError: The config and a table disagree.
         ResizeError: The model does not support the length, or a setting does not apply.
     """
-    _check_shared_keys(found, selected, settings)
+    keys = {positions.length_key for positions in selected}
+    names = {positions.name for positions in selected}
+    for other in found:
+        if other.length_key in keys and other.name not in names:
+            both = other.part.rpartition(".")[0]
+            raise ResizeError(
+                f"--part {settings.part}: {other.name} shares the config key {other.length_key}, "
+                "so both must be resized together.",
+                f"Use --part {both}." if both else "Remove --part.",
+            )
+
     lengths = dict[str, int]()
     for positions in selected:
         # Tables can share a key: it must fit the longest.
@@ -226,7 +231,16 @@ def change_positions(
             if other.length_key == positions.length_key
         ]
         lengths[positions.name] = positions.positions_in(positions.rows_for(max(values)))
-    _check_directions(selected, lengths, settings)
+    grows = [item for item in selected if lengths[item.name] > item.length()]
+    shrinks = [item for item in selected if lengths[item.name] < item.length()]
+    if grows and shrinks:
+        parts = [f"--part {item.part or '…'}" for item in (grows[-1], shrinks[-1])]
+        raise ResizeError(
+            f"--to {settings.to} would extend {grows[-1].name} (from {grows[-1].length()}) and "
+            f"shrink {shrinks[-1].name} (from {shrinks[-1].length()}).",
+            f"Resize one at a time: {' or '.join(parts)}.",
+        )
+
     changes = list[Change]()
     for positions in selected:
         own = replace(settings, method=recorded.get(positions.name, settings.method))
@@ -235,36 +249,3 @@ def change_positions(
         if checks_width and positions.dtype:
             positions.check_width()
     return tuple(changes)
-
-
-def _check_shared_keys(
-    found: Sequence[Positions], selected: Sequence[Positions], settings: Resize
-) -> None:
-    """Raise ResizeError if a table that is not selected shares its config key with one that is."""
-    keys = {positions.length_key for positions in selected}
-    names = {positions.name for positions in selected}
-    for other in found:
-        if other.length_key not in keys or other.name in names:
-            continue
-        both = other.part.rpartition(".")[0]
-        raise ResizeError(
-            f"--part {settings.part}: {other.name} shares the config key {other.length_key}, so "
-            "both must be resized together.",
-            f"Use --part {both}." if both else "Remove --part.",
-        )
-
-
-def _check_directions(
-    selected: Sequence[Positions], lengths: Mapping[str, int], settings: Resize
-) -> None:
-    """Raise ResizeError if one table would grow and another one shrink."""
-    grows = [item for item in selected if lengths[item.name] > item.length()]
-    shrinks = [item for item in selected if lengths[item.name] < item.length()]
-    if not grows or not shrinks:
-        return
-    parts = [f"--part {item.part or '…'}" for item in (grows[-1], shrinks[-1])]
-    raise ResizeError(
-        f"--to {settings.to} would extend {grows[-1].name} (from {grows[-1].length()}) and shrink "
-        f"{shrinks[-1].name} (from {shrinks[-1].length()}).",
-        f"Resize one at a time: {' or '.join(parts)}.",
-    )

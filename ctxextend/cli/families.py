@@ -38,7 +38,7 @@ def families(
     With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
     from ctxextend.families.listing import list_families
-    from ctxextend.families.unsupported import POSITION_SCHEMES
+    from ctxextend.families.registry import POSITION_SCHEMES
 
     console = Console(as_json)
     page = Page.for_stdout()

@@ -2,8 +2,7 @@
 
 from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
 from ctxextend.errors import UnsupportedModelError, joined
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES
 from ctxextend.settings import ATTENTION_WINDOWS
 
 READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"

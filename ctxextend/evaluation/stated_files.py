@@ -19,7 +19,7 @@ from ctxextend.checkpoints.folder import (
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import POSITION_SCHEMES
 from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
 from ctxextend.opening.opened_model import open_model

@@ -8,14 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctxextend.families.lookup import Architecture
-from ctxextend.families.registry import fact
 from ctxextend.positions.facts import ConfigCondition
 from ctxextend.positions.positions import Positions
 
-# With rotary positions.
-WITHOUT_CAUSAL_MASK = tuple(
-    model_type for model_type, has_mask in fact("has_causal_mask").items() if not has_mask
-)
 # Keys that remove the mask of other types: the first one of Gemma, and the last one of all types,
 # by ``create_causal_mask`` of
 # https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/masking_utils.py.
@@ -33,9 +28,9 @@ def mask_remover(architecture: Architecture, location: Positions) -> str | None:
         architecture: The whole model.
         location: The positions of it, or of a model in it.
     """
-    for model_type in (location.family.model_type, architecture.family.model_type):
-        if model_type in WITHOUT_CAUSAL_MASK:
-            return f"model type {model_type}"
+    for family in (location.family, architecture.family):
+        if not family.has_causal_mask:
+            return f"model type {family.model_type}"
     for condition in REMOVING_KEYS:
         stated: Any = location.stated(condition.key)
         if stated is not None and condition.holds(stated):

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.families.known_types import FAMILIES, is_known, known_names
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES, is_known, known_names
 from ctxextend.positions.facts import Family, PositionScheme, ReservedRows
 from ctxextend.positions.positions import Positions
 from ctxextend.positions.rows import Rows

@@ -8,13 +8,27 @@ from itertools import product
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.known_types import FAMILIES, describe_unknown, known_names
-from ctxextend.families.registry import ENTRIES, SIGNATURES
-from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_SCHEMES
-from ctxextend.positions.facts import Family, Part, Requirement
+from ctxextend.families.registry import (
+    ENTRIES,
+    FAMILIES,
+    FAMILIES_HINT,
+    POSITION_SCHEMES,
+    describe_unknown,
+    known_names,
+)
+from ctxextend.positions.facts import Family, Part, PositionScheme, Requirement
 from ctxextend.positions.positions import Model, Positions, nested
 
-ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
+# Of tables of rows, with each type's own requirements.
+ABSOLUTE = Requirement(
+    key="position_embedding_type",
+    value="absolute",
+    instead=PositionScheme(
+        uses="position embeddings of that type",
+        advice="If it was trained with absolute positions, set position_embedding_type to absolute "
+        "in config.json.",
+    ),
+)
 MAX_CONFIG_DEPTH = 3  # no model of transformers is nested more deeply
 
 
@@ -206,14 +220,14 @@ def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement |
 def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the model types that a config without ``model_type`` and tensor shapes can be of.
 
-    Table, length and `SIGNATURES` of these types match. If `architectures` in the config is a class
+    Table, length and signature of these types match. If `architectures` in the config is a class
     of one of them, only this one is returned.
     """
     matching = list[str]()
     for model_type in ENTRIES:  # those with tables
         with suppress(CheckpointError, UnsupportedModelError):
             locations = find_architecture(config, model_type=model_type).locations
-            if any(_matches(location, model_type, config, shapes) for location in locations):
+            if any(_matches(location, config, shapes) for location in locations):
                 matching.append(model_type)
     classes = config.get("architectures")
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
@@ -228,10 +242,7 @@ def _is_named_after(model_class: str, model_type: str) -> bool:
 
 
 def _matches(
-    location: Positions,
-    model_type: str,
-    config: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
+    location: Positions, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> bool:
     """Whether tensors contain a table with as many rows as the config states, and the signature.
 
@@ -244,8 +255,8 @@ def _matches(
     rows = location.rows_for(length)
     for prefix in location.prefixes:
         has_table = shapes.get(prefix + location.tensor, ())[:1] == (rows,)
-        signatures = SIGNATURES.get(model_type, ())
-        if has_table and all(_has_sign(sign, prefix, config, shapes) for sign in signatures):
+        signs = location.family.signature
+        if has_table and all(_has_sign(sign, prefix, config, shapes) for sign in signs):
             return True
     return False
 
@@ -253,7 +264,7 @@ def _matches(
 def _has_sign(
     sign: str, prefix: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether one entry of `SIGNATURES` is true of a model."""
+    """Whether one part of a signature is true of a model."""
     name = sign.lstrip("!")
     has_name = name in config or any(tensor.startswith(prefix + name) for tensor in shapes)
     return has_name != sign.startswith("!")

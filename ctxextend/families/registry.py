@@ -18,8 +18,10 @@ Types under ``unsupported`` have no positions to resize, but what is there ``ins
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,8 @@ from ctxextend.positions.facts import (
 )
 
 DATA_FILE = "model_types.json"
-# What objects under a key are; for those under ``positions``, see `_kinds`.
+FAMILIES_HINT = "List supported model types with `ctxextend families`."
+# What objects under a key are; for those under ``positions``, see `_kind`.
 CLASSES = {
     "buffers": Buffer,
     "engine_keys": EngineKey,
@@ -53,10 +56,9 @@ CLASSES = {
     "rope": RotaryFacts,
     "when": ConfigCondition,
 }
-# Facts that `Family` does not have.
-OTHER_FACTS = ("why", "signature", "unrelated_keys", "has_causal_mask")
 
 _DATA = json.loads(Path(__file__).with_name(DATA_FILE).read_text(encoding="utf-8"))
+_SHARED: Mapping[str, Mapping[str, Any]] = _DATA["shared"]
 
 # The facts of each type, as the file states them.
 ENTRIES: Mapping[str, Mapping[str, Any]] = {
@@ -66,10 +68,53 @@ ENTRIES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def fact(name: str) -> dict[str, Any]:
-    """Return one of `OTHER_FACTS`, by the types that state it."""
-    types = {model_type: facts for model_type, facts in ENTRIES.items() if name in facts}
-    return {model_type: _read(name, facts[name]) for model_type, facts in types.items()}
+def _read(key: str, value: Any) -> Any:
+    """Return a value of the file as `positions` has it.
+
+    Raises:
+        ValueError: It names no shared value, or no kind of positions.
+        TypeError: It states something that its class does not have.
+    """
+    if isinstance(value, str) and key in _SHARED:
+        value = _shared(key, value)
+    items = list[Any]()
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str) and key in _SHARED:
+            item = _shared(key, item)
+        if not isinstance(item, dict):
+            items.append(item)
+            continue
+        own = dict(item)
+        if "like" in own:
+            own = {**_shared(key, own.pop("like")), **own}
+        own.pop("why", None)
+        for name, inner in own.items():
+            if isinstance(inner, dict | list) or name in _SHARED:
+                own[name] = _read(name, inner)
+        cls: Any = CLASSES.get(key, dict)
+        if key == "positions":
+            cls = _kind(own.pop("kind", None))
+        items.append(cls(**own) if cls is not dict else own)
+    return tuple(items) if isinstance(value, list) else items[0]
+
+
+def _shared(key: str, name: str) -> Any:
+    if name not in _SHARED.get(key, {}):
+        raise ValueError(f"{key} {name!r} is not under shared")
+    return _SHARED[key][name]
+
+
+def _kind(name: str | None) -> Any:
+    """Return a kind of positions: they need NumPy, which those who read only names do not."""
+    from ctxextend.positions.rotary import Rotary
+    from ctxextend.positions.rows import Rows
+    from ctxextend.positions.sinusoids import Sinusoids
+    from ctxextend.positions.unlimited import Unlimited
+
+    kinds = {"rows": Rows, "sinusoids": Sinusoids, "rotary": Rotary, "unlimited": Unlimited}
+    if name not in kinds:
+        raise ValueError(f"positions have kind {name!r}, not one of {', '.join(kinds)}")
+    return kinds[name]
 
 
 @cache
@@ -79,7 +124,7 @@ def read_family(model_type: str) -> Family:
     Raises:
         ValueError: The file states something that no type has.
     """
-    facts = {key: value for key, value in ENTRIES[model_type].items() if key not in OTHER_FACTS}
+    facts = {key: value for key, value in ENTRIES[model_type].items() if key != "why"}
     keys = {"length": LENGTH, "hidden": "hidden_size", "heads": "num_attention_heads"}
     positions = facts.pop("positions", [])
     if "rope" in facts and not positions:
@@ -94,8 +139,9 @@ def read_family(model_type: str) -> Family:
             keys["length"] = tables[0].config_key
         defaults = {key: facts.pop(name) for name, key in keys.items() if name in facts}
         defaults |= facts.pop("keys", {})
-        others = {key: _read(key, value) for key, value in facts.items()}
-        return Family(model_type=model_type, tables=tables, defaults=defaults, **others)
+        for key, value in facts.items():
+            facts[key] = _read(key, value)
+        return Family(model_type=model_type, tables=tables, defaults=defaults, **facts)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{DATA_FILE}: {model_type}: {error}") from error
 
@@ -106,55 +152,96 @@ def language_model(model_type: str) -> Part:
     return part
 
 
-def position_schemes() -> dict[str, PositionScheme]:
-    """Return what each type without positions to resize has instead."""
-    schemes = dict[str, PositionScheme]()
-    for group in _DATA["unsupported"]:
-        scheme = _read("instead", group["instead"])
-        schemes.update(dict.fromkeys(group["types"], scheme))
-    return schemes
+# What each type without positions to resize has instead.
+POSITION_SCHEMES: Mapping[str, PositionScheme] = {
+    model_type: scheme
+    for group in _DATA["unsupported"]
+    for scheme in (_read("instead", group["instead"]),)
+    for model_type in group["types"]
+}
 
 
-@cache
-def _kinds() -> dict[str, Any]:
-    """Return the kinds of positions: they need NumPy, which those who read only names do not."""
-    from ctxextend.positions.rotary import Rotary
-    from ctxextend.positions.rows import Rows
-    from ctxextend.positions.sinusoids import Sinusoids
-    from ctxextend.positions.unlimited import Unlimited
+class KnownFamilies(Mapping[str, Family]):
+    """The entries of model types by name.
 
-    return {"rows": Rows, "sinusoids": Sinusoids, "rotary": Rotary, "unlimited": Unlimited}
+    A type of the installed transformers without an entry is looked up in its classes, only when it
+    is asked for: this takes seconds.
+    """
 
+    def __getitem__(self, model_type: str) -> Family:
+        if model_type in ENTRIES:
+            return read_family(model_type)
+        if not _has_only_classes(model_type):
+            raise KeyError(model_type)
+        from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
 
-def _read(key: str, value: Any) -> Any:
-    """Return a value of the file as `positions` has it."""
-    if isinstance(value, str) and key in _DATA["shared"]:
-        value = _shared(key, value)
-    if isinstance(value, list):
-        return tuple(_read(key, item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    if "like" in value:
-        own = dict(value)
-        value = {**_shared(key, own.pop("like")), **own}
-    cls = CLASSES.get(key)
-    if key == "positions":
-        kinds = _kinds()
-        kind = value.get("kind")
-        if kind not in kinds:
-            raise ValueError(f"positions have kind {kind!r}, not one of {', '.join(kinds)}")
-        cls = kinds[kind]
-        value = {name: item for name, item in value.items() if name != "kind"}
-    if cls is None:
-        return value
-    return cls(**{name: _read(name, item) for name, item in value.items() if name != "why"})
+        try:
+            return class_family(model_type)
+        except UnclearClassError as error:
+            raise KeyError(model_type) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENTRIES)
+
+    def __len__(self) -> int:
+        return len(ENTRIES)
+
+    def __contains__(self, model_type: Any) -> bool:
+        if model_type in ENTRIES:
+            return True
+        return isinstance(model_type, str) and self.get(model_type) is not None
 
 
-def _shared(key: str, name: str) -> Any:
-    values = _DATA["shared"].get(key, {})
-    if name not in values:
-        raise ValueError(f"{key} {name!r} is not under shared")
-    return values[name]
+FAMILIES: Mapping[str, Family] = KnownFamilies()
 
 
-SIGNATURES: Mapping[str, tuple[str, ...]] = fact("signature")
+def is_known(model_type: str) -> bool:
+    """Whether the positions of a model type are known, also those that cannot be resized."""
+    return model_type in POSITION_SCHEMES or model_type in FAMILIES
+
+
+def known_parts(config: Mapping[str, Any]) -> list[str]:
+    """Return the known model types of the parts of a model."""
+    parts = [value for value in config.values() if isinstance(value, Mapping)]
+    types = [part.get("model_type") for part in parts]
+    return [name for name in types if isinstance(name, str) and name in FAMILIES]
+
+
+def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
+    """Whether the tensors must decide: a type is unknown, or only a part of the model is known."""
+    if model_type in FAMILIES:
+        return False
+    return model_type not in POSITION_SCHEMES or bool(known_parts(config))
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of model types, to complete or to correct what a user types."""
+    return (*ENTRIES, *POSITION_SCHEMES)
+
+
+def describe_unknown(model_type: str) -> str:
+    """Say that a model type is unknown, with what is missing in its classes in transformers."""
+    if not _has_only_classes(model_type):
+        return f"Unknown model type {model_type!r}."
+    from ctxextend.families.rotary_class import UnclearClassError, class_family
+
+    try:
+        _ = class_family(model_type)
+    except UnclearClassError as error:
+        return f"{model_type} has no entry here, and cannot be resized by its classes: {error}."
+    raise AssertionError(f"{model_type} is known")
+
+
+def _has_only_classes(model_type: str) -> bool:
+    """Whether only the installed transformers knows a model type, by the tables in its source.
+
+    Importing them takes seconds.
+    """
+    if model_type in ENTRIES or model_type in POSITION_SCHEMES:
+        return False
+    spec = find_spec("transformers")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    tables = Path(spec.submodule_search_locations[0], "models", "auto").glob("*.py")
+    row = re.compile(rf'"{re.escape(model_type)}"[,:]\s*"\w+Config"')  # "llama", "LlamaConfig"
+    return any(row.search(path.read_text(encoding="utf-8")) for path in tables)

@@ -12,7 +12,7 @@ from ctxextend.checkpoints.filenames import PARAMS_FILE, matches
 from ctxextend.checkpoints.folder import CONFIG, MODULES, Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
-from ctxextend.families.registry import fact
+from ctxextend.families.registry import FAMILIES
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
 
 TRANSFORMERS = "transformers"
@@ -148,9 +148,6 @@ PARAMS_KEYS = tuple(row.key[-1] for row in STATEMENTS if row.file == PARAMS_FILE
 # Those that also read it in a config around the language model's own.
 OUTER_READERS = (LLAVA,)
 
-# Keys of the whole model's config that say nothing about the length of its tables, by its type.
-UNRELATED = fact("unrelated_keys")
-
 
 def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     """Return the other length keys of a location's config, and of configs around it, with values.
@@ -192,10 +189,10 @@ def _ignored_keys(location: Positions, path: Keys) -> set[str]:
         ignored |= {key.name for key in table.engine_keys}
         ignored |= {*location.family.limits}
     if is_own or not path:
-        ignored |= {*UNRELATED.get(location.family.model_type, ())}
-        whole_type = location.config.get("model_type")
-        if isinstance(whole_type, str):
-            ignored |= {*UNRELATED.get(whole_type, ())}
+        ignored |= {*location.family.unrelated_keys}
+        whole = FAMILIES.get(str(location.config.get("model_type")))
+        if whole is not None:
+            ignored |= {*whole.unrelated_keys}
     return ignored
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
-from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.registry import FAMILIES
 from ctxextend.kinds import TableName
 from ctxextend.opening.opened_model import match_names
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows

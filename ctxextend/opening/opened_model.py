@@ -14,12 +14,12 @@ from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
+from ctxextend.families.registry import is_unknown
 from ctxextend.limits.trained_length import with_trained_length
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.own_code import describe_code, own_class, refuse_code
 from ctxextend.opening.unknown_models import (
     check_model_type,
-    is_unknown,
     refuse_missing_table,
     refuse_unknown_type,
 )

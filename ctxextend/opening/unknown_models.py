@@ -1,14 +1,13 @@
 """Whether a model type is known and fits a checkpoint, and refusals of what does not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.known_types import FAMILIES, describe_unknown
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from ctxextend.families.registry import FAMILIES_HINT, describe_unknown, known_parts
 from ctxextend.opening.own_code import (
     ANGLE_BUFFERS,
     advise_code,
@@ -99,20 +98,6 @@ def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
         hints.append(tables)
     hints += [SAME_SETTINGS, FAMILIES_HINT]
     raise UnsupportedModelError(message, " ".join(hints))
-
-
-def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether the tensors must decide: a type is unknown, or only a part of the model is known."""
-    if model_type in FAMILIES:
-        return False
-    return model_type not in POSITION_SCHEMES or bool(known_parts(config))
-
-
-def known_parts(config: Mapping[str, Any]) -> list[str]:
-    """Return the known model types of the parts of a model."""
-    parts = [value for value in config.values() if isinstance(value, Mapping)]
-    types = [part.get("model_type") for part in parts]
-    return [name for name in types if isinstance(name, str) and name in FAMILIES]
 
 
 def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_type: str) -> None:

@@ -284,7 +284,14 @@ class Rows(Positions):
             zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
             untrained = UntrainedRows(self.random_rows(rows), zero)
             if choice is not None:
-                choice = self._chosen(rows, after, choice, untrained)
+                layout = self.initial_layout
+                rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
+                choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
+                if layout and choice.name != FORMULA:
+                    reasons = filter(None, (deviation(rows, layout), choice.reason))
+                    choice = replace(choice, reason="; ".join(reasons))
+                if 2 * (len(untrained.random) + len(untrained.zero)) > before:
+                    choice = replace(choice, reason="")  # random rows are no reason for anything
         elif choice is not None:
             choice = self.computed_choice(choice)
         short_inputs = ShortInputs.IDENTICAL
@@ -325,23 +332,16 @@ class Rows(Positions):
             raise ResizeError(message, f"Remove {flags}.")
         if after > before:
             check_source_rows(before, after, limit_kept_first(self.computed_choice(choice), before))
-        if after != before:
-            self._check_multiple(after)
-
-    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the method of rows that transformers may compute: the requested one."""
-        return choice
-
-    def _check_multiple(self, after: int) -> None:
-        """Raise ResizeError unless a length is a multiple of what inputs are padded to."""
         key = self.multiple_of
         lifts = self.multiple_unless
-        if key is None or (lifts is not None and lifts.holds(self.stated(lifts.key))):
+        if after == before or key is None:
+            return
+        if lifts is not None and lifts.holds(self.stated(lifts.key)):
             return
         stated = self.stated(key)
         if stated is None:
             stated = self.family.defaults.get(key)
-        step = max(positive_numbers(stated), default=1)
+        step = max(positive_numbers(stated), default=1)  # inputs are padded to a multiple of it
         below = after // step * step
         if after != below:
             above = below + step
@@ -352,18 +352,8 @@ class Rows(Positions):
             allowed = f"{below} or {above}" if below else str(above)
             raise ResizeError(message, f"Use --to {allowed}.")
 
-    def _chosen(
-        self, rows: Values, after: int, choice: MethodChoice, untrained: UntrainedRows
-    ) -> MethodChoice:
-        """Return the method of stored rows, which can depend on them, and why."""
-        layout = self.initial_layout
-        rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
-        choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
-        if layout and choice.name != FORMULA:
-            reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
-            choice = replace(choice, reason="; ".join(reasons))
-        if 2 * (len(untrained.random) + len(untrained.zero)) > self.length():
-            choice = replace(choice, reason="")  # random rows are no reason for anything
+    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
+        """Return the method of rows that transformers may compute: the requested one."""
         return choice
 
     def random_rows(self, rows: Values) -> dict[int, float]:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ctxextend import convert, resize
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import FAMILIES
 from ctxextend.planned import ResizeResult
 from ctxextend.positions.facts import RotaryFacts
 from ctxextend.positions.rotary import Rotary

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import FAMILIES
 from ctxextend.positions.rotary import Rotary
 
 OLD = 256

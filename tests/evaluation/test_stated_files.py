@@ -14,7 +14,7 @@ import ctxextend
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.comparison import costs
 from ctxextend.evaluation import eval_model
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import POSITION_SCHEMES
 from tests.helpers import pico
 from tests.helpers.json_schemas import check
 from tests.helpers.trainings import invoke, succeed, unwrapped

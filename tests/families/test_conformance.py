@@ -37,10 +37,8 @@ from ctxextend import (
     resize,
     verify,
 )
-from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.registry import ENTRIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests.helpers import model_types, pico, rules, tiny, zoo

@@ -11,8 +11,7 @@ from ctxextend import (
     list_families,
     plan_resize,
 )
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES
 from tests.helpers import pico, tiny
 from tests.helpers.rotary_configs import save_config
 from tests.helpers.trainings import invoke

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
 from ctxextend import inspect, plan_resize, resize, verify
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import FAMILIES
 from tests.helpers import pico, tiny
 from tests.helpers.notes import texts
 from tests.helpers.word_tokenizer import add_tokenizer, text_of

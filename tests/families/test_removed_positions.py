@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ctxextend import MethodError, UnsupportedModelError, convert, inspect, list_families
-from ctxextend.families.causal_masks import WITHOUT_CAUSAL_MASK
+from ctxextend.families.registry import FAMILIES
 from tests.helpers import model_types, rules
 from tests.helpers.rotary_configs import save_config
 
@@ -26,7 +26,7 @@ REFUSED = {
         "apply only theta",
     ),
     **dict.fromkeys(("ministral3", "mistral4"), "scales the queries"),
-    **dict.fromkeys(WITHOUT_CAUSAL_MASK, "no causal mask"),
+    **{name: "no causal mask" for name, facts in FAMILIES.items() if not facts.has_causal_mask},
 }
 TYPES = sorted(ROTARY - {"esm"})  # whose default config has learned positions
 LENGTH = 48  # tokens of an input

@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.registry import ENTRIES
+from ctxextend.families.registry import ENTRIES, FAMILIES
 from tests.helpers.rotary_configs import NEW, SIZES, save_config
 from tests.helpers.trainings import succeed
 

@@ -7,7 +7,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import FAMILIES
 
 LEARNED = ("bert", "clip", "encoder-decoder", "gpt2", "perceiver", "whisper")
 RESERVED = ("bart", "biogpt", "blip-2", "esm", "led", "lilt", "mpnet", "prophetnet", "roberta")

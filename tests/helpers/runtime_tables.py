@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import FAMILIES
 from ctxextend.positions.positions import Positions
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.sinusoids import Sinusoids
