@@ -20,7 +20,7 @@ from ctxextend.limits.length_edits import (
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import rewrites_model_type
 from ctxextend.positions.change import Change
-from ctxextend.positions.positions import Changes, Keys, nested
+from ctxextend.positions.positions import ConfigValues, Keys, nested
 
 
 def plan_edits(
@@ -110,11 +110,11 @@ def config_changes(
     changes: Sequence[Change],
     *,
     fix_limits: bool,
-) -> Changes:
+) -> ConfigValues:
     """Return the values of a config that the new lengths require, by path of keys."""
-    values = Changes()
+    values = ConfigValues()
     for change in changes:
-        values |= change.edits(config, fix_limits=fix_limits)
+        values |= change.config_values(config, fix_limits=fix_limits)
         length = change.max_len_after
         for name in architecture.family.limits:
             stated = config.get(name)
@@ -150,13 +150,13 @@ def length_changes(
     return lengths
 
 
-def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Changes:
+def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> ConfigValues:
     """Return changes of a config, by path of keys, that also create the objects that are missing.
 
     Raises:
         CheckpointError: What should be an object is something else.
     """
-    values = Changes()
+    values = ConfigValues()
     for path, value in changes.items():
         while len(path) > 1:
             parent = nested(config, path[:-1])
@@ -174,9 +174,9 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
     return values
 
 
-def missing_engine_keys(model: OpenedModel) -> Changes:
+def missing_engine_keys(model: OpenedModel) -> ConfigValues:
     """Return the values of keys that other engines need and the config lacks, by path."""
-    missing = Changes()
+    missing = ConfigValues()
     if not model.checkpoint.has_config:
         return missing
     for positions in model.tables:

@@ -115,7 +115,7 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = find_architecture(config)
-    locations = tuple(location.without_rotation() for location in architecture.locations)
+    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
     architecture = architecture._replace(locations=locations)
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
@@ -142,7 +142,7 @@ def _find_tables(
     for positions in named:
         table = matrices.get(positions.name)
         if table is None:
-            found.append(positions.unstored())
+            found.append(positions.as_computed())
             continue
         rows, hidden_size = table.shape
         found.append(

@@ -167,7 +167,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    locations = tuple(location.without_rotation() for location in architecture.locations)
+    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
@@ -186,7 +186,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         ref=ref,
         checkpoint=checkpoint,
         architecture=architecture,
-        tables=tuple(positions.found_in(checkpoint) for positions in found),
+        tables=tuple(positions.sized_in(checkpoint) for positions in found),
     )
 
 

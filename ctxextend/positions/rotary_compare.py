@@ -74,12 +74,12 @@ def _add_frequencies(
     before, now = positions
     planned = change.settings[layers.layer_type]
     length = change.max_len_after
-    key = before.key_value(change.stated_after)
+    stated_after = before.key_value(change.stated_after)
     old = before.frequencies(layers.parameters, before.value(before.effective_key)).inverse
-    ours = before.frequencies(planned, length, key).inverse
+    ours = before.frequencies(planned, length, stated_after).inverse
     # Those of short inputs may be others.
     matches = _are_close(ours, now.frequencies(stated, length).inverse) & _are_close(
-        before.frequencies(planned, 1, key).inverse, now.frequencies(stated, 1).inverse
+        before.frequencies(planned, 1, stated_after).inverse, now.frequencies(stated, 1).inverse
     )
     assert change.choice is not None
     method = change.choice.text

@@ -46,8 +46,8 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         return None
     positions = kinds.pop()
     change = plan.changes[0]
-    result = change.result
-    if positions == REMOVED and result.removed_types != {LINEAR}:
+    after = change.positions_after
+    if positions == REMOVED and after.removed_types != {LINEAR}:
         return None
     rope: Parameters = {}
     if change.settings:
@@ -58,10 +58,10 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         max_len=plan.max_len_after,
         stated=change.positions.key_value(change.stated_after),
         first_trained=change.positions.lengths.first_trained,
-        trained_key=result.trained_key if change.settings else None,
+        trained_key=after.trained_next_to if change.settings else None,
         factor=rope.get(FACTOR, FACTOR_OF_NO_ROTATION if positions == REMOVED else 1.0),
         theta=rope.get(THETA),
-        dialects=result.dialects,
+        dialects=after.dialects,
         attention_factor=rope.get(ATTENTION_FACTOR),
         list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
         betas=_other_betas(rope),
