@@ -8,7 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.errors import ResizeError
-from ctxextend.gguf.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
+from ctxextend.gguf.gguf_edits import check_gguf_settings, with_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
@@ -79,7 +79,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
             "checkpoint": self.model.checkpoint,
             "model_type": self.model.architecture.family.model_type,
             "max_len_before": changes[0].max_len_before,
-            "max_len_after": self.settings.positions,
+            "max_len_after": self.settings.length,
             "stored": tuple(change for change in changes if change.dtype),
             "extended": extended,
             "is_changed": is_changed,
@@ -141,7 +141,7 @@ def make_plan(
     )
 
     if is_gguf:
-        changes = as_gguf_states(changes)
+        changes = with_gguf_settings(changes)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
     is_changed = any(change.is_changed for change in changes)
@@ -228,7 +228,7 @@ def change_positions(
     for positions in selected:
         # Tables can share a key: it must fit the longest.
         values = [
-            other.key_value(settings.positions)
+            other.key_value(settings.length)
             for other in found
             if other.length_key == positions.length_key
         ]

@@ -27,7 +27,7 @@ from ctxextend.limits.statements import (
 )
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
-from ctxextend.positions.change import Change, ShortInputs
+from ctxextend.positions.change import Change, ShortInputs, describe_random
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
 from ctxextend.runtimes.rule_schema import SWITCHED
@@ -266,7 +266,7 @@ def table_notes(plan: Plan) -> Iterator[Note]:
     for change in plan.changes:
         if change.untrained is None:
             continue
-        texts = list(change.untrained.texts())
+        texts = list(describe_random(change.untrained.random))
         if change.untrained.zero:
             texts.insert(0, f"zero rows: {describe_rows(change.untrained.zero)}")
         for text in texts:
@@ -477,7 +477,7 @@ def key_notes(plan: Plan) -> Iterator[Note]:
     agreeing = set[Keys]()
     for location, before, _ in length_changes(config, model.architecture, plan.changes):
         for path, value in config_length_keys(location):
-            if value in location.agreeing_values(before):
+            if value in location.values_of_length(before):
                 agreeing.add(path)
 
     for path, (table, value) in stated.items():
@@ -489,7 +489,7 @@ def key_notes(plan: Plan) -> Iterator[Note]:
         is_given = table.positions.trained_length is not None
         if is_scaled and value > table.max_len_before and not is_given:
             yield Note(Code.LENGTHS, Level.WARNING, _longer_training(name, value, table))
-        elif not plan.settings.fix_limits and value not in table.positions.agreeing_values(after):
+        elif not plan.settings.fix_limits and value not in table.positions.values_of_length(after):
             stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
             effect = may_take(readers(table.positions, path), value)
             if effect:

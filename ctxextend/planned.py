@@ -501,12 +501,12 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
 
         check_gguf_steps(settings)
     if settings.engine is None:
-        return prepare_plan(make_plan(model, settings))
+        return planned_resize(make_plan(model, settings))
     for_runtime = plan_for_runtime(model, settings, settings.engine)
-    return prepare_plan(for_runtime.plan, for_runtime=for_runtime)
+    return planned_resize(for_runtime.plan, for_runtime=for_runtime)
 
 
-def prepare_plan(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
+def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
     """Prepare the output of a planned resize.
 
     Args:
@@ -544,7 +544,7 @@ def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     return runtime_statements(facts)
 
 
-def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
+def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     """Plan the conversion of an open checkpoint, and prepare its output.
 
     Raises:

@@ -14,7 +14,7 @@ from ctxextend.planned import (
     Planned,
     ResizeResult,
     plan_checkpoint,
-    prepare_convert,
+    planned_conversion,
 )
 from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.recipe import Recipe
@@ -124,7 +124,7 @@ def convert_checkpoint(
     """Convert a checkpoint; `events` says what the steps report. See `convert`."""
     events = events or Silence()
     recipe = Recipe(ref, convert=settings, train=settings.training)
-    planned = prepare_convert(_open_source(ref, settings), settings)
+    planned = planned_conversion(_open_source(ref, settings), settings)
     if settings.link:
         planned = planned.with_links()
     if not settings.dry_run:

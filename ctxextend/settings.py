@@ -459,7 +459,7 @@ class Resize(Writing):
         return choice.keeping(self.keep_first)
 
     @property
-    def positions(self) -> int:
+    def length(self) -> int:
         """The new context length; only if `to` is a number."""
         assert isinstance(self.to, int)
         return self.to
@@ -557,7 +557,7 @@ class Convert(Writing):
         return self.attention_window // 2
 
     @property
-    def positions(self) -> int:
+    def length(self) -> int:
         """The context length of the output; only if `to` is a number."""
         assert isinstance(self.to, int)
         return self.to

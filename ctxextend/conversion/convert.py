@@ -64,11 +64,11 @@ def _resize_of(conversion: Conversion) -> Resize:
     """Return the resize of a twin: of its limits, or of its position table if it keeps one."""
     settings = conversion.settings
     method = settings.method
-    creates_rows = conversion.twin.has_windows and settings.positions > conversion.max_len_before
+    creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
     if creates_rows and method is None:
         method = METHODS[COPY].choice()
     return Resize(
-        settings.positions,
+        settings.length,
         method=method,
         part=conversion.twin.part,
         fix_limits=True,

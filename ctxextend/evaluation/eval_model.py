@@ -123,11 +123,6 @@ class ResizableFiles(ModelFiles):
         return self.tables[0].name
 
     @property
-    def has_rows(self) -> bool:
-        """Whether the first table has rows, stored or computed."""
-        return bool(self.tables[0].rows)
-
-    @property
     def rows(self) -> int:
         """The rows of the first table, with those that are not usable positions.
 

@@ -1,7 +1,7 @@
 """Look up the positions of a model from its config, or why it has none to resize."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -47,6 +47,27 @@ class Architecture(NamedTuple):
     family: Family  # of the whole model
     locations: tuple[Positions, ...]  # all tables that it can have; files may contain only some
     unsupported: tuple[UnsupportedPart, ...] = ()
+
+    def match_names(self, names: Collection[str], where: str) -> list[Positions]:
+        """Return the positions with their names among the tensors of a model, in registry order.
+
+        Args:
+            names: The names of its tensors; they may lack some of the positions.
+            where: The model, for errors.
+
+        Raises:
+            CheckpointError: Two tensors may be the same table.
+        """
+        is_only = len(self.locations) == 1
+        matches = list[Positions]()
+        for location in self.locations:
+            found = location.names_among(names, is_only=is_only)
+            if len(found) > 1:
+                message = f"{where}: found two candidate position tables, {' and '.join(found)}."
+                hint = "Save the model again with save_pretrained, which writes one."
+                raise CheckpointError(message, hint)
+            matches += [replace(location, name=name) for name in found]
+        return matches
 
     def refuse(self) -> NoReturn:
         """Refuse a model without position tables to resize.
@@ -162,7 +183,7 @@ def _search(
             )
             break
         if within is not None and within.first_position:
-            entry = entry.after_first_position()
+            entry = entry.counted_from_one()
         yield replace(entry, **{**vars(here), "part": part})
 
     for part_of in family.parts:
@@ -206,7 +227,7 @@ def _without_entry(name: str, model: Model) -> UnsupportedPart:
 
 def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement | None:
     """Return the first requirement of tables of rows that a config does not meet."""
-    if not all(entry.has_rows for entry in used):
+    if not all(entry.tensor for entry in used):
         return None
     requirements = model.family.requires
     for rule in (*requirements, ABSOLUTE):

@@ -31,7 +31,7 @@ from ctxextend.limits.statements import (
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
-from ctxextend.positions.facts import ROTARY, Buffer
+from ctxextend.positions.facts import Buffer
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Keys, nested
 
@@ -560,4 +560,6 @@ def longer_inputs(table: PositionReport) -> LongerInputs:
             return SHARE_LAST_POSITION
         case "get computed rows":
             return GET_COMPUTED_ROWS
-    return REACH_UNTRAINED_ANGLES if location.scheme == ROTARY else RUN_AT_ANY_LENGTH
+        case "reach untrained angles":
+            return REACH_UNTRAINED_ANGLES
+    return RUN_AT_ANY_LENGTH

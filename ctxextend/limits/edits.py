@@ -31,7 +31,7 @@ from ctxextend.limits.statements import (
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import rewrites_model_type
 from ctxextend.positions.change import Change
-from ctxextend.positions.positions import Changes, Keys, nested
+from ctxextend.positions.positions import ConfigValues, Keys, nested
 
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
 
@@ -81,7 +81,7 @@ def plan_edits(
             after=change.max_len_after,
             fix_limits=fix_limits,
             keeps_fixed_padding=bool(change.positions.family.padding_effect),
-            longer_fail=change.positions.has_rows,
+            longer_fail=change.positions.longer_inputs_fail,
         )
         edits += limit_edits(checkpoint, tokenizer, limits)
     # Generated texts use up the positions of one table.
@@ -124,11 +124,11 @@ def config_changes(
     changes: Sequence[Change],
     *,
     fix_limits: bool,
-) -> Changes:
+) -> ConfigValues:
     """Return the values of a config that the new lengths require, by path of keys."""
-    values = Changes()
+    values = ConfigValues()
     for change in changes:
-        values |= change.edits(config, fix_limits=fix_limits)
+        values |= change.config_values(config, fix_limits=fix_limits)
         length = change.max_len_after
         for name in architecture.family.limits:
             stated = config.get(name)
@@ -140,7 +140,8 @@ def config_changes(
             if follows:
                 values[(name,)] = length
     lengths = length_changes(config, architecture, changes)
-    return values | length_key_changes(lengths, fix_limits=fix_limits)
+    others = length_key_changes(lengths, fix_limits=fix_limits)
+    return values | others | values  # a copy of rotary settings has the length that they need
 
 
 def length_changes(
@@ -164,13 +165,13 @@ def length_changes(
     return lengths
 
 
-def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Changes:
+def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> ConfigValues:
     """Return changes of a config, by path of keys, that also create the objects that are missing.
 
     Raises:
         CheckpointError: What should be an object is something else.
     """
-    values = Changes()
+    values = ConfigValues()
     for path, value in changes.items():
         while len(path) > 1:
             parent = nested(config, path[:-1])
@@ -188,9 +189,9 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
     return values
 
 
-def missing_engine_keys(model: OpenedModel) -> Changes:
+def missing_engine_keys(model: OpenedModel) -> ConfigValues:
     """Return the values of keys that other engines need and the config lacks, by path."""
-    missing = Changes()
+    missing = ConfigValues()
     if not model.checkpoint.has_config:
         return missing
     for positions in model.tables:

@@ -43,7 +43,7 @@ def params_edits(
         return
     file = model.checkpoint.params_file
     for change in changes:
-        if change.name != generating.name or change.positions.has_rows:
+        if change.name != generating.name or change.positions.rows:
             continue
         for key, after in _length_changes(model, change, fix_limits=fix_limits).items():
             yield Edit(file=file, path=(key,), before=params[key], after=after)

@@ -197,7 +197,7 @@ def following_value(change: LengthChange, value: int) -> int | None:
     rows, a key that states the length before scaling goes on stating it.
     """
     location, before, after = change
-    if value not in location.agreeing_values(before):
+    if value not in location.values_of_length(before):
         return None
     if before == after:
         return value

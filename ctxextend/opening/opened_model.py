@@ -1,6 +1,6 @@
 """Open a checkpoint: detect its architecture, and find its position tables."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -167,14 +167,14 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    locations = tuple(location.without_rotation() for location in architecture.locations)
+    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
     if mistral_params(checkpoint) is not None:
         architecture = _without_scaling_key(architecture)
     names = checkpoint.weights.entries
-    found = match_names(architecture, names, str(checkpoint.root))
+    found = architecture.match_names(names, str(checkpoint.root))
     if not found:
         refuse_missing_table(checkpoint, architecture)
     if ref.model_type is not None:
@@ -186,32 +186,8 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         ref=ref,
         checkpoint=checkpoint,
         architecture=architecture,
-        tables=tuple(positions.found_in(checkpoint) for positions in found),
+        tables=tuple(positions.sized_in(checkpoint) for positions in found),
     )
-
-
-def match_names(architecture: Architecture, names: Collection[str], where: str) -> list[Positions]:
-    """Return the positions of a model with their names among its tensors, in registry order.
-
-    Args:
-        architecture: That of the model; it may have positions that the model has not.
-        names: The names of its tensors.
-        where: The model, for errors.
-
-    Raises:
-        CheckpointError: Two tensors may be the same table.
-    """
-    is_only = len(architecture.locations) == 1
-    matches = list[Positions]()
-    for location in architecture.locations:
-        found = location.names_among(names, is_only=is_only)
-        if len(found) > 1:
-            message = f"{where}: found two candidate position tables, {' and '.join(found)}."
-            raise CheckpointError(
-                message, "Save the model again with save_pretrained, which writes one."
-            )
-        matches += [replace(location, name=name) for name in found]
-    return matches
 
 
 # ---- the model type

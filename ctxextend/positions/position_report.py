@@ -10,7 +10,7 @@ from ctxextend.json_output import Result, not_in_json
 
 if TYPE_CHECKING:
     from ctxextend.positions.positions import Positions
-from ctxextend.tables.rope_types import Parameters
+from ctxextend.tables.rope_types import NONE, Parameters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,8 +89,18 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     rope_dialects: tuple[str, ...]
 
     @property
-    def lengths_text(self) -> str:
-        """The three lengths, as a sentence; empty if the config states what the settings serve."""
+    def text(self) -> str:
+        """What is known of the lengths, as a sentence; empty if there is no more than one.
+
+        They are three if the config states another than its settings serve.
+        """
+        if self.location.rows:
+            return f"{self.positions} rows, which are not shown"
+        if not self.layers:
+            runs = "any length runs once the limits below allow it"
+            if self.scheme == NONE:
+                return f"no positions: {runs}; first trained at {self.first_trained} tokens"
+            return f"{self.scheme} positions: {runs}"
         if self.stated == self.served:
             return ""
         trained = f"first trained at {self.first_trained} tokens"
@@ -149,19 +159,21 @@ def report_scheme(positions: "Positions", layers: tuple[RopeReport, ...] = ()) -
 
 
 def report_quantised(table: "Positions") -> SchemeReport:
-    """Report a table whose rows are quantised: their number, and nothing about their values."""
-    location = table
+    """Report a table whose rows are quantised: their number, and nothing about their values.
+
+    Only GGUF files have such tables, without reserved rows.
+    """
     return SchemeReport(
         name=table.name,
-        part=location.part,
-        config_key=location.length_key,
+        part=table.part,
+        config_key=table.length_key,
         positions=table.rows,
-        key_value=location.key_value(table.rows),
+        key_value=table.key_value(table.rows),
         stated_in=f"{table.weights_file} {table.name}",
-        location=location,
-        scheme=location.scheme,
+        location=table,
+        scheme=table.scheme,
         first_trained=table.rows,
-        stated=location.value(location.effective_key),
+        stated=table.value(table.effective_key),
         served=table.rows,
         layers=(),
         rope_dialects=(),

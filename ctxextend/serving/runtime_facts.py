@@ -46,14 +46,14 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         return None
     positions = kinds.pop()
     change = plan.changes[0]
-    result = change.result
-    if positions == REMOVED and result.removed_types != {LINEAR}:
+    after = change.positions_after
+    if positions == REMOVED and after.removed_types != {LINEAR}:
         return None
     rope: Parameters = {}
     trained_key = None
     if change.settings:
         _, rope = change.changed_layers[0]
-        trained_key = result.trained_key
+        trained_key = after.trained_next_to
     other_betas = None
     if rope.get(TYPE) == YARN:
         betas = yarn_betas(rope)
@@ -68,7 +68,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         trained_key=trained_key,
         factor=rope.get(FACTOR, FACTOR_OF_NO_ROTATION if positions == REMOVED else 1.0),
         theta=rope.get(THETA),
-        dialects=result.dialects,
+        dialects=after.dialects,
         attention_factor=rope.get(ATTENTION_FACTOR),
         list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
         betas=other_betas,
