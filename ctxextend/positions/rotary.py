@@ -248,12 +248,32 @@ class Rotary(Positions):
         )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of attention windows, and of inputs that cross the old length.
+        """Yield what to know of inputs that cross the old length, and of attention windows.
 
         Transformers chooses frequencies that follow the length by the longest sequence of each
         call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
         `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
         """
+        becomes_dynamic = any(
+            after[TYPE] == "dynamic" != layers.parameters[TYPE]
+            for layers, after in change.changed_layers
+        )
+        length = change.same_up_to
+        if change.long_inputs_as or becomes_dynamic:
+            text = (
+                f"An input of up to {length} tokens gets the frequencies of long ones in a batch "
+                "with a longer one: batch them apart."
+            )
+            yield Note(Code.PADDING, Level.NOTE, text)
+        effect = ""
+        if change.long_inputs_as and not self.rope.drops_cache:
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+        elif becomes_dynamic:
+            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+        if generates and effect:
+            text = f"A text that grows past {length} tokens in generate() {effect}"
+            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
+
         local = [
             layers.layer_type
             for layers in self.layers
@@ -274,27 +294,6 @@ class Rotary(Positions):
                 "see further."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-
-        becomes_dynamic = any(
-            after[TYPE] == "dynamic" != layers.parameters[TYPE]
-            for layers, after in change.changed_layers
-        )
-        if not change.long_inputs_as and not becomes_dynamic:
-            return
-        length = change.same_up_to
-        text = (
-            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
-            "a longer one: batch them apart."
-        )
-        yield Note(Code.PADDING, Level.NOTE, text)
-        effect = ""
-        if change.long_inputs_as and not self.rope.drops_cache:
-            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
-        elif becomes_dynamic:
-            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
-        if generates and effect:
-            text = f"A text that grows past {length} tokens in generate() {effect}"
-            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
