@@ -26,7 +26,7 @@ from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.plan import make_plan
-from ctxextend.planned import prepare_plan
+from ctxextend.planned import planned_resize
 from ctxextend.progress import Progress
 from ctxextend.settings import CheckpointRef, Resize
 
@@ -91,7 +91,7 @@ def run_demo(progress: Progress) -> Demo:
         import_module(library)
     # The bundled checkpoint, even if the current folder has a folder of the same name.
     base = open_checkpoint(bundled_source(DEMO_SOURCE), None)
-    planned = prepare_plan(
+    planned = planned_resize(
         make_plan(identify_model(base, CheckpointRef(DEMO_SOURCE)), Resize(DEMO_LENGTH))
     )
     window = planned.plan.max_len_before

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ctxextend.gguf.gguf_output import GgufOutput
 
 
-class NewTensors(NamedTuple):
+class ComputedTensors(NamedTuple):
     """The tensors that an output changes, and the recipe that records them."""
 
     tensor: Callable[[str], NDArray[Any]]  # by name, called once per tensor
@@ -77,7 +77,7 @@ class Output:
     texts: Mapping[str, bytes]  # edited and created files, by path
     # Returns the new tensors, and the recipe for an output folder; called once, while it is
     # written.
-    compute: Callable[[Path], NewTensors] = field(repr=False)
+    compute: Callable[[Path], ComputedTensors] = field(repr=False)
     has_weights: bool = True  # False: only edited and created files are written
     # Weights files that are linked instead of copied, by path.
     links: "Mapping[str, Link]" = field(default_factory=dict)
@@ -284,7 +284,7 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
         default_folder=default_folder,
         layouts=plan.layouts,
         texts=texts,
-        compute=partial(compute_tables, plan, plan.checkpoint, record),
+        compute=partial(compute_tensors, plan, plan.checkpoint, record),
         has_weights=not edit_only,
     )
 
@@ -353,9 +353,9 @@ def index_text(
     return delete(text, ("weight_map",), dropped)
 
 
-def compute_tables(
+def compute_tensors(
     plan: Plan, source: Checkpoint, record: Mapping[str, Any], folder: Path
-) -> NewTensors:
+) -> ComputedTensors:
     """Create the new tables and buffers of an output.
 
     Args:
@@ -390,7 +390,7 @@ def compute_tables(
                 f"{len(bad)} of the {len(after)} rows of the output."
             )
         warnings.append(text)
-    return NewTensors(
+    return ComputedTensors(
         tensor=values.__getitem__,
         recipe=recipe_bytes(record, folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),

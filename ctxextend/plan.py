@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.errors import ResizeError
-from ctxextend.gguf.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
+from ctxextend.gguf.gguf_edits import check_gguf_settings, with_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.limits.config_edits import plan_edits
-from ctxextend.limits.length_edits import Edit
+from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
@@ -49,9 +48,10 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # The tables that are extended, and positions whose rotary settings are to change.
     extended: tuple[Change, ...] = field(init=False, metadata=not_in_json)
     is_changed: bool = field(init=False, metadata=not_in_json)  # whether any length changes
-    # The tables and position buffers of the output, by name, and buffers that are not written,
-    # because transformers creates them.
+    # The tables and position buffers of the output, by name; of these, the buffers; and buffers
+    # that are not written, because transformers creates them.
     tensors: Mapping[str, NewTensor] = field(init=False, metadata=not_in_json)
+    buffers: tuple[str, ...] = field(init=False, metadata=not_in_json)
     dropped: tuple[str, ...] = field(init=False, metadata=not_in_json)
     # What inputs up to the old length get: the largest change of all positions.
     short_inputs: ShortInputs = field(init=False, metadata=not_in_json)
@@ -73,16 +73,18 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         method = main_choice.name
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
+        tensors = [tensor for change in changes for tensor in change.tensors]
         dropped = [name for change in changes for name in change.dropped]
         values = {
             "checkpoint": self.model.checkpoint,
             "model_type": self.model.architecture.family.model_type,
             "max_len_before": changes[0].max_len_before,
-            "max_len_after": self.settings.positions,
+            "max_len_after": self.settings.length,
             "stored": tuple(change for change in changes if change.dtype),
             "extended": extended,
             "is_changed": is_changed,
-            "tensors": {tensor.name: tensor for change in changes for tensor in change.tensors},
+            "tensors": {tensor.name: tensor for tensor in tensors},
+            "buffers": tuple(tensor.name for tensor in tensors if not tensor.is_table),
             "dropped": tuple(dict.fromkeys(dropped)),
             "short_inputs": max(change.short_inputs for change in changes),
             "methods": {item.name: item.choice.text for item in extended if item.choice},
@@ -122,7 +124,7 @@ def make_plan(
     check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
-    is_gguf = gguf_of(model.checkpoint) is not None
+    is_gguf = model.checkpoint.is_gguf
     if is_gguf:
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)
@@ -139,7 +141,7 @@ def make_plan(
     )
 
     if is_gguf:
-        changes = as_gguf_states(changes)
+        changes = with_gguf_settings(changes)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
     is_changed = any(change.is_changed for change in changes)
@@ -226,7 +228,7 @@ def change_positions(
     for positions in selected:
         # Tables can share a key: it must fit the longest.
         values = [
-            other.key_value(settings.positions)
+            other.key_value(settings.length)
             for other in found
             if other.length_key == positions.length_key
         ]

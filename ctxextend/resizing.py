@@ -14,7 +14,7 @@ from ctxextend.planned import (
     Planned,
     ResizeResult,
     plan_checkpoint,
-    prepare_convert,
+    planned_conversion,
 )
 from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.recipe import Recipe
@@ -124,7 +124,7 @@ def convert_checkpoint(
     """Convert a checkpoint; `events` says what the steps report. See `convert`."""
     events = events or Silence()
     recipe = Recipe(ref, convert=settings, train=settings.training)
-    planned = prepare_convert(_open_source(ref, settings), settings)
+    planned = planned_conversion(_open_source(ref, settings), settings)
     if settings.link:
         planned = planned.with_links()
     if not settings.dry_run:
@@ -154,15 +154,15 @@ def check_can_write(recipe: Recipe, planned: Planned, saving: Saving) -> None:
         TrainingError: A library is missing.
         DataError: The text to train on cannot be read.
     """
-    planned.check_output(saving.output, force=saving.force)
+    path = output_path(saving.output, planned.output.default_folder)
+    planned.output.check_path(path, force=saving.force)
     if recipe.train is None:
         return
     from ctxextend.training.training_run import RunFolder
     from ctxextend.training.training_source import check_libraries, check_train_texts
 
     check_libraries(recipe.train)
-    folder = RunFolder.for_output(output_path(saving.output, planned.output.default_folder))
-    if folder.save is None:  # else it has the text already
+    if RunFolder.for_output(path).save is None:  # else it has the text already
         check_train_texts(recipe.train)
 
 

@@ -15,7 +15,7 @@ from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, check_steps, run_recipe
 from ctxextend.plan import make_plan
-from ctxextend.planned import Planned, prepare_convert, prepare_plan
+from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
@@ -133,9 +133,9 @@ def plan_run(file: RecipeFile) -> Planned | None:
     model = open_model(recipe.checkpoint, reads_gguf=not others)
     check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
-        return prepare_convert(model, recipe.convert)
+        return planned_conversion(model, recipe.convert)
     if recipe.resize is not None:
-        planned = prepare_plan(make_plan(model, recipe.resize, recorded.methods))
+        planned = planned_resize(make_plan(model, recipe.resize, recorded.methods))
         return replace(planned, notes=(*planned.notes, *_kept_settings(file, recorded, planned)))
     return None
 

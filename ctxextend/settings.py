@@ -453,13 +453,13 @@ class Resize(Writing):
         """The requested method with all of its settings."""
         choice = self.method
         if choice is None:
-            choice = import_module("ctxextend.tables.methods").default_choice()
+            choice = import_module("ctxextend.tables.methods").METHODS["auto"].choice()
         if self.keep_first is None:
             return choice
         return choice.keeping(self.keep_first)
 
     @property
-    def positions(self) -> int:
+    def length(self) -> int:
         """The new context length; only if `to` is a number."""
         assert isinstance(self.to, int)
         return self.to
@@ -557,7 +557,7 @@ class Convert(Writing):
         return self.attention_window // 2
 
     @property
-    def positions(self) -> int:
+    def length(self) -> int:
         """The context length of the output; only if `to` is a number."""
         assert isinstance(self.to, int)
         return self.to

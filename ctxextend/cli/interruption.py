@@ -45,7 +45,7 @@ def describe_stop(command: str | None) -> str:
     here = Path.cwd()
     complete = list[str]()
     for path in getattr(sys.modules.get(module), registry, ()):
-        # What a run writes for itself is no output.
+        # What a run writes for itself is not an output.
         is_of_run = any(parent.suffix == ".training" for parent in path.parents)
         if path.exists() and not is_of_run:
             shown = path.relative_to(here) if path.is_relative_to(here) else path

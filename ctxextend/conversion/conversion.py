@@ -203,7 +203,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         path=path, header=header, entries=entries, data_start=0, compute=conversion.tensor
     )
     if file.tensor_bytes >= 2**63:
-        length = conversion.settings.positions
+        length = conversion.settings.length
         raise ResizeError(f"--to {length:,} is too large.", "Use a smaller --to.")
     generated = {source.config_file: json.dumps(conversion.config, indent=2) + "\n"}
     return replace(

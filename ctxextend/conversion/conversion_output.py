@@ -15,7 +15,7 @@ from ctxextend.card import (
 )
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import printable
-from ctxextend.output import Output, compute_tables, edited_texts
+from ctxextend.output import Output, compute_tensors, edited_texts
 from ctxextend.plan import Plan
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.record import (
@@ -71,5 +71,5 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
         default_folder=Path(name),
         layouts=plan.layouts,
         texts=texts,
-        compute=partial(compute_tables, plan, source, record),
+        compute=partial(compute_tensors, plan, source, record),
     )

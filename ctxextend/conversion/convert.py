@@ -9,14 +9,14 @@ from ctxextend.conversion.conversion import Conversion, count_origins, twin_chec
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import scheme_text, summarise
 from ctxextend.errors import printable
-from ctxextend.limits.length_edits import raises_generation_limit
+from ctxextend.limits.edits import raises_generation_limit
 from ctxextend.notes import Note
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.output import Output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
 
@@ -64,11 +64,11 @@ def _resize_of(conversion: Conversion) -> Resize:
     """Return the resize of a twin: of its limits, or of its position table if it keeps one."""
     settings = conversion.settings
     method = settings.method
-    creates_rows = conversion.twin.has_windows and settings.positions > conversion.max_len_before
+    creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
     if creates_rows and method is None:
-        method = default_choice(COPY)
+        method = METHODS[COPY].choice()
     return Resize(
-        settings.positions,
+        settings.length,
         method=method,
         part=conversion.twin.part,
         fix_limits=True,

@@ -233,7 +233,7 @@ def _new_length(settings: Convert, max_len: int) -> int:
     """Return the requested length in positions; ``4x`` is four times the old one."""
     if isinstance(settings.to, Factor):
         return settings.to.times(max_len)
-    return settings.positions
+    return settings.length
 
 
 def _theta(twin: Twin, settings: Convert) -> float | None:

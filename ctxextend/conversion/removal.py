@@ -7,7 +7,7 @@ from ctxextend.card import card_sentences
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import ResizeError, UnsupportedModelError, printable
 from ctxextend.families.causal_masks import mask_remover
-from ctxextend.limits.config_edits import plan_edits
+from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
@@ -41,7 +41,7 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
     changes = list[Change]()
     for positions in model.tables:
-        changes.append(positions.remove(resize.positions, model.ref.source))
+        changes.append(positions.change_to_none(resize.length, model.ref.source))
         cause = mask_remover(model.architecture, positions)
         if cause is not None:
             message = (
@@ -50,10 +50,10 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
             )
             raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
         before = positions.length()
-        if resize.positions < before:
+        if resize.length < before:
             message = (
                 f"The model accepts {before} tokens: a conversion to no positions cannot make that "
-                f"{resize.positions}."
+                f"{resize.length}."
             )
             raise ResizeError(message, "Remove --to, or use a longer length.")
     return Plan(
@@ -84,7 +84,7 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
     notes += far_notes(plan)
     notes += limit_notes(plan)
     notes += generation_notes(plan, old_length=plan.max_len_before)
-    if any(change.result.dialects == (NEW,) for change in plan.changes):
+    if any(change.positions_after.dialects == (NEW,) for change in plan.changes):
         text = (
             f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
             "transformers 4, still rotate."

@@ -211,7 +211,9 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
     if provenance is not None and provenance.steps[-1].source.tokenizer:
         own = provenance.steps[-1].source.tokenizer
     tokenizer = opened.ref.tokenizer or own
-    runs = trainings(provenance)
+    runs = list[Mapping[str, Any]]()
+    if provenance is not None:
+        runs = trainings(provenance)
     # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
     if os.path.realpath(tokenizer) != os.path.realpath(own):
         runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]

@@ -183,7 +183,7 @@ def _search(
             )
             break
         if within is not None and within.first_position:
-            entry = entry.after_first_position()
+            entry = entry.counted_from_one()
         yield replace(entry, **{**vars(here), "part": part})
 
     for part_of in family.parts:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_values
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.gguf.gguf_architectures import (
     GGUF_ARCHITECTURES,
@@ -27,7 +28,6 @@ from ctxextend.gguf.gguf_config import (
     shortest,
 )
 from ctxextend.gguf.gguf_model import NOT_STATED, check_not_quantised, check_scales
-from ctxextend.limits.length_edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
@@ -57,7 +57,7 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
         MethodError: It cannot state the method.
     """
     check_not_quantised(model.checkpoint, model.tables[0])
-    if settings.positions >= MAX_LENGTH_STATED:
+    if settings.length >= MAX_LENGTH_STATED:
         message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
     location = model.tables[0]
@@ -121,7 +121,7 @@ def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
     return model.with_notes(Note(Code.METHOD, Level.NOTE, text))
 
 
-def as_gguf_states(changes: Sequence[Change]) -> tuple[Change, ...]:
+def with_gguf_settings(changes: Sequence[Change]) -> tuple[Change, ...]:
     """Return changes with rotary settings as a GGUF file states them.
 
     Numbers have 32 bits. Linear settings also state the first trained length, which llama.cpp does

@@ -15,7 +15,7 @@ from ctxextend.checkpoints.gguf_header import MAGIC
 from ctxextend.checkpoints.gguf_rewrite import plan_gguf_layout, write_gguf
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.errors import OutputError
-from ctxextend.output import Filled, OutputFiles, compute_tables
+from ctxextend.output import Filled, OutputFiles, compute_tensors
 from ctxextend.plan import Plan
 from ctxextend.progress import Progress
 from ctxextend.record import recipe_bytes, resize_record
@@ -133,7 +133,7 @@ class GgufOutput:
             CheckpointError: The source cannot be read, or changed after it was planned.
             ResizeError: A new table does not fit in memory.
         """
-        new = compute_tables(self.plan, self.source, self.record, path.parent)
+        new = compute_tensors(self.plan, self.source, self.record, path.parent)
         layout = self.layout_with(new.recipe)
         with staged.open("r+b", buffering=0) as opened:
             write_gguf(

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
@@ -166,7 +165,7 @@ def _limits_of_params(model: OpenedModel, tables: Sequence[PositionReport]) -> I
                 tokens = value
                 reason = _why_other_key_disagrees(table, (VLLM,), value)
             yield Limit(
-                file=params_path(model.checkpoint),
+                file=model.checkpoint.params_file,
                 key=key,
                 value=value,
                 tokens=tokens,

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.limits.config_edits import config_changes
+from ctxextend.limits.edits import config_changes, lowered_limits
 from ctxextend.limits.generation import generating_table, limits_in_object
-from ctxextend.limits.length_edits import LengthChange, lowered_limits
-from ctxextend.limits.trained_length import state_trained_length, with_config_lengths
+from ctxextend.limits.statements import LengthChange, state_trained_length, with_config_lengths
 from ctxextend.opening.unknown_models import refuse_without_table
 from ctxextend.plan import change_positions, with_length
 from ctxextend.positions.change import Change
@@ -115,7 +114,8 @@ def _find_positions(
     """
     architecture = find_architecture(config)
     locations = [
-        replace(location.without_rotation(), is_loaded=True) for location in architecture.locations
+        replace(location.as_none_if_unrotated(), is_loaded=True)
+        for location in architecture.locations
     ]
     architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
@@ -143,7 +143,7 @@ def _find_tables(
     for positions in named:
         table = matrices.get(positions.name)
         if table is None:
-            found.append(positions.unstored())
+            found.append(positions.as_computed())
             continue
         rows, hidden_size = table.shape
         found.append(

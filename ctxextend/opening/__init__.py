@@ -1,1 +1,1 @@
-"""Open a checkpoint: its model type, its positions, and refusals of what is unknown."""
+"""Open a checkpoint: its model type, its positions, and refusals of unknown types."""

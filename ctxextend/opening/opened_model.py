@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import open_gguf_checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
 from ctxextend.families.registry import is_unknown
-from ctxextend.limits.trained_length import with_trained_length
+from ctxextend.limits.statements import with_trained_length
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.own_code import describe_code, own_class, refuse_code
 from ctxextend.opening.unknown_models import (
@@ -153,7 +153,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
-    if gguf_of(checkpoint) is not None:
+    if checkpoint.is_gguf:
         from ctxextend.gguf.gguf_model import find_gguf_positions, measure_gguf_tables
 
         architecture = with_trained_length(
@@ -167,7 +167,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    locations = tuple(location.without_rotation() for location in architecture.locations)
+    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
@@ -186,7 +186,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         ref=ref,
         checkpoint=checkpoint,
         architecture=architecture,
-        tables=tuple(positions.found_in(checkpoint) for positions in found),
+        tables=tuple(positions.sized_in(checkpoint) for positions in found),
     )
 
 

@@ -8,18 +8,20 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ctxextend.errors import counted
+from ctxextend.errors import MethodError, ResizeError, counted
 from ctxextend.json_output import not_in_json
 from ctxextend.positions.positions import (
-    Changes,
+    ConfigValues,
     PositionLengths,
     Positions,
     nested,
     with_values,
 )
 from ctxextend.positions.rotary_settings import RopeLayers
-from ctxextend.tables.method_facts import MethodChoice
-from ctxextend.tables.rope_types import Parameters
+from ctxextend.settings import Resize
+from ctxextend.tables.method_facts import LIMITS, MethodChoice
+from ctxextend.tables.rope_types import NONE, Parameters
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.tables.stats import describe_rows
 
 
@@ -47,15 +49,16 @@ class UntrainedRows(NamedTuple):
     random: Mapping[int, float]  # those like random initialisation, with its standard deviation
     zero: tuple[int, ...]
 
-    def texts(self) -> Iterator[str]:
-        """Yield a clause for each standard deviation that rows fit."""
-        for std in dict.fromkeys(self.random.values()):
-            matching = [row for row, fitted in self.random.items() if fitted == std]
-            count = counted(len(matching), "row")
-            yield (
-                f"looks untrained: {describe_rows(matching)} ({count} like random initialisation "
-                f"with std {std:g})"
-            )
+
+def describe_random(rows: Mapping[int, float]) -> Iterator[str]:
+    """Yield a clause for each standard deviation of rows like random initialisation."""
+    for std in dict.fromkeys(rows.values()):
+        matching = [row for row, fitted in rows.items() if fitted == std]
+        count = counted(len(matching), "row")
+        yield (
+            f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with "
+            f"std {std:g})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +102,9 @@ class Change:
     dtype: str = field(init=False)  # in safetensors' spelling; empty if the rows are not stored
     lengths: PositionLengths = field(init=False)  # before the change
     scheme: str = field(init=False)  # learned, sinusoidal, rotary, ALiBi, relative or none
-    # Whether the length changes, or any rotary setting; and whether positions are created by that.
+    # Whether the length or any rotary setting changes.
     is_changed: bool = field(init=False, metadata=not_in_json)
+    # Whether a method applies: the length grows, or rotary settings change at the same length.
     is_extended: bool = field(init=False, metadata=not_in_json)
 
     def __post_init__(self) -> None:
@@ -137,9 +141,9 @@ class Change:
             if layers.layer_type in self.settings
         ]
 
-    def edits(
+    def config_values(
         self, config: Mapping[str, Any] | None = None, *, fix_limits: bool = False
-    ) -> Changes:
+    ) -> ConfigValues:
         """Return the values of the config that the change needs.
 
         Args:
@@ -149,18 +153,22 @@ class Change:
         positions = self.positions
         if config is not None:
             positions = positions.with_config(config)
-        changes = Changes()
+        changes = ConfigValues()
         if self.settings:
-            changes |= positions.state(self.settings, self.stated_after)
+            changes |= positions.values_for(self.settings, self.stated_after)
         if self.is_changed:
             changes |= self._length_values(positions)
         elif fix_limits:
             changes |= self._corrected_values(positions)
         return changes
 
-    def _length_values(self, positions: Positions) -> Changes:
-        """Return the values of a new length: its keys, pinned keys, and keys that follow it."""
-        changes = Changes()
+    def _length_values(self, positions: Positions) -> ConfigValues:
+        """Return the values of a new length.
+
+        They are those of its own keys, of keys that engines need, and of keys whose effect must not
+        change (`Pin`).
+        """
+        changes = ConfigValues()
         if self.stated_after != positions.lengths.stated:
             value = positions.key_value(self.stated_after)
             changes |= dict.fromkeys(positions.length_paths, value)
@@ -180,23 +188,67 @@ class Change:
                 changes |= dict.fromkeys(positions.paths_of(pin.key), pinned)
         return changes
 
-    def _corrected_values(self, positions: Positions) -> Changes:
+    def _corrected_values(self, positions: Positions) -> ConfigValues:
         """Return the values that disagree with a length that stays the same.
 
         A missing key may stay missing if transformers' default is right.
         """
         value = positions.key_value(self.stated_after)
-        changes = Changes()
+        changes = ConfigValues()
         for path in positions.length_paths:
             if nested(positions.config, path) not in (None, value):
                 changes[path] = value
         key = positions.effective_key
-        is_default = positions.family.defaults.get(key) == positions.key_value(self.max_len_after)
-        if positions.stated(key) is None and not is_default:
+        default = positions.family.defaults.get(key)
+        if positions.stated(key) is None and default != value:
             changes |= dict.fromkeys(positions.length_paths, value)
         return changes
 
     @cached_property
-    def result(self) -> Positions:
+    def positions_after(self) -> Positions:
         """The positions as the changed config states them."""
-        return self.positions.with_config(with_values(self.positions.config, self.edits()))
+        return self.positions.with_config(with_values(self.positions.config, self.config_values()))
+
+
+# Of positions without rows
+
+
+def refuse_keep_first(positions: Positions, settings: Resize) -> None:
+    """Raise MethodError if settings have ``--keep-first``, of positions without rows."""
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
+
+
+def limits_change(
+    positions: Positions, settings: Resize, after: int, *, has_others: bool
+) -> Change:
+    """Return a change of only limits, of positions without a table of rows.
+
+    Raises:
+        ResizeError: The new length is shorter.
+    """
+    lengths = positions.lengths
+    before = lengths.context
+    if after < before:
+        reason = f"its positions are {positions.scheme}"
+        if positions.scheme == NONE:
+            reason = "it has no positions"
+        message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
+        hint = positions.hint_to_shorten(after)
+        if has_others:
+            hint = f"Resize other parts than {positions.part} with --part."
+        raise ResizeError(message, hint)
+    choice = None
+    if after > before:
+        choice = MethodChoice(ROTARY_METHODS[LIMITS])
+    return Change(
+        positions=positions,
+        max_len_before=before,
+        max_len_after=after,
+        stated_after=lengths.first_trained if lengths.key_is_first_trained else after,
+        choice=choice,
+        same_up_to=before,
+    )

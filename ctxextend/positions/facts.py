@@ -197,7 +197,7 @@ class Pin(NamedTuple):
             return None if is_meant else before
         rows = before // self.block_size
         new_rows = after // self.block_size
-        total = min(rows * stated, rows**2)
+        total = min(rows * stated, rows**2)  # a row has at most as many blocks as there are rows
         if not new_rows or not total or total % new_rows:
             return None
         blocks: int = total // new_rows

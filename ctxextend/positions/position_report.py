@@ -159,19 +159,21 @@ def report_scheme(positions: "Positions", layers: tuple[RopeReport, ...] = ()) -
 
 
 def report_quantised(table: "Positions") -> SchemeReport:
-    """Report a table whose rows are quantised: their number, and nothing about their values."""
-    location = table
+    """Report a table whose rows are quantised: their number, and nothing about their values.
+
+    Only GGUF files have such tables, without reserved rows.
+    """
     return SchemeReport(
         name=table.name,
-        part=location.part,
-        config_key=location.length_key,
+        part=table.part,
+        config_key=table.length_key,
         positions=table.rows,
-        key_value=location.key_value(table.rows),
+        key_value=table.key_value(table.rows),
         stated_in=f"{table.weights_file} {table.name}",
-        location=location,
-        scheme=location.scheme,
+        location=table,
+        scheme=table.scheme,
         first_trained=table.rows,
-        stated=location.value(location.effective_key),
+        stated=table.value(table.effective_key),
         served=table.rows,
         layers=(),
         rope_dialects=(),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ctxextend.tables.frequencies import Frequencies
 
 Keys = tuple[str, ...]
-Changes = dict[Keys, Any]  # new values of a config by path of keys; None removes a key
+ConfigValues = dict[Keys, Any]  # new values of a config by path of keys; None: no key
 
 UNKNOWN = Family("")
 # Keys of the config of a language model, inside that of a larger model.
@@ -62,7 +62,10 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
 
 
 def with_value(config: Any, path: Keys, value: Any) -> Any:
-    """Return a config with a value at a path of keys, whose objects are created."""
+    """Return a config with a value at a path of keys, whose objects are created.
+
+    None stands for a missing key: `nested` returns it for both.
+    """
     if not path:
         return value
     values = dict(config) if isinstance(config, Mapping) else {}
@@ -71,7 +74,7 @@ def with_value(config: Any, path: Keys, value: Any) -> Any:
 
 
 def with_values(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Mapping[str, Any]:
-    """Return a config with other values, by path of keys; None removes a key."""
+    """Return a config with other values, by path of keys; None stands for a missing key."""
     for path, value in changes.items():
         config = with_value(config, path, value)
     return config
@@ -230,7 +233,7 @@ class Positions(Model):
     extra_rows: ClassVar[int] = 0
     buffers: ClassVar[tuple[Buffer, ...]] = ()
     initial_layout: ClassVar[str] = ""
-    trained_key: ClassVar[Any] = None  # the first trained length next to rotary settings
+    trained_next_to: ClassVar[Any] = None  # the first trained length next to rotary settings
     methods: ClassVar[tuple[str, ...]] = ()  # that scale them by settings in the config
     unscaled_name: ClassVar[str] = ""  # in rules of engines, if not the scheme
     dialects: ClassVar[tuple[str, ...]] = ()
@@ -248,7 +251,10 @@ class Positions(Model):
         return (self.usual_name,)
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
-        """Return the names that they have in a model; none if it does not have them.
+        """Return the names that they have in a model.
+
+        Positions without a tensor have the key of the config as their name. There are no names if
+        the model lacks a table, and several if it is not clear which tensor is the table.
 
         Args:
             names: The names of the model's tensors.
@@ -256,7 +262,7 @@ class Positions(Model):
         """
         return [self.usual_name]
 
-    def found_in(self, checkpoint: "Checkpoint") -> Self:
+    def sized_in(self, checkpoint: "Checkpoint") -> Self:
         """Return them with the size that a checkpoint has under their name.
 
         Raises:
@@ -388,7 +394,7 @@ class Positions(Model):
         """Return the stored table after a change, shape (rows_after, hidden_size).
 
         Args:
-            change: What changes; with held-out rows, the table has fewer rows than the file.
+            change: What changes; it may extend only the first rows (`rows_before`).
             values: The stored values; by default they are read.
 
         Raises:
@@ -453,7 +459,7 @@ class Positions(Model):
         """Return the paths of the keys that state rotary settings, in both dialects."""
         return []
 
-    def remove(self, after: int, source: str) -> "Change":
+    def change_to_none(self, after: int, source: str) -> "Change":
         """Return the change to settings that rotate nothing, in all layers.
 
         Args:
@@ -502,10 +508,10 @@ class Positions(Model):
             CheckpointError: It does.
         """
 
-    def agreeing_values(self, length: int) -> tuple[int, ...]:
-        """Return the values of other keys that agree with a length: it, and what the key states.
+    def values_of_length(self, length: int) -> tuple[int, ...]:
+        """Return the values of limits that agree with a length, and so follow when it changes.
 
-        The key can state a length before scaling.
+        They are this length, and what its key states, which can be a length before scaling.
         """
         return (length, self.value(self.effective_key))
 
@@ -534,8 +540,8 @@ class Positions(Model):
         limit = f'"model_max_length": {after}'
         return f"To truncate texts at {after} tokens, set {limit} in tokenizer_config.json."
 
-    def unstored(self) -> Self:
-        """Return them in a model that does not store rows, with the size of computed ones.
+    def as_computed(self) -> Self:
+        """Return them with the size of rows that transformers computes, if it computes any.
 
         Raises:
             CheckpointError: The config does not state the shape of a computed table.
@@ -546,19 +552,21 @@ class Positions(Model):
         """Return them with the length of the first training, which only rotary ones have."""
         return self
 
-    def without_rotation(self) -> "Positions":
-        """Return them as positions of scheme ``none`` if their settings rotate nothing."""
+    def as_none_if_unrotated(self) -> "Positions":
+        """Return positions of scheme ``none`` instead of rotary ones that rotate nothing."""
         return self
 
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """Return them in another config."""
         return replace(self, config=config)
 
-    def after_first_position(self) -> "Positions":
+    def counted_from_one(self) -> "Positions":
         """Return them in a model whose tokens have the positions from 1 on."""
         return self
 
-    def state(self, settings: Mapping[str, Parameters], length: int | None = None) -> Changes:
+    def values_for(
+        self, settings: Mapping[str, Parameters], length: int | None = None
+    ) -> ConfigValues:
         """Return the config values that give layers other rotary settings, in both dialects.
 
         Args:
@@ -567,7 +575,7 @@ class Positions(Model):
         """
         return {}
 
-    def new_dialect(self) -> Changes:
+    def new_dialect(self) -> ConfigValues:
         """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
         return {}
 

@@ -3,18 +3,23 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.notes import Code, Level, Note
-from ctxextend.positions.change import Change, ShortInputs
+from ctxextend.positions.change import (
+    Change,
+    ShortInputs,
+    limits_change,
+    refuse_keep_first,
+)
 from ctxextend.positions.facts import ROTARY, RotaryFacts
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import (
-    Changes,
+    ConfigValues,
     Keys,
     PositionComparison,
     PositionLengths,
@@ -33,12 +38,12 @@ from ctxextend.positions.rotary_dialects import (
 from ctxextend.positions.rotary_lengths import layer_lengths
 from ctxextend.positions.rotary_settings import (
     RopeLayers,
-    copied_positions,
+    copies_of_settings,
     read_layers,
     rotary_dim,
     trained_length_next_to,
 )
-from ctxextend.positions.unlimited import Unlimited, change_limits, check_no_rows
+from ctxextend.positions.unlimited import Unlimited
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
 from ctxextend.tables.frequencies import Frequencies, frequencies
@@ -74,6 +79,16 @@ from ctxextend.tables.rotary_methods import (
 
 # Frequencies that differ by less are those of another order of float64 operations.
 FREQUENCY_TOLERANCE = 1e-12
+
+
+class ResizedLayers(NamedTuple):
+    """New settings of the layers of one type."""
+
+    parameters: Parameters
+    choice: MethodChoice
+    # Settings that give all inputs what `parameters` give long ones; empty if these give no others.
+    long_inputs_as: Parameters
+    keeps_key: bool  # whether the key of the length states the first trained one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +151,13 @@ class Rotary(Positions):
             return ()
         return stated_dialects(self)
 
-    def state(self, settings: Mapping[str, Parameters], length: int | None = None) -> Changes:
+    def values_for(
+        self, settings: Mapping[str, Parameters], length: int | None = None
+    ) -> ConfigValues:
         """Return the config values that give layers other settings, in both dialects.
 
-        Copies of the settings get the length too. A copy without one gets one, since transformers
-        asks for it next to scaled settings.
+        Copies of the settings get the length too, also those without one, since transformers asks
+        for it next to scaled settings.
 
         Raises:
             CheckpointError: The config's own settings are malformed.
@@ -158,25 +175,31 @@ class Rotary(Positions):
             # ``standardize_rope_params`` of modeling_rope_utils.py in transformers.
             changes[self.paths_of(TRAINED)[-1]] = self.lengths.first_trained
         if length is not None:
-            key = self.effective_key
-            for copied in copied_positions(self):
-                path = (*copied.path, key)
-                if nested(self.config, path) in (None, self.stated(key)):
-                    changes[path] = self.key_value(length)
+            changes |= self._copied_lengths(length)
         return changes
 
-    def new_dialect(self) -> Changes:
+    def _copied_lengths(self, length: int) -> ConfigValues:
+        """Return the length of copies of the settings that state the old one, or none."""
+        key = self.effective_key
+        paths = [(*copied.path, key) for copied in copies_of_settings(self)]
+        old = (None, self.stated(key))
+        values = [path for path in paths if nested(self.config, path) in old]
+        return dict.fromkeys(values, self.key_value(length))
+
+    def new_dialect(self) -> ConfigValues:
         """Return all settings as ``rope_parameters`` states them, by path of keys."""
         return dict(new_half(self, self.layers))
 
     def reason_to_state(self, path: Keys) -> str:
         """Return that a value states the settings in the dialect that the config did not use."""
-        used = [dialect for dialect in (NEW, OLD) if self.stated(dialect)] or [NEW]
-        if len(used) > 1 or nested(self.config, path) is not None:
+        is_old = bool(self.stated(OLD))
+        if is_old and self.stated(NEW):
             return ""
-        names = (*old_keys(self), TRAINED) if used == [NEW] else (NEW,)
-        added = [keys for name in names for keys in self.paths_of(name)]
-        return ADDED if any(path[: len(keys)] == keys for keys in added) else ""
+        other_dialect = [NEW] if is_old else [*old_keys(self), TRAINED]
+        is_added = any(
+            path[: len(keys)] == keys for name in other_dialect for keys in self.paths_of(name)
+        )
+        return ADDED if is_added and nested(self.config, path) is None else ""
 
     def with_trained_length(self, length: int) -> Self:
         """Return them with the length of the first training, as the user states it, in tokens."""
@@ -184,8 +207,8 @@ class Rotary(Positions):
             return self
         return replace(self, trained_length=length)
 
-    def without_rotation(self) -> Positions:
-        """Return them as positions of scheme ``none`` if their settings rotate nothing."""
+    def as_none_if_unrotated(self) -> Positions:
+        """Return positions of scheme ``none`` instead if the settings rotate nothing."""
         try:
             is_removed = bool(self.methods) and not any(
                 rotates(layers.parameters) for layers in self.layers
@@ -197,8 +220,8 @@ class Rotary(Positions):
         shared = {item.name: getattr(self, item.name) for item in fields(Positions)}
         return Unlimited(**{**shared, "longer_inputs": "run"}, scheme=NONE)
 
-    def after_first_position(self) -> "Rotary":
-        """Return them in a model whose tokens have the positions from 1 on.
+    def counted_from_one(self) -> "Rotary":
+        """Return them in a model whose first token has position 1.
 
         An input of the trained length then has a position beyond it, which gets other frequencies
         where these follow the length of the input: such methods do not apply.
@@ -221,7 +244,7 @@ class Rotary(Positions):
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
 
     @property
-    def trained_key(self) -> Any:
+    def trained_next_to(self) -> Any:
         """The first trained length that the config has next to the settings; None if it has none.
 
         It is not the one in the settings, which engines read by another rule: a config of only
@@ -248,32 +271,13 @@ class Rotary(Positions):
         )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of inputs that cross the old length, and of attention windows.
+        """Yield what to know of inputs that cross the old length, and of attention windows."""
+        yield from self._crossing_notes(change, generates=generates)
+        if change.settings:
+            yield from self._window_notes(change)
 
-        Transformers chooses frequencies that follow the length by the longest sequence of each
-        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
-        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
-        """
-        becomes_dynamic = any(
-            after[TYPE] == "dynamic" != layers.parameters[TYPE]
-            for layers, after in change.changed_layers
-        )
-        length = change.same_up_to
-        if change.long_inputs_as or becomes_dynamic:
-            text = (
-                f"An input of up to {length} tokens gets the frequencies of long ones in a batch "
-                "with a longer one: batch them apart."
-            )
-            yield Note(Code.PADDING, Level.NOTE, text)
-        effect = ""
-        if change.long_inputs_as and not self.rope.drops_cache:
-            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
-        elif becomes_dynamic:
-            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
-        if generates and effect:
-            text = f"A text that grows past {length} tokens in generate() {effect}"
-            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
-
+    def _window_notes(self, change: Change) -> Iterator[Note]:
+        """Yield which layers see no further, since they have a sliding window."""
         local = [
             layers.layer_type
             for layers in self.layers
@@ -282,18 +286,46 @@ class Rotary(Positions):
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
         sees_windows = self.rope.windows_all_layers and not self.stated("layer_types")
-        if change.settings and local:
+        if local:
             text = (
                 f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
                 "settings."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-        elif change.settings and isinstance(window, int) and is_used and sees_windows:
+        elif isinstance(window, int) and is_used and sees_windows:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."
             )
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
+
+    def _crossing_notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
+        """Yield what inputs get whose frequencies follow the length, as they cross the old one.
+
+        Transformers chooses such frequencies by the longest sequence of each call. Where
+        SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and by
+        78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
+        """
+        becomes_dynamic = any(
+            after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
+            for layers, after in change.changed_layers
+        )
+        if not change.long_inputs_as and not becomes_dynamic:
+            return
+        length = change.same_up_to
+        text = (
+            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
+            "a longer one: batch them apart."
+        )
+        yield Note(Code.PADDING, Level.NOTE, text)
+        effect = ""
+        if change.long_inputs_as and not self.rope.drops_cache:
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+        elif becomes_dynamic:
+            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+        if generates and effect:
+            text = f"A text that grows past {length} tokens in generate() {effect}"
+            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
@@ -332,48 +364,35 @@ class Rotary(Positions):
             MethodError: The method, or another setting, does not apply to these positions.
             ResizeError: The new length is shorter, or the old one is unknown.
         """
-        check_no_rows(self, settings)
+        refuse_keep_first(self, settings)
         self._check_settings(settings)
         lengths = self.lengths
         before = lengths.context
         is_corrected = any(map(self._is_corrected, self.scaled_layers))
         if lengths.question and not (after == before and settings.fix_limits and not is_corrected):
             raise ResizeError(f"{self.file}: {lengths.question}.", f"Pass {lengths.answer}.")
-        unchanged = change_limits(self, settings, after, has_others=has_others)
+        unchanged = limits_change(self, settings, after, has_others=has_others)
         if not self.scaled_layers or (after == before and not is_corrected):
             return unchanged
-        new_settings = {}
-        choices = list[MethodChoice]()
-        long_inputs_as = {}
-        keeps_key = False
-        for layers in self.scaled_layers:
-            own = layer_lengths(self, layers)
-            parameters, choice = self._resize_layers(layers, own, settings, after)
-            new_settings[layers.layer_type] = parameters
-            choices.append(choice)
-            if choice.name == SWITCH:
-                given = {key: value for key, value in choice.settings.items() if key != MSCALE}
-                long_inputs_as[layers.layer_type] = long_settings(
-                    layers.parameters,
-                    _rope_lengths(own, after),
-                    rotary_dim(self, layers.parameters),
-                    **given,
-                )
-            # A file whose key states the first trained length keeps this convention.
-            keeps_key |= choice.facts.keeps_max_len or own.key_is_first_trained
+        resized = {
+            layers.layer_type: self._resize_layers(layers, settings, after)
+            for layers in self.scaled_layers
+        }
+        choices = [item.choice for item in resized.values()]
         reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
-        return self._scaled(
-            replace(
-                unchanged,
-                choice=replace(choices[0], reason="; ".join(reasons)),
-                settings=new_settings,
-                long_inputs_as=long_inputs_as,
-                stated_after=lengths.first_trained if keeps_key else after,
-            ),
-            choices,
+        keeps_key = any(item.keeps_key for item in resized.values())
+        change = replace(
+            unchanged,
+            choice=replace(choices[0], reason="; ".join(reasons)),
+            settings={kind: item.parameters for kind, item in resized.items()},
+            long_inputs_as={
+                kind: item.long_inputs_as for kind, item in resized.items() if item.long_inputs_as
+            },
+            stated_after=lengths.first_trained if keeps_key else after,
         )
+        return self._with_short_inputs(change, choices)
 
-    def _scaled(self, change: Change, choices: list[MethodChoice]) -> Change:
+    def _with_short_inputs(self, change: Change, choices: list[MethodChoice]) -> Change:
         """Return a change with what its settings give inputs up to the old length."""
         scales = False
         worst = ShortInputs.IDENTICAL
@@ -400,17 +419,15 @@ class Rotary(Positions):
             message = "--trained-length has no effect with --method limits, which scales nothing."
             raise MethodError(message, "Remove one of them.")
         applicable = self.rope.methods
-        # The method of a scaled model is called like its rope type; `resize_rope` checks that the
-        # model has this type.
-        if applicable and name in (DEFAULT_METHOD, LIMITS, *applicable, *KEPT_TYPES):
-            return
         if not applicable and name in SCALING_METHODS:
             model_type = self.family.model_type
             message = (
                 f"--method {name}: {model_type} models ignore rotary settings in transformers."
             )
             raise MethodError(message, "Remove --method: only length limits change.")
-        if applicable:
+        # The method of a scaled model is called like its rope type; `resize_rope` checks that the
+        # model has this type.
+        if applicable and name not in (DEFAULT_METHOD, LIMITS, *applicable, *KEPT_TYPES):
             message = f"--method {name} does not apply to rotary positions."
             raise MethodError(message, f"Use one of {', '.join(applicable)}.")
 
@@ -433,10 +450,8 @@ class Rotary(Positions):
             )
         return super().hint_to_shorten(after)
 
-    def _resize_layers(
-        self, layers: RopeLayers, lengths: PositionLengths, settings: Resize, after: int
-    ) -> tuple[Parameters, MethodChoice]:
-        """Return new settings of the layers of one type, and their method.
+    def _resize_layers(self, layers: RopeLayers, settings: Resize, after: int) -> ResizedLayers:
+        """Return new settings of the layers of one type.
 
         Raises:
             MethodError: The method does not apply to the settings.
@@ -450,10 +465,13 @@ class Rotary(Positions):
                 "which is part of their formula."
             )
             raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
+        lengths = layer_lengths(self, layers)
+        rope_lengths = RopeLengths(lengths.first_trained, lengths.served, after)
+        dim = rotary_dim(self, layers.parameters)
         parameters, choice = resize_rope(
             layers.parameters,
-            _rope_lengths(lengths, after),
-            rotary_dim(self, layers.parameters),
+            rope_lengths,
+            dim,
             name=settings.choice.name,
             given=settings.choice.settings,
             methods=self.rope.methods,
@@ -469,7 +487,13 @@ class Rotary(Positions):
             )
             hint = f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer."
             raise ResizeError(message, hint)
-        return parameters, choice
+        long_inputs_as: Parameters = {}
+        if choice.name == SWITCH:
+            given = {key: value for key, value in choice.settings.items() if key != MSCALE}
+            long_inputs_as = long_settings(layers.parameters, rope_lengths, dim, **given)
+        # A file whose key states the first trained length keeps this convention.
+        keeps_key = choice.facts.keeps_max_len or lengths.key_is_first_trained
+        return ResizedLayers(parameters, choice, long_inputs_as, keeps_key)
 
     def _check_query_scaling(self, before: Parameters, after: Parameters) -> None:
         """Raise MethodError if settings that get a first trained length move the query scaling.
@@ -479,8 +503,10 @@ class Rotary(Positions):
         https://github.com/huggingface/transformers/blob/main/src/transformers/models/ministral3/modeling_ministral3.py.
         """
         stated = before.get(TRAINED)
-        is_scaled = bool(before.get(LLAMA_4_BETA)) and stated is not None
-        if not is_scaled or rope_type(before).states_trained or after.get(TRAINED) == stated:
+        scales_queries = bool(before.get(LLAMA_4_BETA)) and stated is not None
+        gets_trained = not rope_type(before).states_trained
+        moves = scales_queries and gets_trained and after.get(TRAINED) != stated
+        if not moves:
             return
         message = (
             f"{after[TYPE]} settings would state {TRAINED} {after[TRAINED]} instead of {stated}, "
@@ -503,7 +529,7 @@ class Rotary(Positions):
         if after == before:
             return False
         stated = self.value(self.effective_key)
-        stated_after = stated
+        stated_after = stated  # also if the key states the length before scaling, which stays
         if change.stated_after == change.max_len_after:
             stated_after = change.max_len_after
         for tokens in (1, stated, change.max_len_after):
@@ -532,7 +558,7 @@ class Rotary(Positions):
             return ShortInputs.CHANGED
         return ShortInputs.IDENTICAL if before[TYPE] == "default" else ShortInputs.ROUNDED
 
-    def remove(self, after: int, source: str) -> Change:
+    def change_to_none(self, after: int, source: str) -> Change:
         """Return the change to settings that rotate nothing, in all layers.
 
         Layers with a sliding window lose their rotation too, as in DroPE (Gelberg et al. 2025,
@@ -578,7 +604,3 @@ class Rotary(Positions):
             settings=settings,
             scales=True,
         )
-
-
-def _rope_lengths(lengths: PositionLengths, after: int) -> RopeLengths:
-    return RopeLengths(first_trained=lengths.first_trained, served=lengths.served, after=after)

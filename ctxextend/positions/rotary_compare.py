@@ -16,6 +16,8 @@ from ctxextend.tables.rope_types import Parameters, rotates
 if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
+NOT_STATED = "missing"  # for a setting
+
 
 def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> PositionComparison:
     """Compare the settings of a checkpoint with those of a change.
@@ -58,6 +60,7 @@ def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) 
             found = found[index]
             planned = planned[index]
         texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
+        texts = [NOT_STATED if value is None else json.dumps(value) for value in (found, planned)]
         yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
 
 
@@ -73,12 +76,12 @@ def _add_frequencies(
     before, now = positions
     planned = change.settings[layers.layer_type]
     length = change.max_len_after
-    key = before.key_value(change.stated_after)
+    stated_after = before.key_value(change.stated_after)
     old = before.frequencies(layers.parameters, before.value(before.effective_key)).inverse
-    ours = before.frequencies(planned, length, key).inverse
+    ours = before.frequencies(planned, length, stated_after).inverse
     # Those of short inputs may be others.
     matches = _are_close(ours, now.frequencies(stated, length).inverse) & _are_close(
-        before.frequencies(planned, 1, key).inverse, now.frequencies(stated, 1).inverse
+        before.frequencies(planned, 1, stated_after).inverse, now.frequencies(stated, 1).inverse
     )
     assert change.choice is not None
     method = change.choice.text

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.errors import CheckpointError
-from ctxextend.positions.positions import Changes, Keys, Positions, nested, with_values
+from ctxextend.positions.positions import ConfigValues, Keys, Positions, nested, with_values
 from ctxextend.positions.rotary_settings import (
     MROPE_TYPE,
     OLD_TYPE,
     RopeLayers,
-    copied_positions,
+    copies_of_settings,
     rotary_dim,
     settings_key,
     settings_next_to,
@@ -41,21 +41,21 @@ ADDED = "the same settings in the other dialect"  # why values are added, for us
 TYPE_OF_ALPHA = "dynamic"  # how files call `NTK_ALPHA`
 
 
-def both_dialects(positions: Iterable[Positions]) -> Changes:
+def both_dialects(positions: Iterable[Positions]) -> ConfigValues:
     """Return the values that state all rotary settings of a config in both dialects.
 
     Raises:
         CheckpointError: The config's own settings are malformed.
     """
-    changes = Changes()
+    changes = ConfigValues()
     for item in positions:
-        changes |= item.with_config(with_values(item.config, changes)).state({})
+        changes |= item.with_config(with_values(item.config, changes)).values_for({})
     return changes
 
 
 def state_settings(
     positions: "Rotary", settings: Mapping[str, Parameters], config: Mapping[str, Any]
-) -> Changes:
+) -> ConfigValues:
     """Return the config values that give layers other settings, in both dialects.
 
     The first of these statements is written with which the config means the same to readers of both
@@ -80,37 +80,45 @@ def state_settings(
         item._replace(parameters=settings.get(item.layer_type, item.parameters))
         for item in positions.layers
     ]
-    copies = Changes()
-    for copied in copied_positions(positions):
+    copies = ConfigValues()
+    for copied in copies_of_settings(positions):
         for item, before in zip(layers, positions.layers, strict=True):
             if item != before:
                 copies |= _copy_changes(copied, item)
     config = with_values(config, copies)
 
-    old_path = positions.paths_of(OLD)[-1]
-    old_paths = [path for key in old_keys(positions) for path in positions.paths_of(key)]
-    always = {old_path: None, **dict(new_half(positions, layers)), **_others(positions, layers)}
-    for old in _old_halves(positions, layers):
-        changes = always | old
-        written = with_values(config, changes)
-        without_old = with_values(written, dict.fromkeys(old_paths))
-        without_new = with_values(written, dict.fromkeys(positions.paths_of(NEW)))
-        if all(_means(positions, one, layers) for one in (written, without_old, without_new)):
-            return copies | _differences(positions.config, changes)
-    return copies | _differences(positions.config, always | _next_to(positions, layers))
+    always: ConfigValues = {positions.paths_of(OLD)[-1]: None}
+    always |= dict(new_half(positions, layers)) | _trained_length_and_head(positions, layers)
+    for candidate in _old_candidates(positions, layers):
+        values = always | candidate
+        written = replace(positions, config=with_values(config, values))
+        is_read = _means(written, written.config, layers)
+        if is_read and _stating(written, layers) == (NEW, OLD):
+            return copies | _differences(positions.config, values)
+    return copies | _differences(positions.config, always | _keys_next_to(positions, layers))
 
 
 def stated_dialects(positions: "Rotary") -> tuple[str, ...]:
     """Return the dialects that state the settings of a config: readers of only one get the same."""
-    new = positions.paths_of(NEW)
-    old = [path for key in old_keys(positions) for path in positions.paths_of(key)]
-    stated = list[str]()
-    for dialect, paths, others in ((NEW, new, old), (OLD, old, new)):
-        is_used = any(nested(positions.config, path) is not None for path in paths)
-        without = with_values(positions.config, dict.fromkeys(others))
-        if is_used and _means(positions, without, positions.layers):
-            stated.append(dialect)
-    return tuple(stated)
+    paths = {NEW: positions.paths_of(NEW), OLD: _old_paths(positions)}
+    stating = _stating(positions, positions.layers)
+    return tuple(
+        dialect
+        for dialect in stating
+        if any(nested(positions.config, path) is not None for path in paths[dialect])
+    )
+
+
+def _stating(positions: "Rotary", layers: Sequence[RopeLayers]) -> tuple[str, ...]:
+    """Return the dialects whose readers find these settings in a config without the other one."""
+    without_old = with_values(positions.config, dict.fromkeys(_old_paths(positions)))
+    without_new = with_values(positions.config, dict.fromkeys(positions.paths_of(NEW)))
+    readers = {NEW: without_old, OLD: without_new}
+    return tuple(dialect for dialect, seen in readers.items() if _means(positions, seen, layers))
+
+
+def _old_paths(positions: "Rotary") -> list[Keys]:
+    return [path for key in old_keys(positions) for path in positions.paths_of(key)]
 
 
 def _means(positions: "Rotary", config: Mapping[str, Any], layers: Sequence[RopeLayers]) -> bool:
@@ -127,14 +135,15 @@ def old_keys(positions: "Rotary") -> list[str]:
     return sorted({OLD, THETA, PARTIAL, old.partial_key, *old.theta_keys.values()} - {""})
 
 
-def _differences(config: Mapping[str, Any], changes: Changes) -> Changes:
+def _differences(config: Mapping[str, Any], changes: ConfigValues) -> ConfigValues:
     """Return the changes that a config does not state already; of objects, single settings."""
-    differences = Changes()
+    differences = ConfigValues()
     for path, value in changes.items():
         stated = nested(config, path)
         if stated == value:
             continue
         are_objects = isinstance(stated, Mapping) and isinstance(value, dict)
+        # An object with a key that must go is replaced.
         if are_objects and stated.keys() <= value.keys():
             for key, item in value.items():
                 if stated.get(key) != item:
@@ -157,14 +166,14 @@ def new_half(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[tupl
         yield positions.paths_of(settings_key(NEW, item.layer_type))[-1], settings
 
 
-def _old_halves(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[Changes]:
-    """Yield ``rope_scaling`` and the keys next to it, as they are tried."""
+def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[ConfigValues]:
+    """Yield statements by ``rope_scaling`` and the keys next to it, the preferred one first."""
     facts = positions.rope
     main = layers[0]
     theta = main.parameters[THETA]
     if positions.is_loaded or (main.layer_type and not facts.old.reads_scaling):
         return
-    next_to = _next_to(positions, layers, adds=True)
+    next_to = _keys_next_to(positions, layers, adds=True)
     scaling = {key: value for key, value in main.parameters.items() if key not in (THETA, PARTIAL)}
     is_scaled = scaling.keys() != {TYPE} or scaling[TYPE] != "default"
     is_needed = is_scaled or facts.old.needs_scaling or main.layer_type in facts.defaults
@@ -186,7 +195,9 @@ def _old_halves(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[C
     yield {path: scaling, **next_to}
 
 
-def _next_to(positions: "Rotary", layers: Sequence[RopeLayers], *, adds: bool = False) -> Changes:
+def _keys_next_to(
+    positions: "Rotary", layers: Sequence[RopeLayers], *, adds: bool = False
+) -> ConfigValues:
     """Return bases and rotated share next to ``rope_scaling``.
 
     They are removed if transformers 4 would give layers without such a key another base: that of
@@ -204,23 +215,22 @@ def _next_to(positions: "Rotary", layers: Sequence[RopeLayers], *, adds: bool = 
         key = theta_key(positions, item.layer_type)
         misses_a_base |= not key and item.parameters[THETA] != main[THETA]
         values[key] = item.parameters[THETA]
-    values.pop("", None)
-    changes = Changes()
+    changes = ConfigValues()
     for key, value in values.items():
-        if value is None or not (adds or positions.stated(key) is not None):
-            continue
-        changes[positions.paths_of(key)[-1]] = None if misses_a_base else value
+        is_written = adds or positions.stated(key) is not None
+        if key and value is not None and is_written:
+            changes[positions.paths_of(key)[-1]] = None if misses_a_base else value
     return changes
 
 
-def _others(positions: "Rotary", layers: Sequence[RopeLayers]) -> Changes:
+def _trained_length_and_head(positions: "Rotary", layers: Sequence[RopeLayers]) -> ConfigValues:
     """Return the first trained length and the size of a head next to the settings.
 
     Transformers 4 reads the first trained length of ``longrope`` settings only here.
     """
     facts = positions.rope
     main = layers[0]
-    changes = Changes()
+    changes = ConfigValues()
     trained = trained_length_next_to(positions, main.layer_type)
     is_read_here = main.parameters[TYPE] == "longrope" and not main.layer_type
     if TRAINED in main.parameters and (is_read_here or trained is not None):
@@ -233,7 +243,7 @@ def _others(positions: "Rotary", layers: Sequence[RopeLayers]) -> Changes:
 
 
 def _old_type(positions: "Rotary", stated: Parameters, layers: RopeLayers) -> Any:
-    """Return the type by its first name, as the file writes it if it does not change."""
+    """Return the value of ``type``: as stated if the type stays, else by its name in files."""
     name = _type_in_files(layers.parameters)
     before = {item.layer_type: item.parameters[TYPE] for item in positions.layers}
     if OLD_TYPE in stated and layers.parameters[TYPE] == before[layers.layer_type]:
@@ -252,26 +262,19 @@ def _type_in_files(parameters: Parameters) -> str:
 # Copies
 
 
-def _copy_changes(copied: "Rotary", layers: RopeLayers) -> Changes:
+def _copy_changes(copied: "Rotary", layers: RopeLayers) -> ConfigValues:
     """Return the values that give a copy of the settings of these layers other settings.
 
-    A copy without settings gets them in the dialect of the transformers version that wrote it.
     Transformers does not load types with a trained length next to ``rope_theta`` outside of a text
     config: it moves into the settings.
     """
     after = layers.parameters
-    old = copied.rope.old
-    dialects = [dialect for dialect in (OLD, NEW) if copied.stated(dialect)]
-    if not dialects:
-        has_old_key = any(copied.stated(key) is not None for key in old_keys(copied))
-        version = str(copied.config.get("transformers_version")).partition(".")[0]
-        is_new = version.isdigit() and int(version) >= 5 and not has_old_key
-        dialects = [NEW if is_new or copied.rope.defaults or not old.reads_scaling else OLD]
+    dialects = _copy_dialects(copied)
     theta_path = (*copied.path, theta_key(copied, layers.layer_type))
     has_theta = THETA in settings_next_to(copied, layers.layer_type)
     is_scaled = after[TYPE] != "default"
     is_moved = has_theta and rope_type(after).states_trained and OLD in dialects
-    changes = Changes()
+    changes = ConfigValues()
     for dialect in dialects:
         stated = stated_settings(copied, dialect, layers.layer_type)
         settings = {**after, TYPE: _type_in_files(after)}
@@ -287,3 +290,16 @@ def _copy_changes(copied: "Rotary", layers: RopeLayers) -> Changes:
     if has_theta:
         changes[theta_path] = None if is_moved else after[THETA]
     return changes
+
+
+def _copy_dialects(copied: "Rotary") -> list[str]:
+    """Return the dialects of a copy; without settings, that of the version that wrote it."""
+    stated = [dialect for dialect in (OLD, NEW) if copied.stated(dialect)]
+    if stated:
+        return stated
+    if copied.rope.defaults or not copied.rope.old.reads_scaling:
+        return [NEW]
+    version = str(copied.config.get("transformers_version")).partition(".")[0]
+    is_new = version.isdigit() and int(version) >= 5
+    has_old_key = any(copied.stated(key) is not None for key in old_keys(copied))
+    return [NEW] if is_new and not has_old_key else [OLD]

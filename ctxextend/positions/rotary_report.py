@@ -45,22 +45,22 @@ def report_rotary(positions: "Rotary", recipe: Step | None) -> SchemeReport:
     return report_scheme(positions, tuple(layers))
 
 
-def _theta_resize(table: "Rotary", recipe: Step | None, length: int) -> ThetaResize | None:
+def _theta_resize(positions: "Rotary", recipe: Step | None, length: int) -> ThetaResize | None:
     """Return the resize by ``theta`` that gave rotary positions a length; None if none did.
 
     Args:
-        table: The positions, whose rows in a recipe are tokens.
+        positions: The positions, whose rows in a recipe are tokens.
         recipe: The resize that made the checkpoint, if any.
         length: The context length, in tokens. A recipe of another length is out of date.
     """
     if recipe is None:
         return None
-    before, after = recipe.rows.get(table.name, (0, 0))
+    before, after = recipe.rows.get(positions.name, (0, 0))
     is_longer = 0 < before < after
     is_current = after == length
     if not is_longer or not is_current:
         return None
-    method = recipe.methods.get(table.name, recipe.settings.method)
+    method = recipe.methods.get(positions.name, recipe.settings.method)
     if method is None or method.name != "theta":
         return None
     # An edited recipe may lack the factor; the method's default serves the new length.

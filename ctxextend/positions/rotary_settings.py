@@ -78,7 +78,7 @@ def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
     found = list[RopeLayers]()
     for layer_type in (*scaled, *local):
         used = _used_settings(positions, layer_type)
-        for copied in copied_positions(positions):
+        for copied in copies_of_settings(positions):
             _check_copy(positions, copied, layer_type, used)
         found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
     return tuple(found)
@@ -90,20 +90,20 @@ def _used_settings(positions: "Rotary", layer_type: str) -> dict[str, Any]:
     Raises:
         CheckpointError: A setting is malformed, or two statements in the model's config differ.
     """
-    read = {}
+    statements = list[tuple[str, dict[str, Any]]]()  # each with its place; the first one counts
     for dialect in (OLD, NEW):
         stated = _with_added(positions, dialect, layer_type)
         if stated:
             place = _place(positions, settings_key(dialect, layer_type))
-            read[place] = _complete(positions, layer_type, stated)
-    if not read:
+            statements.append((place, _complete(positions, layer_type, stated)))
+    if not statements:
         unstated: Mapping[str, Any] = positions.rope.defaults.get(layer_type, {})
         if not layer_type and positions.stated(NEW) == {}:  # the type's defaults are replaced
             unstated = {}
         place = f"{positions.family.model_type} in transformers"
-        read[place] = _complete(positions, layer_type, unstated)
+        statements.append((place, _complete(positions, layer_type, unstated)))
 
-    (followed, used), *others = read.items()
+    (followed, used), *others = statements
     for place, other in others:
         unequal = [key for key in {**used, **other} if used.get(key) != other.get(key)]
         _refuse_difference(unequal, (followed, used), (place, other))
@@ -192,10 +192,10 @@ def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
     Raises:
         CheckpointError: The type is unknown, or the settings name two.
     """
-    names = [stated.get(TYPE), stated.get(OLD_TYPE)]
-    if TYPE in stated and stated.get(OLD_TYPE) == MROPE_TYPE:
-        names.pop()
-    kinds = [facts.type_names.get(str(name), name) for name in names if name is not None]
+    names = [stated[key] for key in (TYPE, OLD_TYPE) if stated.get(key) is not None]
+    if len(names) > 1 and names[1] == MROPE_TYPE:
+        names = names[:1]
+    kinds = [facts.type_names.get(str(name), name) for name in names]
     if len(set(map(str, kinds))) > 1:
         raise CheckpointError(
             f"config.json: rope_type is {kinds[0]!r:.100}, but type is {names[1]!r:.100}.",
@@ -272,27 +272,26 @@ def stated_settings(positions: "Rotary", dialect: str, layer_type: str) -> dict[
     """
     facts = positions.rope
     stated = positions.stated(dialect)
-    expected = "an object of settings"
-    is_valid = _is_flat(stated)
+    if stated is None:
+        return {}
     if dialect == OLD and layer_type in facts.local and not facts.old.scales_local:
         return {}
+    settings = stated
+    expected = "an object of settings"
+    is_valid = _is_flat(stated)
     if dialect == OLD and stated and not facts.old.reads_scaling:
         expected = f"null: these models read only {NEW}"
         is_valid = False
     elif dialect == NEW and layer_type:
+        settings = positions.stated(settings_key(NEW, layer_type))
         expected = f"one object for each of {', '.join(facts.theta)}"
         is_layered = isinstance(stated, Mapping) and (not stated or not _is_flat(stated))
-        settings = positions.stated(settings_key(NEW, layer_type))
         is_valid = is_layered and isinstance(settings, Mapping | None)
-    if stated is None:
-        return {}
     if not is_valid:
         place = _place(positions, dialect)
         message = f"config.json: {place} must be {expected}, got {stated!r:.100}."
         raise CheckpointError(message, "Correct config.json.")
-    if dialect == NEW and layer_type:
-        stated = settings or {}
-    return _without_nulls(stated)
+    return _without_nulls(settings or {})
 
 
 def _is_flat(settings: Any) -> bool:
@@ -425,7 +424,7 @@ def rotary_dim(positions: "Rotary", parameters: Parameters) -> int:
 # Copies of the settings
 
 
-def copied_positions(positions: "Rotary") -> Iterator["Rotary"]:
+def copies_of_settings(positions: "Rotary") -> Iterator["Rotary"]:
     """Yield the positions that readers of copies of a text config find.
 
     A copy is a config around the text config that states its rotary settings, or its sizes, again;

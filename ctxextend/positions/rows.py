@@ -88,7 +88,7 @@ class Rows(Positions):
         """Return the names that the table has in a model; none if it does not have it."""
         return [name for name in self.names if name in names]
 
-    def found_in(self, checkpoint: Checkpoint) -> Self:
+    def sized_in(self, checkpoint: Checkpoint) -> Self:
         """Return the table with the size that it has in a checkpoint.
 
         Raises:
@@ -101,7 +101,7 @@ class Rows(Positions):
         if entry.dtype == MLX_DTYPE and scales in file.entries:
             message = f"{file.path}: {self.name} is quantised by MLX, and cannot be resized."
             raise CheckpointError(message, FROM_BASE)
-        _ = float_dtype(file, self.name)
+        float_dtype(file, self.name)  # raises for other types
         if len(entry.shape) != 2 or 0 in entry.shape:
             message = (
                 f"{file.path}: {self.name} has shape {list(entry.shape)}, expected (rows, "
@@ -153,14 +153,11 @@ class Rows(Positions):
         return PositionLengths(first_trained=length, stated=length, served=length)
 
     def length(self) -> int:
-        """Return the usable positions."""
+        """Return the usable positions; `check_rows` refuses a table without any."""
         return self.positions_in(self.rows)
 
-    def agreeing_values(self, length: int) -> tuple[int, ...]:
-        """Return the values of other keys that agree with a length.
-
-        They are this number, and its rows as the key counts them: 512 and 514 for RoBERTa.
-        """
+    def values_of_length(self, length: int) -> tuple[int, ...]:
+        """Return the values of limits that agree with a length: 512 and, of RoBERTa, 514 rows."""
         return (length, self.key_value(length))
 
     @property
@@ -280,25 +277,19 @@ class Rows(Positions):
         self.check_rows(has_config=bool(self.config) and not settings.fix_limits)
         self._check_settings(settings, after)
         before = self.length()
-        choice = None
         untrained = None
-        if after > before:
-            choice = limit_kept_first(settings.choice, before)
+        rows = None
         if self.dtype and (after > before or settings.fix_limits):
             rows = self.read()[self.reserved_rows : self.rows]
             zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
-            untrained = UntrainedRows(self.random_rows(rows), zero)
-            if choice is not None:
-                layout = self.initial_layout
-                rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
-                choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
-                if layout and choice.name != FORMULA:
-                    reasons = filter(None, (deviation(rows, layout), choice.reason))
-                    choice = replace(choice, reason="; ".join(reasons))
-                if 2 * (len(untrained.random) + len(untrained.zero)) > before:
-                    choice = replace(choice, reason="")  # random rows are no reason for anything
-        elif choice is not None:
-            choice = self.computed_choice(choice)
+            untrained = UntrainedRows(self.find_random_rows(rows), zero)
+        choice = None
+        if after > before:
+            choice = self.allowed_choice(limit_kept_first(settings.choice, before))
+        if choice is not None and rows is not None and untrained is not None:
+            choice = self._choice_for(rows, after, choice)
+            if 2 * (len(untrained.random) + len(untrained.zero)) > before:
+                choice = replace(choice, reason="")  # random rows are no reason for anything
         short_inputs = ShortInputs.IDENTICAL
         if choice is not None and choice.kept_rows(before) != before:
             short_inputs = ShortInputs.CHANGED
@@ -316,6 +307,16 @@ class Rows(Positions):
             keeps_padding=keeps_padding and after > before,
         )
         return self.with_tensors(change, with_buffers=after != before or settings.fix_limits)
+
+    def _choice_for(self, rows: Values, after: int, choice: MethodChoice) -> MethodChoice:
+        """Return the method of stored rows, which can depend on them, and why."""
+        layout = self.initial_layout
+        rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
+        choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
+        if layout and choice.name != FORMULA:
+            reasons = filter(None, (deviation(rows, layout), choice.reason))
+            choice = replace(choice, reason="; ".join(reasons))
+        return choice
 
     def _check_settings(self, settings: Resize, after: int) -> None:
         """Raise ResizeError if the method, its flags or the length do not apply."""
@@ -336,17 +337,22 @@ class Rows(Positions):
             )
             raise ResizeError(message, f"Remove {flags}.")
         if after > before:
-            check_source_rows(before, after, limit_kept_first(self.computed_choice(choice), before))
+            check_source_rows(before, after, limit_kept_first(self.allowed_choice(choice), before))
+        if after != before:
+            self._check_multiple(after)
+
+    def _check_multiple(self, after: int) -> None:
+        """Raise ResizeError unless a length is a multiple of what inputs are padded to."""
         key = self.multiple_of
         lifts = self.multiple_unless
-        if after == before or key is None:
+        if key is None:
             return
         if lifts is not None and lifts.holds(self.stated(lifts.key)):
             return
         stated = self.stated(key)
         if stated is None:
             stated = self.family.defaults.get(key)
-        step = max(positive_numbers(stated), default=1)  # inputs are padded to a multiple of it
+        step = max(positive_numbers(stated), default=1)
         below = after // step * step
         if after != below:
             above = below + step
@@ -357,11 +363,11 @@ class Rows(Positions):
             allowed = f"{below} or {above}" if below else str(above)
             raise ResizeError(message, f"Use --to {allowed}.")
 
-    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the method of rows that transformers may compute: the requested one."""
+    def allowed_choice(self, choice: MethodChoice) -> MethodChoice:
+        """Return the requested method: any applies to stored rows."""
         return choice
 
-    def random_rows(self, rows: Values) -> dict[int, float]:
+    def find_random_rows(self, rows: Values) -> dict[int, float]:
         """Return the rows that look randomly initialised, and the standard deviation of each.
 
         Args:
@@ -404,7 +410,7 @@ class Rows(Positions):
         """Return the table after a change, shape (rows_after, hidden_size).
 
         Args:
-            change: What changes; with held-out rows, the table has fewer rows than the file.
+            change: What changes; it may extend only the first rows (`rows_before`).
             values: The stored values; by default they are read.
 
         Raises:

@@ -10,7 +10,7 @@ from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rows import Rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,21 +56,22 @@ class Sinusoids(Rows):
         return f"layout {self.layout}"
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
-        """Return the name of the table, which transformers may compute.
+        """Return the name of the table; one that is computed is named after tensors next to it.
 
-        It is then named after the tensors next to it.
+        A file with ``model.encoder.layers.0.fc1.weight`` has the table
+        ``model.encoder.embed_positions.weight``, whether it is stored or not.
         """
         stored = super().names_among(names, is_only=is_only)
         if stored or not self.is_computed:
             return stored
         module, _, _ = self.tensor.rpartition(".")
         neighbor = module.rpartition(".")[0] + self.next_to
-        for prefix in reversed(self.prefixes):
+        for prefix in reversed(self.prefixes):  # those of classes with a head first
             if any(name.startswith(prefix + neighbor) for name in names):
                 return [prefix + self.tensor]
         return [self.usual_name] if is_only else []  # the file may use other names
 
-    def found_in(self, checkpoint: Checkpoint) -> Self:
+    def sized_in(self, checkpoint: Checkpoint) -> Self:
         """Return the table with its size: that in a checkpoint, or else the computed one.
 
         Raises:
@@ -78,10 +79,10 @@ class Sinusoids(Rows):
         """
         entries = checkpoint.weights.entries
         if self.name in entries and not self.ignores_stored_rows:
-            return super().found_in(checkpoint)
-        return replace(self.unstored(), stored_buffers=self.buffers_among(entries))
+            return super().sized_in(checkpoint)
+        return replace(self.as_computed(), stored_buffers=self.buffers_among(entries))
 
-    def unstored(self) -> Self:
+    def as_computed(self) -> Self:
         """Return the table that transformers computes.
 
         Raises:
@@ -108,8 +109,8 @@ class Sinusoids(Rows):
         result.findings.append(f"{size}, computed by transformers")
         return result
 
-    def computed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the method of rows that transformers computes: only their formula.
+    def allowed_choice(self, choice: MethodChoice) -> MethodChoice:
+        """Return the requested method, or of rows that transformers computes their formula.
 
         Raises:
             ResizeError: Another method is requested.
@@ -125,7 +126,7 @@ class Sinusoids(Rows):
             )
             hint = "Remove --method: the length in config.json is all that changes."
             raise ResizeError(message, hint)
-        return default_choice(FORMULA).keeping(choice.keep_first)
+        return METHODS[FORMULA].choice().keeping(choice.keep_first)
 
     def computed_shape(self) -> tuple[int, int]:
         """Return rows and columns of the table that transformers computes from the config.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.json_output import not_in_json
-from ctxextend.positions.change import UntrainedRows
+from ctxextend.positions.change import describe_random
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import Step
@@ -184,11 +184,11 @@ class TableReport(
         yield from describe_defects(self)
         yield from _describe_seams(self.seams_of_lengths)
         # Rows after the first period are copies.
-        first_copies = len(self.stats.norms)
+        copies_start = len(self.stats.norms)
         if self.repetition.period:
-            first_copies = self.repetition.start + self.repetition.period
+            copies_start = self.repetition.start + self.repetition.period
         outliers = {
-            row: reason for row, reason in self.outlier_reasons.items() if row < first_copies
+            row: reason for row, reason in self.outlier_reasons.items() if row < copies_start
         }
         yield from _describe_outliers(outliers)
 
@@ -228,7 +228,7 @@ def describe_defects(table: TableReport) -> Iterator[str]:
     if table.stats.zeros:
         yield f"zero rows: {describe_rows(table.stats.zeros)}"
     yield from _describe_repetition(table.repetition, len(table.stats.norms))
-    yield from UntrainedRows(table.untrained, ()).texts()
+    yield from describe_random(table.untrained)
 
 
 def _describe_repetition(repetition: Repetition, count: int) -> Iterator[str]:
@@ -339,7 +339,6 @@ def report_table(
     Raises:
         CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
     """
-    location = table
     name = table.name
     table.check_rows(has_config=False)
     if table.weights_file:
@@ -348,25 +347,25 @@ def report_table(
         stored_bytes = values.nbytes
         share = values.size / parameters
     else:
-        values = _computed_rows(location, table.rows, table.hidden_size)
-        stated_in = f"{location.file} {location.length_key}"
+        values = _computed_rows(table, table.rows, table.hidden_size)
+        stated_in = f"{table.file} {table.length_key}"
         stored_bytes = 0
         share = 0.0
-    first = location.reserved_rows
+    first = table.reserved_rows
     stats = measure(values[first:])
     repetition = find_repetition(values[first:])
-    new_rows, older_length = _resized_rows(location, name, table.rows, recipe)
+    new_rows, older_length = _resized_rows(table, name, table.rows, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = location.positions_in(table.rows)
+    positions = table.positions_in(table.rows)
     return TableReport(
         name=name,
-        part=location.part,
-        config_key=location.length_key,
+        part=table.part,
+        config_key=table.length_key,
         positions=positions,
-        key_value=location.key_value(positions),
+        key_value=table.key_value(positions),
         stated_in=stated_in,
-        location=location,
+        location=table,
         file=table.weights_file,
         rows=table.rows,
         reserved_rows=first,
@@ -376,18 +375,18 @@ def report_table(
         share=share,
         new_rows=new_rows,
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
-        sinusoidal=_fit_sinusoids(location, values, stats),
+        sinusoidal=_fit_sinusoids(table, values, stats),
         stats=stats,
         outlier_reasons=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
         seams_of_lengths=find_seams(stats, lengths),
-        untrained=table.random_rows(values[first:]),
+        untrained=table.find_random_rows(values[first:]),
         values=values,
     )
 
 
 def _computed_rows(location: Positions, rows: int, hidden_size: int) -> NDArray[Any]:
-    """Return the sinusoids that transformers computes, with zeros for padding, in float32."""
+    """Return the sinusoids that transformers computes, in float32."""
     if rows * hidden_size > MAX_VALUES:
         message = (
             f"config.json: {location.length_key} requires {rows:,} computed rows, too many to "
@@ -397,7 +396,7 @@ def _computed_rows(location: Positions, rows: int, hidden_size: int) -> NDArray[
     values = sinusoidal_rows(np.arange(rows), hidden_size, location.initial_layout)
     values = values.astype(np.float32)
     first = location.reserved_rows
-    values[max(first - 1, 0) : first] = 0
+    values[max(first - 1, 0) : first] = 0  # the row of padding_idx
     return values
 
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ctxextend.errors import MethodError, ResizeError
-from ctxextend.positions.change import Change
+from ctxextend.errors import MethodError
+from ctxextend.positions.change import Change, limits_change, refuse_keep_first
 from ctxextend.positions.positions import PositionLengths, Positions, whole_number
 from ctxextend.positions.rotary_settings import OLD_TYPE
 from ctxextend.settings import Resize
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, MethodChoice
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rope_types import NEW, NONE, OLD, TRAINED, TYPE
-from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,52 +65,11 @@ class Unlimited(Positions):
             MethodError: A setting does not apply to these positions.
             ResizeError: The new length is shorter.
         """
-        check_no_rows(self, settings)
+        refuse_keep_first(self, settings)
         name = settings.choice.name
         if name not in (DEFAULT_METHOD, LIMITS):
             message = f"--method {name} does not apply to {self.scheme} positions."
             if self.scheme == NONE:
                 message = f"--method {name} does not apply to a model without positions."
             raise MethodError(message, "Remove --method: only length limits change.")
-        return change_limits(self, settings, after, has_others=has_others)
-
-
-def check_no_rows(positions: Positions, settings: Resize) -> None:
-    """Raise MethodError if settings keep rows of positions that have none."""
-    if settings.keep_first:
-        message = (
-            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
-        )
-        raise MethodError(message, "Remove --keep-first.")
-
-
-def change_limits(
-    positions: Positions, settings: Resize, after: int, *, has_others: bool
-) -> Change:
-    """Return a change of only limits, of positions without a table of rows.
-
-    Raises:
-        ResizeError: The new length is shorter.
-    """
-    lengths = positions.lengths
-    before = lengths.context
-    if after < before:
-        reason = f"its positions are {positions.scheme}"
-        if positions.scheme == NONE:
-            reason = "it has no positions"
-        message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
-        hint = positions.hint_to_shorten(after)
-        if has_others:
-            hint = f"Resize other parts than {positions.part} with --part."
-        raise ResizeError(message, hint)
-    choice = None
-    if after > before:
-        choice = MethodChoice(ROTARY_METHODS[LIMITS])
-    return Change(
-        positions=positions,
-        max_len_before=before,
-        max_len_after=after,
-        stated_after=lengths.first_trained if lengths.key_is_first_trained else after,
-        choice=choice,
-        same_up_to=before,
-    )
+        return limits_change(self, settings, after, has_others=has_others)

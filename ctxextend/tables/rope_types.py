@@ -60,7 +60,7 @@ KeyStates = Literal["before", "after"]
 
 
 class RopeType(NamedTuple):
-    """A rope type; `tables.rotary.FORMULAS` has its frequencies."""
+    """A rope type; `tables.frequencies.FORMULAS` has its frequencies."""
 
     name: str
     needs: tuple[str, ...] = ()  # settings without a default

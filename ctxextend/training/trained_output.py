@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.weights import Weights
-from ctxextend.limits.config_edits import in_existing_objects, missing_engine_keys
-from ctxextend.output import NewTensors, Output
+from ctxextend.limits.edits import in_existing_objects, missing_engine_keys
+from ctxextend.output import ComputedTensors, Output
 from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
@@ -55,7 +55,7 @@ def trained_output(run: FinishedRun) -> Output:
         default_folder=run.result.output,
         layouts=layouts,
         texts=files,
-        compute=lambda folder: NewTensors(tensor=weights.tensor, recipe=recipe),
+        compute=lambda folder: ComputedTensors(tensor=weights.tensor, recipe=recipe),
     )
 
 

@@ -9,7 +9,7 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
-from ctxextend.planned import Planned, prepare_convert, prepare_plan
+from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.positions.change import ShortInputs
 from ctxextend.provenance import (
     Provenance,
@@ -136,8 +136,8 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
 
 def _plan_step(model: OpenedModel, step: Step) -> Planned:
     if step.convert is not None:
-        return prepare_convert(model, step.convert)
-    return prepare_plan(make_plan(model, step.settings, step.methods, checks_width=False))
+        return planned_conversion(model, step.convert)
+    return planned_resize(make_plan(model, step.settings, step.methods, checks_width=False))
 
 
 def _check_rows(plan: Plan, step: Step) -> None:
@@ -169,4 +169,4 @@ def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> 
         hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
         raise MethodError(message, hint)
     plan = make_plan(model, settings, checks_width=False)
-    return Expected(prepare_plan(plan), "as given")
+    return Expected(planned_resize(plan), "as given")

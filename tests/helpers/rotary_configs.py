@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ctxextend.positions import rotary
+from ctxextend.positions import rotary, rotary_dialects
 
 OLD = 256
 NEW = 1024
@@ -120,7 +120,7 @@ def save(name: str, **changes: Any) -> Path:
 
 def write_one_dialect(patch: pytest.MonkeyPatch) -> None:
     """Let resizes write rotary settings only in the dialect of the file."""
-    state = rotary.state_settings
+    state = rotary_dialects.state_settings
 
     def state_one_dialect(positions: Any, settings: Any, config: Any) -> dict[Any, Any]:
         changes = state(positions, settings, config)
