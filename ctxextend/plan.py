@@ -69,7 +69,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         is_changed = any(change.is_changed for change in changes)
         choices = [change.choice for change in extended if change.choice is not None]
         changing = [choice for choice in choices if not choice.keeps_learned_rows]
-        main_choice = [*changing, *choices, self.settings.choice][0]
+        main_choice, *_ = *changing, *choices, self.settings.choice
         method = main_choice.name
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
@@ -144,20 +144,22 @@ def make_plan(
         changes = with_gguf_settings(changes)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
-    is_changed = any(change.is_changed for change in changes)
-    edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not is_changed)
+    has_effect = settings.fix_limits or any(change.is_changed for change in changes)
+    edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not has_effect)
     return Plan(
         model=with_type_note(model),
         settings=settings,
         changes=changes,
-        edits=edits if is_changed or settings.fix_limits else (),
+        edits=edits if has_effect else (),
         layouts={} if is_gguf else weight_layouts(model.checkpoint, changes),
-        has_wrong_limits=bool(edits) and not is_changed and not settings.fix_limits,
+        has_wrong_limits=bool(edits) and not has_effect,
     )
 
 
 def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping[str, Layout]:
-    """Return the new layout of every weights file that changes or is renamed, by its new name.
+    """Return the new layout of every weights file that changes, by its new name.
+
+    Files of other formats than safetensors are among them, since they are rewritten.
 
     Raises:
         CheckpointError: A header would exceed the limit of safetensors.
@@ -167,6 +169,7 @@ def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping
     for change in changes:
         dropped += change.dropped
         for tensor in change.tensors:
+            # Buffers are rebuilt even if the length stays: they may be wrong.
             if change.is_changed or not tensor.is_table:
                 shapes[tensor.name] = tensor.shape
     return plan_layouts(checkpoint, shapes, dropped)
@@ -213,6 +216,27 @@ def change_positions(
         CheckpointError: The config and a table disagree.
         ResizeError: The model does not support the length, or a setting does not apply.
     """
+    lengths = _new_lengths(found, selected, settings)
+    changes = list[Change]()
+    for positions in selected:
+        own = replace(settings, method=recorded.get(positions.name, settings.method))
+        length = lengths[positions.name]
+        changes.append(positions.change(own, length, has_others=len(selected) > 1))
+        if checks_width and positions.dtype:
+            positions.check_width()
+    return tuple(changes)
+
+
+def _new_lengths(
+    found: Sequence[Positions], selected: Sequence[Positions], settings: Resize
+) -> dict[str, int]:
+    """Return the new number of usable positions of each selected table, by name.
+
+    Tables can share a config key, which must then fit the longest.
+
+    Raises:
+        ResizeError: A table that is not selected shares a key, or one grows and another shrinks.
+    """
     keys = {positions.length_key for positions in selected}
     names = {positions.name for positions in selected}
     for other in found:
@@ -226,13 +250,12 @@ def change_positions(
 
     lengths = dict[str, int]()
     for positions in selected:
-        # Tables can share a key: it must fit the longest.
         values = [
             other.key_value(settings.length)
             for other in found
             if other.length_key == positions.length_key
         ]
-        lengths[positions.name] = positions.positions_in(positions.rows_for(max(values)))
+        lengths[positions.name] = positions.key_length(max(values))
     grows = [item for item in selected if lengths[item.name] > item.length()]
     shrinks = [item for item in selected if lengths[item.name] < item.length()]
     if grows and shrinks:
@@ -242,12 +265,4 @@ def change_positions(
             f"shrink {shrinks[-1].name} (from {shrinks[-1].length()}).",
             f"Resize one at a time: {' or '.join(parts)}.",
         )
-
-    changes = list[Change]()
-    for positions in selected:
-        own = replace(settings, method=recorded.get(positions.name, settings.method))
-        length = lengths[positions.name]
-        changes.append(positions.change(own, length, has_others=len(selected) > 1))
-        if checks_width and positions.dtype:
-            positions.check_width()
-    return tuple(changes)
+    return lengths

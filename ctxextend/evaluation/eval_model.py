@@ -130,7 +130,7 @@ class ResizableFiles(ModelFiles):
         Positions without rows count as a table of this context length.
         """
         location = self.tables[0]
-        return location.rows_for(location.key_value(self.max_len))
+        return location.row_count(self.max_len)
 
     @property
     def unusable_rows(self) -> int:

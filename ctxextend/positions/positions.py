@@ -189,7 +189,11 @@ class Positions(Model):
     """Positions of one kind.
 
     An entry of the registry has what is true of a model type. `families.lookup` adds where they
-    are in a config, and `found_in` the name and size that they have in a checkpoint.
+    are in a config, and `sized_in` the name and size that they have in a checkpoint.
+
+    A kind of positions has a `scheme`, its `lengths`, and what a resize makes of it: `change`. One
+    with rows (`Rows`) also has names, a size and tensors; one with settings (`Rotary`) also states
+    and compares them. Everything else has a default that fits positions without either.
     """
 
     config_key: str = LENGTH  # key of its length, in the model's own config
@@ -334,9 +338,16 @@ class Positions(Model):
             value += self.reserved_rows
         return value
 
-    def rows_for(self, value: int) -> int:
-        """Return the number of rows for a value of the key."""
-        return value if self.reserved.inside_key else value + self.reserved_rows
+    def key_length(self, value: int) -> int:
+        """Return the number of usable positions for a value of the key."""
+        length = value - self.extra_rows
+        if self.reserved.inside_key:
+            length -= self.reserved_rows
+        return length
+
+    def row_count(self, length: int) -> int:
+        """Return the number of rows for a number of usable positions."""
+        return self.reserved_rows + length + self.extra_rows
 
     def positions_in(self, rows: int) -> int:
         """Return the number of usable positions for a number of rows."""
@@ -353,7 +364,7 @@ class Positions(Model):
     @property
     def stated_length(self) -> int:
         """The length that the config states, in usable positions."""
-        return self.positions_in(self.rows_for(self.value(self.effective_key)))
+        return self.key_length(self.value(self.effective_key))
 
     @property
     def lengths(self) -> PositionLengths:

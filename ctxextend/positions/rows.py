@@ -179,7 +179,7 @@ class Rows(Positions):
         if has_config:
             key = self.effective_key
             value = self.value(key)
-            expected = self.rows_for(value)
+            expected = self.row_count(self.key_length(value))
             if self.rows != expected:
                 default = ""
                 if self.stated(key) is None:
@@ -311,7 +311,7 @@ class Rows(Positions):
     def _choice_for(self, rows: Values, after: int, choice: MethodChoice) -> MethodChoice:
         """Return the method of stored rows, which can depend on them, and why."""
         layout = self.initial_layout
-        rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
+        rows_after = self.row_count(after) - self.reserved_rows
         choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
         if layout and choice.name != FORMULA:
             reasons = filter(None, (deviation(rows, layout), choice.reason))

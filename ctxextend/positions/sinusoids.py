@@ -134,5 +134,5 @@ class Sinusoids(Rows):
         Raises:
             CheckpointError: The config does not state them.
         """
-        rows = self.rows_for(self.value(self.effective_key))
+        rows = self.row_count(self.stated_length)
         return rows, self.value(str(self.width_key))
