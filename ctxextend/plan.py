@@ -31,7 +31,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
     settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
-    changes: tuple[Change, ...]  # the positions for the tokenizer's input first
+    # The positions for the tokenizer's input first.
+    changes: tuple[Change, ...] = field(metadata={"json": "tables"})
     edits: tuple[Edit, ...]  # changed values in JSON files
     # Of weights files that change or are renamed, by new name.
     layouts: Mapping[str, Layout] = field(metadata=not_in_json)
@@ -52,7 +53,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # that are not written, because transformers creates them.
     tensors: Mapping[str, NewTensor] = field(init=False, metadata=not_in_json)
     buffers: tuple[str, ...] = field(init=False, metadata=not_in_json)
-    dropped: tuple[str, ...] = field(init=False, metadata=not_in_json)
+    dropped: tuple[str, ...] = field(init=False)
     # What inputs up to the old length get: the largest change of all positions.
     short_inputs: ShortInputs = field(init=False, metadata=not_in_json)
     # The method of each extended table with all of its settings, by table name.

@@ -32,7 +32,8 @@ class FamilyTable:
     methods: tuple[str, ...]
     # Other peculiarities, as text; without a table: what it uses, and how to extend it.
     notes: tuple[str, ...]
-    only_limits: bool = field(default=False, metadata=not_in_json)  # whether nothing else changes
+    # Whether a resize changes only limits.
+    only_limits: bool = field(default=False, metadata=not_in_json)
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:

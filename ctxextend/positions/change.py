@@ -165,7 +165,7 @@ class Change:
     def _length_values(self, positions: Positions) -> ConfigValues:
         """Return the values of a new length.
 
-        They are those of its own keys, of keys that engines need, and of keys whose effect must not
+        They are those of its keys, of keys that engines need, and of keys whose effect must not
         change (`Pin`).
         """
         changes = ConfigValues()

@@ -90,7 +90,7 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
 
     @property
     def text(self) -> str:
-        """What is known of the lengths, as a sentence; empty if there is no more than one.
+        """What is known of the lengths, as a sentence; empty if there is only one.
 
         They are three if the config states another than its settings serve.
         """

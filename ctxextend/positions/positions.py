@@ -527,7 +527,7 @@ class Positions(Model):
         return (length, self.value(self.effective_key))
 
     def notes(self, change: "Change", *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of attention windows, and of inputs that cross the old length.
+        """Yield what to know of inputs that cross the old length, and of attention windows.
 
         Args:
             change: What changes.

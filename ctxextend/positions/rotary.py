@@ -271,10 +271,10 @@ class Rotary(Positions):
         )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of attention windows, and of inputs that cross the old length."""
+        """Yield what to know of inputs that cross the old length, and of attention windows."""
+        yield from self._crossing_notes(change, generates=generates)
         if change.settings:
             yield from self._window_notes(change)
-        yield from self._crossing_notes(change, generates=generates)
 
     def _window_notes(self, change: Change) -> Iterator[Note]:
         """Yield which layers see no further, since they have a sliding window."""

@@ -16,8 +16,6 @@ from ctxextend.tables.rope_types import Parameters, rotates
 if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
-NOT_STATED = "missing"  # for a setting
-
 
 def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> PositionComparison:
     """Compare the settings of a checkpoint with those of a change.
@@ -60,7 +58,7 @@ def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) 
             found = found[index]
             planned = planned[index]
         texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
-        texts = [NOT_STATED if value is None else json.dumps(value) for value in (found, planned)]
+        texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
         yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
 
 

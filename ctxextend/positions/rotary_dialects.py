@@ -82,8 +82,8 @@ def state_settings(
     ]
     copies = ConfigValues()
     for copied in copies_of_settings(positions):
-        for item in layers:
-            if item.layer_type in settings:
+        for item, before in zip(layers, positions.layers, strict=True):
+            if item != before:
                 copies |= _copy_changes(copied, item)
     config = with_values(config, copies)
 
@@ -178,7 +178,7 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     is_scaled = scaling.keys() != {TYPE} or scaling[TYPE] != "default"
     is_needed = is_scaled or facts.old.needs_scaling or main.layer_type in facts.defaults
     stated = stated_settings(positions, OLD, main.layer_type)
-    if not is_needed and (not stated or positions.without_scaling_key):
+    if not is_needed and (not stated or facts.old.scaling_keys or positions.without_scaling_key):
         yield next_to
         return
     if positions.without_scaling_key:
@@ -190,7 +190,9 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     if accepted and scaling.keys() >= set(accepted):
         yield {path: {key: scaling[key] for key in accepted}, **next_to}
     # CTranslate2 reads the base only here if there is a `rope_scaling`, and otherwise takes 10,000.
-    yield {path: {**scaling, THETA: theta}, **next_to}
+    if is_needed or THETA in stated:
+        yield {path: {**scaling, THETA: theta}, **next_to}
+    yield {path: scaling, **next_to}
 
 
 def _keys_next_to(
