@@ -15,7 +15,7 @@ from ctxextend.tables.rope_types import Parameters, rotates
 if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
-NOT_STATED = "missing"  # for a setting
+NO_SETTING = "missing"  # for the value of a setting
 
 
 def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Comparison:
@@ -58,7 +58,7 @@ def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) 
             path = f"{key}[{index}]"
             found = found[index]
             planned = planned[index]
-        texts = [NOT_STATED if value is None else json.dumps(value) for value in (found, planned)]
+        texts = [NO_SETTING if value is None else json.dumps(value) for value in (found, planned)]
         yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
 
 
