@@ -15,11 +15,12 @@ from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX, SAFETENSORS
 from ctxextend.checkpoints.folder import Checkpoint, protected_paths
 from ctxextend.checkpoints.json_edit import delete, edit
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
+from ctxextend.checkpoints.rewrite import Layout, planned_sizes, write_files
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError, OutputError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
+from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.record import Hashes, recipe_bytes, resize_record, table_hash
@@ -96,8 +97,8 @@ class Output:
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
-        """Bytes to write of each file in the default folder; none of links."""
-        sizes = file_sizes(self.source, self.layouts, self.texts)
+        """Bytes to write of each file in the default folder: 0 for links."""
+        sizes = planned_sizes(self.source, self.layouts, self.texts)
         return {**sizes, **dict.fromkeys(self.links, 0)}
 
     @property
@@ -118,9 +119,8 @@ class Output:
         A file that is generated from others of the source has its text in `texts`.
         """
         in_source = self.source.files
-        weights = self.layouts.keys()
-        others = in_source - weights
-        texts = self.texts.keys()
+        others = in_source - self.layouts.keys()  # whose weights, if any, stay
+        texts = self.texts.keys()  # of edited and created files
         generated = self.source.generated.keys() & in_source
         return OutputFiles(
             rewritten=(*self.layouts, *sorted(generated)),
@@ -132,7 +132,7 @@ class Output:
         )
 
     def files_in(self, folder: Path) -> OutputFiles:
-        """Return the files of the output in a folder: their paths are relative to it."""
+        """Return `files`, in any folder; the one of a GGUF output is named after its path."""
         return self.files
 
     def check_path(self, folder: Path, *, force: bool) -> None:
@@ -307,8 +307,8 @@ def edited_texts(plan: Plan) -> dict[str, bytes]:
     """
     checkpoint = plan.checkpoint
     texts = dict(checkpoint.generated)
-    for name in dict.fromkeys(change.file for change in plan.edits):
-        values = {change.path: change.after for change in plan.edits if change.file == name}
+    for name in dict.fromkeys(item.file for item in plan.edits):
+        values = {item.path: item.after for item in plan.edits if item.file == name}
         texts[name] = edit(checkpoint.text(name), values)
     if checkpoint.weights.index is not None and plan.layouts:
         added = 0
@@ -327,7 +327,7 @@ def index_text(
     dropped: Collection[str] = (),
     added: int = 0,
 ) -> str:
-    """Return the shard index with updated totals.
+    """Return the shard index with updated totals, and without dropped tensors.
 
     Args:
         checkpoint: The source.
@@ -356,7 +356,7 @@ def index_text(
 def compute_tensors(
     plan: Plan, source: Checkpoint, record: Mapping[str, Any], folder: Path
 ) -> ComputedTensors:
-    """Create the new tables and buffers of an output.
+    """Create the new tables and buffers of an output, and the recipe with their hashes.
 
     Args:
         plan: What changes.
@@ -379,19 +379,22 @@ def compute_tensors(
         after = values[change.name]
         hashes[change.name] = table_hash(after)
         bad = nonfinite_rows(after)
-        if not bad:
-            continue
-        text = f"{len(bad)} new rows of {change.name} overflow {change.dtype} to infinity."
-        learned = nonfinite_rows(change.positions.read()[: change.rows_before])
-        if learned:
-            rows = "rows" if len(learned) > 1 else "row"
-            text = (
-                f"{change.name} contains NaN or infinity in {rows} {describe_rows(learned)}; so do "
-                f"{len(bad)} of the {len(after)} rows of the output."
-            )
-        warnings.append(text)
+        if bad:
+            warnings.append(_nonfinite_warning(change, len(bad)))
     return ComputedTensors(
         tensor=values.__getitem__,
         recipe=recipe_bytes(record, folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
+    )
+
+
+def _nonfinite_warning(change: Change, count: int) -> str:
+    """Return the warning about a table with a number of rows that contain NaN or infinity."""
+    learned = nonfinite_rows(change.positions.read()[: change.rows_before])
+    if not learned:
+        return f"{count} new rows of {change.name} overflow {change.dtype} to infinity."
+    rows = "rows" if len(learned) > 1 else "row"
+    return (
+        f"{change.name} contains NaN or infinity in {rows} {describe_rows(learned)}; so do "
+        f"{count} of the {change.rows_after} rows of the output."
     )

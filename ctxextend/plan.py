@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.errors import ResizeError
 from ctxextend.gguf.gguf_edits import check_gguf_settings, with_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.limits.config_edits import plan_edits
-from ctxextend.limits.length_edits import Edit
+from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
@@ -49,9 +48,10 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # The tables that are extended, and positions whose rotary settings are to change.
     extended: tuple[Change, ...] = field(init=False, metadata=not_in_json)
     is_changed: bool = field(init=False, metadata=not_in_json)  # whether any length changes
-    # The tables and position buffers of the output, by name, and buffers that are not written,
-    # because transformers creates them.
+    # The tables and position buffers of the output, by name; of these, the buffers; and buffers
+    # that are not written, because transformers creates them.
     tensors: Mapping[str, NewTensor] = field(init=False, metadata=not_in_json)
+    buffers: tuple[str, ...] = field(init=False, metadata=not_in_json)
     dropped: tuple[str, ...] = field(init=False, metadata=not_in_json)
     # What inputs up to the old length get: the largest change of all positions.
     short_inputs: ShortInputs = field(init=False, metadata=not_in_json)
@@ -69,10 +69,11 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         is_changed = any(change.is_changed for change in changes)
         choices = [change.choice for change in extended if change.choice is not None]
         changing = [choice for choice in choices if not choice.keeps_learned_rows]
-        main_choice = [*changing, *choices, self.settings.choice][0]
+        main_choice, *_ = *changing, *choices, self.settings.choice
         method = main_choice.name
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
+        tensors = [tensor for change in changes for tensor in change.tensors]
         dropped = [name for change in changes for name in change.dropped]
         values = {
             "checkpoint": self.model.checkpoint,
@@ -82,7 +83,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
             "stored": tuple(change for change in changes if change.dtype),
             "extended": extended,
             "is_changed": is_changed,
-            "tensors": {tensor.name: tensor for change in changes for tensor in change.tensors},
+            "tensors": {tensor.name: tensor for tensor in tensors},
+            "buffers": tuple(tensor.name for tensor in tensors if not tensor.is_table),
             "dropped": tuple(dict.fromkeys(dropped)),
             "short_inputs": max(change.short_inputs for change in changes),
             "methods": {item.name: item.choice.text for item in extended if item.choice},
@@ -122,7 +124,7 @@ def make_plan(
     check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
-    is_gguf = gguf_of(model.checkpoint) is not None
+    is_gguf = model.checkpoint.is_gguf
     if is_gguf:
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)
@@ -142,20 +144,22 @@ def make_plan(
         changes = with_gguf_settings(changes)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
-    is_changed = any(change.is_changed for change in changes)
-    edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not is_changed)
+    has_effect = settings.fix_limits or any(change.is_changed for change in changes)
+    edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not has_effect)
     return Plan(
         model=with_type_note(model),
         settings=settings,
         changes=changes,
-        edits=edits if is_changed or settings.fix_limits else (),
+        edits=edits if has_effect else (),
         layouts={} if is_gguf else weight_layouts(model.checkpoint, changes),
-        has_wrong_limits=bool(edits) and not is_changed and not settings.fix_limits,
+        has_wrong_limits=bool(edits) and not has_effect,
     )
 
 
 def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping[str, Layout]:
-    """Return the new layout of every weights file that changes or is renamed, by its new name.
+    """Return the new layout of every weights file that changes, by its new name.
+
+    Files of other formats than safetensors are among them, since they are rewritten.
 
     Raises:
         CheckpointError: A header would exceed the limit of safetensors.
@@ -165,6 +169,7 @@ def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping
     for change in changes:
         dropped += change.dropped
         for tensor in change.tensors:
+            # Buffers are rebuilt even if the length stays: they may be wrong.
             if change.is_changed or not tensor.is_table:
                 shapes[tensor.name] = tensor.shape
     return plan_layouts(checkpoint, shapes, dropped)
@@ -211,6 +216,27 @@ def change_positions(
         CheckpointError: The config and a table disagree.
         ResizeError: The model does not support the length, or a setting does not apply.
     """
+    lengths = _new_lengths(found, selected, settings)
+    changes = list[Change]()
+    for positions in selected:
+        own = replace(settings, method=recorded.get(positions.name, settings.method))
+        length = lengths[positions.name]
+        changes.append(positions.change(own, length, has_others=len(selected) > 1))
+        if checks_width and positions.dtype:
+            positions.check_width()
+    return tuple(changes)
+
+
+def _new_lengths(
+    found: Sequence[Positions], selected: Sequence[Positions], settings: Resize
+) -> dict[str, int]:
+    """Return the new number of usable positions of each selected table, by name.
+
+    Tables can share a config key, which must then fit the longest.
+
+    Raises:
+        ResizeError: A table that is not selected shares a key, or one grows and another shrinks.
+    """
     keys = {positions.length_key for positions in selected}
     names = {positions.name for positions in selected}
     for other in found:
@@ -224,13 +250,12 @@ def change_positions(
 
     lengths = dict[str, int]()
     for positions in selected:
-        # Tables can share a key: it must fit the longest.
         values = [
             other.key_value(settings.length)
             for other in found
             if other.length_key == positions.length_key
         ]
-        lengths[positions.name] = positions.positions_in(positions.rows_for(max(values)))
+        lengths[positions.name] = positions.key_length(max(values))
     grows = [item for item in selected if lengths[item.name] > item.length()]
     shrinks = [item for item in selected if lengths[item.name] < item.length()]
     if grows and shrinks:
@@ -240,12 +265,4 @@ def change_positions(
             f"shrink {shrinks[-1].name} (from {shrinks[-1].length()}).",
             f"Resize one at a time: {' or '.join(parts)}.",
         )
-
-    changes = list[Change]()
-    for positions in selected:
-        own = replace(settings, method=recorded.get(positions.name, settings.method))
-        length = lengths[positions.name]
-        changes.append(positions.change(own, length, has_others=len(selected) > 1))
-        if checks_width and positions.dtype:
-            positions.check_width()
-    return tuple(changes)
+    return lengths

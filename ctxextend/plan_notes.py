@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, joined, listed
-from ctxextend.limits.config_edits import length_changes
+from ctxextend.limits.edits import length_changes, raises_generation_limit
 from ctxextend.limits.generation import (
     TASKS,
     deciding_limit,
@@ -18,9 +17,14 @@ from ctxextend.limits.generation import (
     generating_table,
     generation_limits,
 )
-from ctxextend.limits.length_edits import is_of_generation, raises_generation_limit
-from ctxextend.limits.statements import MAX_NEW_TOKENS, config_length_keys, may_take, readers
-from ctxextend.limits.trained_length import lower_stated_length, may_lack_scaling
+from ctxextend.limits.statements import (
+    MAX_NEW_TOKENS,
+    config_length_keys,
+    lower_stated_length,
+    may_lack_scaling,
+    may_take,
+    readers,
+)
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs, describe_random
@@ -244,7 +248,7 @@ def _unchanged(plan: Plan) -> Note:
     text = f"the output is {output}."
     if plan.settings.method_flags:
         text += f" No effect: {', '.join(plan.settings.method_flags)}."
-    if plan.has_wrong_limits and gguf_of(plan.checkpoint) is None:
+    if plan.has_wrong_limits and not plan.checkpoint.is_gguf:
         text += " Some length limits differ: --fix-limits makes them agree."
     start = f"The context length already is {plan.max_len_before}"
     return Note(Code.UNCHANGED, Level.WARNING, f"{start}: {text}")
@@ -273,7 +277,7 @@ def _other_files(plan: Plan) -> Iterator[Note]:
     """Yield what must change besides the output: a config, a base, a tensor that was not named."""
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
-    if not checkpoint.has_config and not base and gguf_of(checkpoint) is None:
+    if not checkpoint.has_config and not base and not checkpoint.is_gguf:
         lengths = {}
         for change in plan.changes:
             lengths[change.config_key] = change.positions.key_value(change.max_len_after)
@@ -425,7 +429,7 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
             ``--fix-limits`` does not apply to it.
     """
     for edit in plan.edits:
-        if is_of_generation(edit) and TASKS not in edit.path:
+        if edit.is_generation and TASKS not in edit.path:
             verb = "raised" if raises_generation_limit(edit) else "lowered"
             text = (
                 f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "

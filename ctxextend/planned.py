@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
-from ctxextend.limits.length_edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.output import (
@@ -183,8 +182,7 @@ class PlannedValues(Result, shows=()):
     @property
     def rebuilt_buffers(self) -> tuple[str, ...]:
         """Position buffers that are rebuilt at the new length."""
-        tensors = self._planned.plan.tensors.values()
-        return tuple(tensor.name for tensor in tensors if not tensor.is_table)
+        return self._planned.plan.buffers
 
     # Of a conversion
 
@@ -331,15 +329,6 @@ class Planned(PlannedValues, shows=("plan",)):
             notes.append(Note(Code.FILES, Level.NOTE, text))
         return replace(self, output=output, notes=tuple(notes))
 
-    def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
-        """Check that `execute` can write to an output folder, without writing anything.
-
-        Raises:
-            OutputError: It exists, cannot be written or replaced, or there is too little disk
-                space.
-        """
-        self.output.check_path(output_path(output, self.output.default_folder), force=force)
-
     def dry_run(self, output: Reference | None = None, *, force: bool = False) -> "ResizeResult":
         """Return the result that `execute` would have; a note says if it would fail.
 
@@ -347,11 +336,11 @@ class Planned(PlannedValues, shows=("plan",)):
             output, force: As in `execute`.
         """
         notes = self.notes
+        folder = output_path(output, self.output.default_folder)
         try:
-            self.check_output(output, force=force)
+            self.output.check_path(folder, force=force)
         except OutputError as error:
             notes = (*notes, Note(Code.FILES, Level.WARNING, f"This would fail: {error}"))
-        folder = output_path(output, self.output.default_folder)
         return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
 
     def execute(
@@ -437,8 +426,8 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
 
         None if no runtime was requested; a GGUF file is always served by llama.cpp.
         """
-        plan = self.plan
-        if gguf_of(plan.checkpoint) is not None:
+        plan = self.planned.plan
+        if plan.checkpoint.is_gguf:
             if not self.runtimes:
                 return None
             return file_command(self.runtimes[0], str(self.output), plan.max_len_after)
@@ -473,7 +462,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     @property
     def load_code(self) -> str | None:
         """Python code that loads the output; None if its files are not enough to load it."""
-        plan = self.plan
+        plan = self.planned.plan
         checkpoint = plan.checkpoint
         is_custom = plan.model.ref.table is not None or "auto_map" in checkpoint.config
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
@@ -507,7 +496,7 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
         CtxextendError: As `plan_resize`.
     """
     model = open_model(ref, reads_gguf=True, only_headers=only_headers)
-    if gguf_of(model.checkpoint) is not None:
+    if model.checkpoint.is_gguf:
         from ctxextend.gguf.gguf_edits import check_gguf_steps
 
         check_gguf_steps(settings)
@@ -530,7 +519,7 @@ def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Pla
     statements = _statements(plan)
     notes = plan_notes(plan, statements, for_runtime)
     output: Output | GgufOutput
-    if gguf_of(plan.checkpoint) is not None:
+    if plan.checkpoint.is_gguf:
         from ctxextend.gguf.gguf_output import prepare_gguf
 
         output = prepare_gguf(plan)
@@ -547,7 +536,7 @@ def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Pla
 
 def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     """Return what each runtime does with the output of a plan; of an unknown type, nothing."""
-    if gguf_of(plan.checkpoint) is not None:
+    if plan.checkpoint.is_gguf:
         return gguf_statements(plan)
     facts = folder_facts(plan)
     if facts is None:

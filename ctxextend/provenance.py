@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_values
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -114,12 +114,11 @@ class BaseCheckpoint(NamedTuple):
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """Read the recipe of a folder or GGUF file; None if it is missing or cannot be read."""
-    file = gguf_of(checkpoint)
     with suppress(CheckpointError, RecipeError):
         if RECIPE_FILE in checkpoint.copied:
             return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
-        if file is not None and RECIPE_KEY in file.metadata.values:
-            text = str(file.metadata.values[RECIPE_KEY])
+        if checkpoint.is_gguf and RECIPE_KEY in gguf_values(checkpoint):
+            text = str(gguf_values(checkpoint)[RECIPE_KEY])
             return parse_provenance(text, RECIPE_KEY, checkpoint.root)
     return None
 
@@ -152,13 +151,11 @@ def find_base(
     return BaseCheckpoint(ref, first.fingerprint, provenance)
 
 
-def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
+def trainings(provenance: Provenance) -> list[Mapping[str, Any]]:
     """Return which text each training run used, as far as a checkpoint's recipe records it.
 
     See `trained_texts` for their form.
     """
-    if provenance is None:
-        return []
     facts = provenance.values.get("provenance") or {}
     train = provenance.values.get("train") or {}
     runs = list[Mapping[str, Any]]()
@@ -172,13 +169,11 @@ def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
     return runs
 
 
-def earlier_steps(provenance: Provenance | None) -> list[dict[str, Any]]:
+def earlier_steps(provenance: Provenance) -> list[dict[str, Any]]:
     """Return the steps that made a source, oldest first, as the recipe of its output lists them.
 
     Each has the settings in its recipe, and those of its facts that are read again.
     """
-    if provenance is None:
-        return []
     values = dict(provenance.values)
     facts = values.pop("provenance", {})
     steps = facts.get("steps", [])

@@ -71,19 +71,17 @@ def output_record(plan: Plan, recipe: Recipe, facts: Mapping[str, Any]) -> dict[
         "source_fingerprint": PLACEHOLDER,
         **facts,
     }
-    steps = earlier_steps(earlier)
-    if steps and recipe.resize is not None and not plan.is_changed:
+    if earlier is not None and recipe.resize is not None and not plan.is_changed:
         # A copy: its rows are what the earlier resize or training made of them.
-        provenance["steps"] = steps
+        provenance["steps"] = earlier_steps(earlier)
     versions = {"ctxextend": __version__, "numpy": np.__version__}
     if any(table.dtype in ML_DTYPES_NAMES for table in plan.stored):
         import ml_dtypes
 
         versions["ml_dtypes"] = ml_dtypes.__version__
     provenance["versions"] = versions
-    earlier_runs = trainings(earlier)
-    if earlier_runs:
-        provenance["source_trainings"] = earlier_runs
+    if earlier is not None and trainings(earlier):
+        provenance["source_trainings"] = trainings(earlier)
     return recipe_values(recipe) | {"provenance": provenance}
 
 

@@ -154,15 +154,15 @@ def check_can_write(recipe: Recipe, planned: Planned, saving: Saving) -> None:
         TrainingError: A library is missing.
         DataError: The text to train on cannot be read.
     """
-    planned.check_output(saving.output, force=saving.force)
+    path = output_path(saving.output, planned.output.default_folder)
+    planned.output.check_path(path, force=saving.force)
     if recipe.train is None:
         return
     from ctxextend.training.training_run import RunFolder
     from ctxextend.training.training_source import check_libraries, check_train_texts
 
     check_libraries(recipe.train)
-    folder = RunFolder.for_output(output_path(saving.output, planned.output.default_folder))
-    if folder.save is None:  # else it has the text already
+    if RunFolder.for_output(path).save is None:  # else it has the text already
         check_train_texts(recipe.train)
 
 

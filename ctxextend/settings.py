@@ -453,7 +453,7 @@ class Resize(Writing):
         """The requested method with all of its settings."""
         choice = self.method
         if choice is None:
-            choice = import_module("ctxextend.tables.methods").default_choice()
+            choice = import_module("ctxextend.tables.methods").METHODS["auto"].choice()
         if self.keep_first is None:
             return choice
         return choice.keeping(self.keep_first)

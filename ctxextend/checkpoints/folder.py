@@ -72,35 +72,32 @@ class Checkpoint:
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
+    is_gguf: bool = False  # whether it consists of a GGUF file
+    root: Path = field(init=False)  # the folder
+    config_file: str = field(init=False)  # the file that states the config
+    params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
+    # Whether it has a config.json, which must state the table's length.
+    has_config: bool = field(init=False)
+    model_class: str | None = field(init=False)  # the transformers class in its config, if any
+    # All source files that an output contains, by their names in it.
+    files: frozenset[str] = field(init=False)
 
-    @property
-    def root(self) -> Path:
-        """The folder."""
-        return self.source.folder
-
-    @property
-    def config_file(self) -> str:
-        """The path of the file that states the config, relative to the root."""
-        return (self.model / self.config_name).as_posix()
-
-    @property
-    def has_config(self) -> bool:
-        """Whether it has a config.json, which must state the table's length."""
-        return self.config_file in (*self.copied, *self.generated)
-
-    @property
-    def model_class(self) -> str | None:
-        """The transformers class in its config; None if there is none."""
-        return stated_class(self.config)
-
-    @property
-    def files(self) -> frozenset[str]:
-        """All source files that an output contains, by their names in it."""
-        files = {*self.copied, *self.weights.files}
-        index_file = self.weights.index_file
-        if self.weights.index is not None and index_file not in self.generated:
-            files.add(index_file)
-        return frozenset(files)
+    def __post_init__(self) -> None:
+        config_file = (self.model / self.config_name).as_posix()
+        weights = self.weights
+        files = {*self.copied, *weights.files}
+        if weights.index is not None and weights.index_file not in self.generated:
+            files.add(weights.index_file)
+        values = {
+            "root": self.source.folder,
+            "config_file": config_file,
+            "params_file": (self.model / filenames.PARAMS_FILE).as_posix(),
+            "has_config": config_file in (*self.copied, *self.generated),
+            "model_class": stated_class(self.config),
+            "files": frozenset(files),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def relative(self, file: TensorFile) -> str:
         """Return a weights file's path relative to the root."""

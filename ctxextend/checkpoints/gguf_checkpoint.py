@@ -46,24 +46,16 @@ def open_gguf(path: Path) -> GgufFile:
     )
 
 
-def gguf_of(checkpoint: Checkpoint) -> GgufFile | None:
-    """Return the GGUF file that a checkpoint consists of; None for other checkpoints."""
-    for file in checkpoint.weights.files.values():
-        if isinstance(file, GgufFile):
-            return file
-    return None
-
-
 def gguf_file(checkpoint: Checkpoint) -> GgufFile:
     """Return the GGUF file that a checkpoint consists of.
 
     Raises:
         CheckpointError: It consists of other files.
     """
-    file = gguf_of(checkpoint)
-    if file is None:
-        raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
-    return file
+    for file in checkpoint.weights.files.values():
+        if isinstance(file, GgufFile):
+            return file
+    raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
 
 
 def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -102,4 +94,5 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
         fingerprints={source.file: fingerprint},
         adapter_of=None,
         config_name=source.file,
+        is_gguf=True,
     )

@@ -8,15 +8,18 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ctxextend.checkpoints.copy import reading
 from ctxextend.errors import CheckpointError
+from ctxextend.json_output import not_in_json
 
 MAX_BYTES = 100_000_000  # far more than any side file needs; also safetensors' limit for headers
 # Nested objects and lists: more than any config has, and below Python's recursion limit.
 MAX_JSON_DEPTH = 100
+MAX_ITEMS_SHOWN = 4  # of a list in messages
 _DECODER = json.JSONDecoder()
 
 
@@ -109,6 +112,42 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise DuplicateKeyError(f"duplicate key {key!r:.200}")
     return members
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One changed value in a JSON file."""
+
+    file: str  # relative to the checkpoint's root
+    path: tuple[str, ...] = field(metadata=not_in_json)
+    before: Any  # None if the key was missing
+    after: Any
+    # Whether it is a number of tokens that texts are truncated to.
+    is_limit: bool = field(default=False, metadata=not_in_json)
+    is_generation: bool = field(default=False, metadata=not_in_json)  # of generated texts
+    reason: str = ""  # shown to the user if the change is not obvious
+
+    json_properties: ClassVar = ("key",)
+
+    @property
+    def key(self) -> str:
+        """The key path, joined with dots."""
+        return ".".join(self.path)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value for messages: of a list of factors, how many there are."""
+    if isinstance(value, list) and len(value) > MAX_ITEMS_SHOWN:
+        return f"[{len(value)} numbers, {min(value):.4g} to {max(value):.4g}]"
+    if isinstance(value, dict):
+        items = (f"{key!r}: {_shown_item(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    return str(value)
+
+
+def _shown_item(value: Any) -> str:
+    """Return a value inside another for messages: text with quotes."""
+    return repr(value) if isinstance(value, str) else shown_value(value)
 
 
 class _Member(NamedTuple):

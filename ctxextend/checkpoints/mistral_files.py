@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.filenames import CONSOLIDATED, PARAMS_FILE, matches
+from ctxextend.checkpoints.filenames import CONSOLIDATED, matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 
@@ -20,14 +20,9 @@ from ctxextend.errors import CheckpointError
 SIGN = ("dim", "n_layers", "hidden_dim")
 
 
-def params_path(checkpoint: Checkpoint) -> str:
-    """Return the path at which a folder has a params.json, if it has one."""
-    return (checkpoint.model / PARAMS_FILE).as_posix()
-
-
 def mistral_params(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
     """Return Mistral's params.json; None if there is none, or only that of another program."""
-    name = params_path(checkpoint)
+    name = checkpoint.params_file
     if name in checkpoint.copied:
         with suppress(CheckpointError):
             values = checkpoint.read_object(name)
@@ -44,7 +39,7 @@ def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
         if path.parent == checkpoint.model and matches(path.name, CONSOLIDATED):
             names.append(name)
     if mistral_params(checkpoint) is not None:
-        names.append(params_path(checkpoint))
+        names.append(checkpoint.params_file)
     return tuple(names)
 
 

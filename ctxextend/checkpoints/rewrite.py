@@ -200,7 +200,7 @@ def write_layout(
             on_write(output, min(CHUNK, size - start))
 
 
-def file_sizes(
+def planned_sizes(
     checkpoint: Checkpoint, layouts: Mapping[str, Layout], texts: Mapping[str, bytes]
 ) -> dict[str, int]:
     """Return the size in bytes of each file that `write_files` writes, by name in the output."""
@@ -236,7 +236,7 @@ def write_files(
         CheckpointError: A source file cannot be read, or changed.
         OSError: A file cannot be written.
     """
-    sizes = file_sizes(checkpoint, layouts, texts)
+    sizes = planned_sizes(checkpoint, layouts, texts)
     total = sum(size for name, size in sizes.items() if name not in linked)
     is_early = total <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 

@@ -5,8 +5,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -40,16 +39,32 @@ class Weights:
     index: Mapping[str, Any] | None = None  # shard index of an output; None for a single file
     index_file: str = ""  # the name of this index
     is_index_new: bool = False  # whether the source has another index, or none
+    # The file and the header entry of every tensor by name, in file order.
+    file_of: Mapping[str, TensorFile] = field(init=False)
+    entries: Mapping[str, TensorEntry] = field(init=False)
+    is_remote: bool = field(init=False)  # whether only headers of its files were downloaded
+    # What was removed from tensor names, such as ``_orig_mod.``, in order: transformers loads none.
+    wrappers: tuple[str, ...] = field(init=False)
 
-    @cached_property
-    def file_of(self) -> Mapping[str, TensorFile]:
-        """The file of every tensor by name, in file order."""
-        return {name: file for file in self.files.values() for name in file.entries}
-
-    @cached_property
-    def entries(self) -> Mapping[str, TensorEntry]:
-        """The header entry of every tensor by name, in file order."""
-        return {name: file.entries[name] for name, file in self.file_of.items()}
+    def __post_init__(self) -> None:
+        file_of = dict[str, TensorFile]()
+        entries = dict[str, TensorEntry]()
+        removed = dict[str, None]()
+        for file in self.files.values():
+            file_of |= dict.fromkeys(file.entries, file)
+            entries |= file.entries
+            for name, stored in file.stored_names.items():
+                for prefix in (f"{COMPILED}.", MODULE):
+                    if stored.count(prefix) > name.count(prefix):
+                        removed[prefix] = None
+        values = {
+            "file_of": file_of,
+            "entries": entries,
+            "is_remote": any(file.is_remote for file in self.files.values()),
+            "wrappers": tuple(removed),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def read_floats(self, name: str) -> NDArray[Any]:
         """Read a float tensor, in its shape and with the `numpy_dtype` of the file.
@@ -71,20 +86,6 @@ class Weights:
         """The variant, such as ``fp16``; None for plain weights."""
         first_name = next(iter(self.files))
         return filenames.variant_of(PurePosixPath(first_name).name)
-
-    @property
-    def wrappers(self) -> list[str]:
-        """What was removed from tensor names, such as ``_orig_mod.``, in order.
-
-        transformers loads none of these.
-        """
-        removed = dict[str, None]()
-        for file in self.files.values():
-            for name, stored in file.stored_names.items():
-                for prefix in (f"{COMPILED}.", MODULE):
-                    if stored.count(prefix) > name.count(prefix):
-                        removed[prefix] = None
-        return list(removed)
 
     @property
     def is_half(self) -> bool:
@@ -123,11 +124,6 @@ class Weights:
             weight_map |= dict.fromkeys(file.entries, shard)
         index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
         return replace(self, files=files, index=index, is_index_new=True)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether only headers of its files were downloaded."""
-        return any(file.is_remote for file in self.files.values())
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of the headers and of the start, middle and end of every tensor.

@@ -101,6 +101,4 @@ def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
 def _methods(table: "FamilyTable") -> str:
     if table.methods:
         return f"methods: {', '.join(table.methods)}"
-    if table.scheme in ("learned", "sinusoidal"):
-        return ""
-    return "only length limits change"
+    return "only length limits change" if table.only_limits else ""

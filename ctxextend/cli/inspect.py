@@ -334,25 +334,13 @@ def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str
 
 
 def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping[int, str]) -> None:
-    from ctxextend.tables.rope_types import NONE
-
     columns = dict[str, dict[str, str]]()
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            if report.location.has_rows:
-                page.text(f"{report.positions} rows, which are not shown")
-            elif not report.layers:
-                runs = "any length runs once the limits below allow it"
-                unlimited = f"{report.scheme} positions: {runs}"
-                if report.scheme == NONE:
-                    trained = report.first_trained
-                    unlimited = f"no positions: {runs}; first trained at {trained} tokens"
-                page.text(unlimited)
-            elif report.lengths_text:
-                page.text(report.lengths_text)
-            if report.dialects_text:
-                page.text(report.dialects_text)
+            for text in (report.text, report.dialects_text):
+                if text:
+                    page.text(text)
             for rope in report.layers:
                 words = (names.get(id(inspection), ""), report.part, rope.layers)
                 name = " ".join(word for word in words if word)

@@ -82,7 +82,7 @@ def _plan_items(result: "ResizeResult") -> Items:
         yield "edit", f"{checkpoint.weights.index_file}: totals and names"
     for name in plan.dropped:
         yield "drop", f"{name} (a position buffer that transformers creates itself)"
-    for name in result.rebuilt_buffers:
+    for name in plan.buffers:
         yield "rebuild", f"{name} (a position buffer that transformers reads)"
     files = result.files
     for name in files.rewritten:
@@ -134,7 +134,7 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
 
 
 def _edit_items(planned: "Planned") -> Items:
-    from ctxextend.limits.length_edits import shown_value
+    from ctxextend.checkpoints.json_edit import shown_value
     from ctxextend.limits.statements import NO_LIMIT
     from ctxextend.positions.rotary_dialects import ADDED
 
@@ -178,7 +178,7 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
 
 def _next_step(result: "ResizeResult") -> str:
     folder = shlex.quote(not_an_option(str(result.output)))
-    plan = result.plan
+    plan = result.planned.plan
     if result.add_weights:
         return result.add_weights
     if result.train is not None:
@@ -231,7 +231,7 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     if keys:
         edited = [f"{file} {', '.join(names)}" for file, names in keys.items()]
         items.append(("edited", "; ".join(edited)))
-    buffers = [*plan.dropped, *planned.rebuilt_buffers]
+    buffers = [*plan.dropped, *plan.buffers]
     if buffers:
         items.append(("buffers", listed(buffers)))
     if result.verified:

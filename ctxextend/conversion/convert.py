@@ -9,14 +9,14 @@ from ctxextend.conversion.conversion import Conversion, count_origins, twin_chec
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import scheme_text, summarise
 from ctxextend.errors import printable
-from ctxextend.limits.length_edits import raises_generation_limit
+from ctxextend.limits.edits import raises_generation_limit
 from ctxextend.notes import Note
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.output import Output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
 
@@ -66,7 +66,7 @@ def _resize_of(conversion: Conversion) -> Resize:
     method = settings.method
     creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
     if creates_rows and method is None:
-        method = default_choice(COPY)
+        method = METHODS[COPY].choice()
     return Resize(
         settings.length,
         method=method,

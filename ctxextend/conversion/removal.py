@@ -7,7 +7,7 @@ from ctxextend.card import card_sentences
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import ResizeError, UnsupportedModelError, printable
 from ctxextend.families.causal_masks import mask_remover
-from ctxextend.limits.config_edits import plan_edits
+from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note

@@ -123,11 +123,6 @@ class ResizableFiles(ModelFiles):
         return self.tables[0].name
 
     @property
-    def has_rows(self) -> bool:
-        """Whether the first table has rows, stored or computed."""
-        return bool(self.tables[0].rows)
-
-    @property
     def rows(self) -> int:
         """The rows of the first table, with those that are not usable positions.
 
@@ -135,7 +130,7 @@ class ResizableFiles(ModelFiles):
         Positions without rows count as a table of this context length.
         """
         location = self.tables[0]
-        return location.rows_for(location.key_value(self.max_len))
+        return location.row_count(self.max_len)
 
     @property
     def unusable_rows(self) -> int:
@@ -216,7 +211,9 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
     if provenance is not None and provenance.steps[-1].source.tokenizer:
         own = provenance.steps[-1].source.tokenizer
     tokenizer = opened.ref.tokenizer or own
-    runs = trainings(provenance)
+    runs = list[Mapping[str, Any]]()
+    if provenance is not None:
+        runs = trainings(provenance)
     # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
     if os.path.realpath(tokenizer) != os.path.realpath(own):
         runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]

@@ -1,15 +1,14 @@
 """List the positions of model types, as `ctxextend families` prints them."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES, is_known, known_names
+from ctxextend.json_output import not_in_json
 from ctxextend.positions.facts import Family, PositionScheme, ReservedRows
 from ctxextend.positions.positions import Positions
-from ctxextend.positions.rows import Rows
-from ctxextend.positions.sinusoids import Sinusoids
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class FamilyTable:
     methods: tuple[str, ...]
     # Other peculiarities, as text; without a table: what it uses, and how to extend it.
     notes: tuple[str, ...]
+    only_limits: bool = field(default=False, metadata=not_in_json)  # whether nothing else changes
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -111,6 +111,7 @@ def _family_entry(model_type: str, location: Positions) -> FamilyTable:
         scheme=location.scheme,
         methods=location.methods,
         notes=tuple(_notes(location, whole=FAMILIES[model_type])),
+        only_limits=not location.tensor and not location.methods,
     )
 
 
@@ -130,7 +131,10 @@ def _notes(location: Positions, *, whole: Family) -> Iterator[str]:
     """Yield the peculiarities of positions, of their model, and of the whole model it is in."""
     family = location.family  # for the text model of LLaVA: that of llama, and `whole` of llava
     table = location
-    yield from _layout_notes(table)
+    if table.layout_text:
+        yield table.layout_text
+    if table.is_computed:
+        yield "computed, unless the file has the table"
     yield from _part_notes(location, whole)
     kept = [buffer.name for buffer in table.buffers if buffer.is_kept]
     if kept:
@@ -159,16 +163,6 @@ def _in_json(value: Any) -> str:
     return str(value).lower()
 
 
-def _layout_notes(table: Positions) -> Iterator[str]:
-    """Yield how the sinusoids of a table are laid out, and whether files contain them."""
-    if isinstance(table, Rows) and table.layout_key is not None:
-        yield f"sinusoidal with {table.layout_key}=true"
-    if isinstance(table, Sinusoids):
-        yield f"layout {table.layout}"
-    if table.is_computed:
-        yield "computed, unless the file has the table"
-
-
 def _part_notes(location: Positions, whole: Family) -> Iterator[str]:
     """Yield which part of a model may be of any type."""
     for part in whole.parts:
@@ -179,7 +173,7 @@ def _part_notes(location: Positions, whole: Family) -> Iterator[str]:
 
 def _row_notes(table: Positions) -> Iterator[str]:
     """Yield what is special about the number of rows."""
-    if isinstance(table, Rows) and table.multiple_of is not None:
+    if table.multiple_of is not None:
         yield f"length must be a multiple of {table.multiple_of}"
     if table.extra_rows == 1:
         yield "1 extra row after the last position"

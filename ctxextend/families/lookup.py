@@ -1,7 +1,7 @@
 """Look up the positions of a model from its config, or why it has none to resize."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -47,6 +47,27 @@ class Architecture(NamedTuple):
     family: Family  # of the whole model
     locations: tuple[Positions, ...]  # all tables that it can have; files may contain only some
     unsupported: tuple[UnsupportedPart, ...] = ()
+
+    def match_names(self, names: Collection[str], where: str) -> list[Positions]:
+        """Return the positions with their names among the tensors of a model, in registry order.
+
+        Args:
+            names: The names of its tensors; they may lack some of the positions.
+            where: The model, for errors.
+
+        Raises:
+            CheckpointError: Two tensors may be the same table.
+        """
+        is_only = len(self.locations) == 1
+        matches = list[Positions]()
+        for location in self.locations:
+            found = location.names_among(names, is_only=is_only)
+            if len(found) > 1:
+                message = f"{where}: found two candidate position tables, {' and '.join(found)}."
+                hint = "Save the model again with save_pretrained, which writes one."
+                raise CheckpointError(message, hint)
+            matches += [replace(location, name=name) for name in found]
+        return matches
 
     def refuse(self) -> NoReturn:
         """Refuse a model without position tables to resize.
@@ -206,7 +227,7 @@ def _without_entry(name: str, model: Model) -> UnsupportedPart:
 
 def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement | None:
     """Return the first requirement of tables of rows that a config does not meet."""
-    if not all(entry.has_rows for entry in used):
+    if not all(entry.tensor for entry in used):
         return None
     requirements = model.family.requires
     for rule in (*requirements, ABSOLUTE):
@@ -252,7 +273,7 @@ def _matches(
     length = location.stated(location.effective_key)
     if type(length) is not int:
         return False
-    rows = location.rows_for(length)
+    rows = location.row_count(location.key_length(length))
     for prefix in location.prefixes:
         has_table = shapes.get(prefix + location.tensor, ())[:1] == (rows,)
         signs = location.family.signature

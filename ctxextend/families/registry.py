@@ -146,10 +146,8 @@ def read_family(model_type: str) -> Family:
         raise ValueError(f"{DATA_FILE}: {model_type}: {error}") from error
 
 
-def language_model(model_type: str) -> Part:
-    """Return the part for a language model of any type; by default, of this one."""
-    part: Part = _read("parts", {"like": "language", "model_type": model_type})
-    return part
+# The part for a language model of any type.
+LANGUAGE_MODEL: Part = _read("parts", {"like": "language", "model_type": ""})
 
 
 # What each type without positions to resize has instead.
@@ -176,7 +174,7 @@ class KnownFamilies(Mapping[str, Family]):
         from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
 
         try:
-            return class_family(model_type)
+            return class_family(model_type, LANGUAGE_MODEL)
         except UnclearClassError as error:
             raise KeyError(model_type) from error
 
@@ -226,7 +224,7 @@ def describe_unknown(model_type: str) -> str:
     from ctxextend.families.rotary_class import UnclearClassError, class_family
 
     try:
-        _ = class_family(model_type)
+        _ = class_family(model_type, LANGUAGE_MODEL)
     except UnclearClassError as error:
         return f"{model_type} has no entry here, and cannot be resized by its classes: {error}."
     raise AssertionError(f"{model_type} is known")

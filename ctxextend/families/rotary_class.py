@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
-from ctxextend.families.registry import language_model
-from ctxextend.positions.facts import LENGTH, Family, RotaryFacts
+from ctxextend.positions.facts import LENGTH, Family, Part, RotaryFacts
 from ctxextend.positions.rotary import Rotary
 from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
@@ -35,30 +34,32 @@ class UnclearClassError(Exception):
 
 
 @cache
-def class_family(model_type: str) -> Family:
+def class_family(model_type: str, language_model: Part) -> Family:
     """Return the entry of a type of the installed transformers, found by building its classes.
 
-    A multimodal type has the positions of the type in its text config.
+    Args:
+        model_type: The type.
+        language_model: The part that a multimodal type has, with the type in its text config.
 
     Raises:
         UnclearClassError: A class or a key is missing, or frequencies differ.
     """
     try:
-        return _class_family(model_type)
+        return _class_family(model_type, language_model)
     except UnclearClassError:
         raise
     except Exception as error:  # a class may raise anything
         raise UnclearClassError(f"they fail with {one_line(repr(error))}") from error
 
 
-def _class_family(model_type: str) -> Family:
+def _class_family(model_type: str, language_model: Part) -> Family:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     config_class = CONFIG_MAPPING[model_type]
     config = config_class()
     text = getattr(config, "text_config", None)
     if text is not None:
-        return Family(model_type, parts=(language_model(text.model_type),))
+        return Family(model_type, parts=(language_model._replace(model_type=text.model_type),))
     _check_keys(config)
     settings = config.rope_parameters
     dim_key = LATENT_DIM if hasattr(config, LATENT_DIM) else HEAD_DIM

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_values
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.gguf.gguf_architectures import (
     GGUF_ARCHITECTURES,
@@ -27,7 +28,6 @@ from ctxextend.gguf.gguf_config import (
     shortest,
 )
 from ctxextend.gguf.gguf_model import NOT_STATED, check_not_quantised, check_scales
-from ctxextend.limits.length_edits import Edit
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change

@@ -62,7 +62,7 @@ def measure_gguf_tables(
         CheckpointError: The table is missing, or has another shape than the file states.
     """
     (location,) = architecture.locations
-    if not location.has_rows:
+    if not location.tensor:
         return (replace(location, name=location.usual_name),)
     file = gguf_file(checkpoint)
     entry = file.entries.get(location.tensor)
@@ -90,7 +90,7 @@ def measure_gguf_tables(
 
 def is_quantised(table: Positions) -> bool:
     """Whether a table of a GGUF file consists of blocks of quantised values."""
-    return table.has_rows and table.dtype not in ROW_DTYPES
+    return bool(table.dtype) and table.dtype not in ROW_DTYPES
 
 
 def check_not_quantised(checkpoint: Checkpoint, table: Positions) -> None:

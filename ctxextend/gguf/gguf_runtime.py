@@ -1,6 +1,6 @@
 """What llama.cpp does with a planned GGUF file."""
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
+from ctxextend.checkpoints.gguf_checkpoint import gguf_values
 from ctxextend.gguf.gguf_config import IS_CAUSAL
 from ctxextend.plan import Plan
 from ctxextend.runtimes.rules.of_llama_cpp import ENCODER_FLAGS, LLAMA_CPP
@@ -18,7 +18,7 @@ def gguf_statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     A plan has only methods that llama.cpp applies to the architecture, and it reads the length that
     the file states.
     """
-    if gguf_of(plan.checkpoint) is None or not plan.is_changed:
+    if not plan.checkpoint.is_gguf or not plan.is_changed:
         return ()
     max_len = plan.max_len_after
     option = ""

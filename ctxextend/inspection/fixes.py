@@ -9,7 +9,7 @@ from pathlib import Path
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
 from ctxextend.errors import not_an_option
 from ctxextend.inspection.inspection_result import FixChoice, Limit
-from ctxextend.limits.trained_length import may_lack_scaling, may_state_trained_length
+from ctxextend.limits.statements import may_lack_scaling, may_state_trained_length
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
 from ctxextend.positions.position_report import PositionReport

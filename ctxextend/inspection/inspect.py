@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_file
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits
@@ -65,11 +65,11 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         method = resize.method
         trainable = provenance.trainable
     parameters = _count_parameters(model)
-    gguf = gguf_of(model.checkpoint)
+    is_gguf = model.checkpoint.is_gguf
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:
-        if gguf is not None and is_quantised(table):
+        if is_gguf and is_quantised(table):
             reports[table.name] = report_quantised(table)
         else:
             reports[table.name] = table.report(model.checkpoint, resize, parameters)
@@ -80,7 +80,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
     for report in selected:
         groups[report.group].append(report)
-    if gguf is None:
+    if not is_gguf:
         limits = _folder_limits(model, reports, selected)
         libraries = list(library_limits(model.checkpoint, limits, selected))
         notes = _notes(model, selected, has_recipe=provenance is not None)
@@ -89,7 +89,9 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         if not any(is_quantised(table) for table in model.tables):
             limits = list(with_fixes(model, reports, limits))
         libraries = gguf_libraries(limits, selected)
-        notes = chain(_gguf_notes(gguf, selected), quantised_notes(model.tables))
+        notes = chain(
+            _gguf_notes(gguf_file(model.checkpoint), selected), quantised_notes(model.tables)
+        )
     return Inspection(
         source=model.ref.source,
         folder=str(model.checkpoint.root),

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
@@ -32,7 +31,7 @@ from ctxextend.limits.statements import (
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
-from ctxextend.positions.facts import ROTARY, Buffer
+from ctxextend.positions.facts import Buffer
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Keys, nested
 
@@ -166,7 +165,7 @@ def _limits_of_params(model: OpenedModel, tables: Sequence[PositionReport]) -> I
                 tokens = value
                 reason = _why_other_key_disagrees(table, (VLLM,), value)
             yield Limit(
-                file=params_path(model.checkpoint),
+                file=model.checkpoint.params_file,
                 key=key,
                 value=value,
                 tokens=tokens,
@@ -280,7 +279,7 @@ def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
     if value == table.key_value:
         return table.positions
     location = table.location
-    return location.positions_in(location.rows_for(value))
+    return location.key_length(value)
 
 
 def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
@@ -290,7 +289,7 @@ def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
         return NOT_USED
     if not location.rows:
         return f"the settings serve {table.positions} tokens, but engines read this length"
-    return f"{table.name} has {location.rows_for(table.key_value)} rows: {NOT_LOADED_LIMIT}"
+    return f"{table.name} has {location.row_count(table.positions)} rows: {NOT_LOADED_LIMIT}"
 
 
 def _json_value(value: Any) -> Any:
@@ -431,7 +430,7 @@ def _buffer_limit(
         used_by = f"old {TRANSFORMERS}"
     reason = ""
     if length != table.key_value:
-        reason = f"{table.name} has {table.location.rows_for(table.key_value)} rows"
+        reason = f"{table.name} has {table.location.row_count(table.positions)} rows"
     return Limit(
         file=checkpoint.relative(file),
         key=key,
@@ -561,4 +560,6 @@ def longer_inputs(table: PositionReport) -> LongerInputs:
             return SHARE_LAST_POSITION
         case "get computed rows":
             return GET_COMPUTED_ROWS
-    return REACH_UNTRAINED_ANGLES if location.scheme == ROTARY else RUN_AT_ANY_LENGTH
+        case "reach untrained angles":
+            return REACH_UNTRAINED_ANGLES
+    return RUN_AT_ANY_LENGTH

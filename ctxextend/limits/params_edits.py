@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ctxextend.checkpoints.mistral_files import mistral_params, params_path
+from ctxextend.checkpoints.json_edit import Edit, shown_value
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.limits.generation import generating_table
-from ctxextend.limits.length_edits import Edit, LengthChange, following_value, shown_value
-from ctxextend.limits.statements import params_lengths
+from ctxextend.limits.statements import LengthChange, following_value, params_lengths
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor
@@ -41,9 +41,9 @@ def params_edits(
     generating = generating_table(model.tables)
     if params is None or generating is None:
         return
-    file = params_path(model.checkpoint)
+    file = model.checkpoint.params_file
     for change in changes:
-        if change.name != generating.name or change.positions.has_rows:
+        if change.name != generating.name or change.positions.rows:
             continue
         for key, after in _length_changes(model, change, fix_limits=fix_limits).items():
             yield Edit(file=file, path=(key,), before=params[key], after=after)
@@ -65,7 +65,7 @@ def _length_changes(model: OpenedModel, table: Change, *, fix_limits: bool) -> d
         after = following_value(change, value)
         if after is None:
             if not fix_limits:
-                file = params_path(model.checkpoint)
+                file = model.checkpoint.params_file
                 message = (
                     f"{file} and config.json disagree: {key} is {value}, and the context length "
                     f"{table.max_len_before}."

@@ -5,15 +5,19 @@ its buffers (`families.registry`).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ctxextend.checkpoints.filenames import PARAMS_FILE, matches
 from ctxextend.checkpoints.folder import CONFIG, MODULES, Checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params
-from ctxextend.errors import joined
+from ctxextend.errors import CheckpointError, MethodError, joined
+from ctxextend.families.lookup import Architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
+from ctxextend.provenance import read_provenance
 
 TRANSFORMERS = "transformers"
 GENERATE = "transformers generate"
@@ -152,16 +156,54 @@ OUTER_READERS = (LLAVA,)
 def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     """Return the other length keys of a location's config, and of configs around it, with values.
 
-    Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it.
+    Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it;
+    and not one that says nothing about the length, in these or in the whole model's config.
     """
-    found = list[tuple[Keys, int]]()
-    for path in (*_own_paths(location), *location.around()):
-        ignored = _ignored_keys(location, path)
+    family = location.family
+    unrelated = {*family.unrelated_keys}
+    whole = FAMILIES.get(str(location.config.get("model_type")))
+    if whole is not None:
+        unrelated |= {*whole.unrelated_keys}
+    own = {location.config_key.rpartition(".")[2], *location.aliases, *location.unused_keys}
+    own |= {*family.limits, *(key.name for key in location.engine_keys)}
+    own_paths = [path[:-1] for path in location.paths_of(location.config_key)]
+    lengths = list[tuple[Keys, int]]()
+    for path in (*own_paths, *location.around()):
+        ignored = set[str]()
+        if path in own_paths:
+            ignored = own | unrelated
+        elif not path:
+            ignored = unrelated
         for key in READERS:
             value = whole_number(nested(location.config, (*path, key)))
             if key not in ignored and value is not None and 0 < value < NO_LIMIT:
-                found.append(((*path, key), value))
-    return found
+                lengths.append(((*path, key), value))
+    return lengths
+
+
+class LengthChange(NamedTuple):
+    """A planned change of a context length, in usable positions."""
+
+    location: Positions
+    before: int
+    after: int
+
+
+def following_value(change: LengthChange, value: int) -> int | None:
+    """Return the new value of a key that agrees with the old length; None if it does not.
+
+    The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
+    positions, 512 becomes 1024, and 514, which counts the reserved rows, becomes 1026. Without
+    rows, a key that states the length before scaling goes on stating it.
+    """
+    location, before, after = change
+    if value not in location.values_of_length(before):
+        return None
+    if before == after:
+        return value
+    if value == before:
+        return after
+    return location.key_value(after)
 
 
 def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
@@ -175,36 +217,11 @@ def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     return lengths
 
 
-def _ignored_keys(location: Positions, path: Keys) -> set[str]:
-    """Return the keys of one config that are a type's own, or say nothing about the length.
-
-    In the config of a location these are both; in that of the whole model, the unrelated keys; in
-    configs in between, none.
-    """
-    table = location
-    is_own = path in _own_paths(location)
-    ignored = set[str]()
-    if is_own:
-        ignored |= {table.config_key.rpartition(".")[2], *table.aliases, *table.unused_keys}
-        ignored |= {key.name for key in table.engine_keys}
-        ignored |= {*location.family.limits}
-    if is_own or not path:
-        ignored |= {*location.family.unrelated_keys}
-        whole = FAMILIES.get(str(location.config.get("model_type")))
-        if whole is not None:
-            ignored |= {*whole.unrelated_keys}
-    return ignored
-
-
-def _own_paths(location: Positions) -> list[Keys]:
-    """Return the paths of a location's config, and of the copy that takes precedence over it."""
-    return [path[:-1] for path in location.paths_of(location.config_key)]
-
-
 def readers(location: Positions, path: Keys) -> tuple[str, ...]:
     """Return the programs that read a key; most read only the language model's own config."""
     names = READERS[path[-1]]
-    if path[:-1] in _own_paths(location):
+    own_paths = [own[:-1] for own in location.paths_of(location.config_key)]
+    if path[:-1] in own_paths:
         return names
     return tuple(name for name in names if name in OUTER_READERS)
 
@@ -339,3 +356,121 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
         if limit.statement.meaning == "truncation" and limit.tokens is not None:
             return StatedLength(limit.file, ".".join(limit.path), limit.tokens)
     return None
+
+
+# The first trained length, where the rotary settings do not tell it
+
+
+def with_trained_length(
+    architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None
+) -> Architecture:
+    """Return an architecture whose rotary positions know their first trained length, if stated.
+
+    Args:
+        architecture: That of the checkpoint.
+        checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the
+            question open.
+        trained_length: The length of the first training, in tokens, as the user states it.
+
+    Raises:
+        MethodError: The user states it, but nothing of the positions scales.
+    """
+    if trained_length is not None:
+        return state_trained_length(architecture, trained_length)
+    locations = list[Positions]()
+    for location in architecture.locations:
+        with suppress(CheckpointError):  # reported when the settings are used
+            if location.lengths.question:
+                seen = tuple(_seen_lengths(location, checkpoint))
+                location = replace(location, seen_lengths=seen)
+        locations.append(location)
+    return architecture._replace(locations=tuple(locations))
+
+
+def state_trained_length(architecture: Architecture, trained_length: int) -> Architecture:
+    """Return an architecture whose rotary positions were first trained at a length, in tokens.
+
+    Raises:
+        MethodError: Nothing of its positions scales.
+    """
+    locations = [
+        location.with_trained_length(trained_length) for location in architecture.locations
+    ]
+    if all(location.trained_length is None for location in locations):
+        schemes = " and ".join(dict.fromkeys(location.scheme for location in locations))
+        message = f"--trained-length applies to rotary positions that scale, not to {schemes} ones"
+        raise MethodError(
+            f"{message} of {architecture.family.model_type}.", "Remove --trained-length."
+        )
+    return architecture._replace(locations=tuple(locations))
+
+
+def with_config_lengths(architecture: Architecture) -> Architecture:
+    """Return an architecture whose rotary positions know the lengths that other keys state."""
+    locations = list[Positions]()
+    for location in architecture.locations:
+        seen = tuple(length for _, length in config_length_keys(location))
+        locations.append(replace(location, seen_lengths=seen))
+    return architecture._replace(locations=tuple(locations))
+
+
+def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
+    """Whether a rotary length may have been raised by hand, past the one of the training.
+
+    Unscaled settings look the same as those of a model that was trained at the length. A recipe
+    that made the length tells them apart.
+
+    Raises:
+        CheckpointError: The config states no valid length, or malformed rotary settings.
+    """
+    if not location.methods or location.trained_length is not None:
+        return False
+    lengths = location.lengths
+    if lengths.served != lengths.first_trained:
+        return False
+    provenance = read_provenance(checkpoint)
+    if provenance is None:
+        return True
+    _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
+    return location.positions_in(after) != lengths.context
+
+
+def may_state_trained_length(file: str) -> bool:
+    """Whether a limit in a file may be the length of the training.
+
+    Configs and model_max_length of tokenizers state what a model reads. The limits of tokenizers
+    and of sentence-transformers are often shorter on purpose.
+    """
+    name = PurePosixPath(file).name
+    return name != TOKENIZER and not matches(name, SENTENCE_CONFIG)
+
+
+def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int) -> int | None:
+    """Return the largest length below one that may be the length of the training.
+
+    Args:
+        location: The positions, whose other keys in the config may state it.
+        checkpoint: Its tokenizer files may state it.
+        length: The length, in tokens.
+    """
+    stated = [value for _, value in config_length_keys(location)]
+    if location.tokenizer is not None:
+        for limit in stated_limits(checkpoint, location.tokenizer):
+            if limit.tokens is not None and may_state_trained_length(limit.file):
+                stated.append(limit.tokens)
+    return max((value for value in stated if value < length), default=None)
+
+
+def _seen_lengths(location: Positions, checkpoint: Checkpoint) -> Iterator[int]:
+    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
+    tokens.
+    """
+    provenance = read_provenance(checkpoint)
+    if provenance is not None:
+        _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
+        yield location.positions_in(after)
+    for _, length in config_length_keys(location):
+        yield length
+    for limit in stated_limits(checkpoint, location.tokenizer or ""):
+        if limit.tokens is not None:
+            yield limit.tokens

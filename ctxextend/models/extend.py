@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.limits.config_edits import config_changes
+from ctxextend.limits.edits import config_changes, lowered_limits
 from ctxextend.limits.generation import generating_table, limits_in_object
-from ctxextend.limits.length_edits import LengthChange, lowered_limits
-from ctxextend.limits.trained_length import state_trained_length, with_config_lengths
-from ctxextend.opening.opened_model import match_names
+from ctxextend.limits.statements import LengthChange, state_trained_length, with_config_lengths
 from ctxextend.opening.unknown_models import refuse_without_table
 from ctxextend.plan import change_positions, with_length
 from ctxextend.positions.change import Change
@@ -115,8 +113,11 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = find_architecture(config)
-    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
-    architecture = architecture._replace(locations=locations)
+    locations = [
+        replace(location.as_none_if_unrotated(), is_loaded=True)
+        for location in architecture.locations
+    ]
+    architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
     if ref.trained_length is None:
@@ -134,7 +135,7 @@ def _find_tables(
     """
     matrices = {name: value for name, value in state.items() if value.dim() == 2}
     where = f"This {type(model).__name__}"
-    named = match_names(architecture, matrices, where)
+    named = architecture.match_names(matrices, where)
     if not named:
         refuse_without_table(architecture, where, hint=WRAPPER_HINT)
     why_no_lm = no_lm_head(type(model).__name__)

@@ -11,7 +11,6 @@ from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.kinds import TableName
-from ctxextend.opening.opened_model import match_names
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows
 from ctxextend.positions.positions import Positions, nested
 from ctxextend.positions.rows import Rows
@@ -118,7 +117,7 @@ def _known_tables(checkpoint: Checkpoint, table: TableName) -> list[Positions]:
     try:
         architecture = find_architecture(checkpoint.config)
         # Its errors are not shown, so they need not say where the names are from.
-        named = match_names(architecture, checkpoint.weights.entries, where="")
+        named = architecture.match_names(checkpoint.weights.entries, where="")
     except (CheckpointError, UnsupportedModelError):
         return []
     return [other for other in named if other.name != table.tensor]

@@ -1,6 +1,6 @@
 """Open a checkpoint: detect its architecture, and find its position tables."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import open_gguf_checkpoint
 from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
 from ctxextend.families.registry import is_unknown
-from ctxextend.limits.trained_length import with_trained_length
+from ctxextend.limits.statements import with_trained_length
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.own_code import describe_code, own_class, refuse_code
 from ctxextend.opening.unknown_models import (
@@ -153,7 +153,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
-    if gguf_of(checkpoint) is not None:
+    if checkpoint.is_gguf:
         from ctxextend.gguf.gguf_model import find_gguf_positions, measure_gguf_tables
 
         architecture = with_trained_length(
@@ -174,7 +174,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if mistral_params(checkpoint) is not None:
         architecture = _without_scaling_key(architecture)
     names = checkpoint.weights.entries
-    found = match_names(architecture, names, str(checkpoint.root))
+    found = architecture.match_names(names, str(checkpoint.root))
     if not found:
         refuse_missing_table(checkpoint, architecture)
     if ref.model_type is not None:
@@ -188,30 +188,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         architecture=architecture,
         tables=tuple(positions.sized_in(checkpoint) for positions in found),
     )
-
-
-def match_names(architecture: Architecture, names: Collection[str], where: str) -> list[Positions]:
-    """Return the positions of a model with their names among its tensors, in registry order.
-
-    Args:
-        architecture: That of the model; it may have positions that the model has not.
-        names: The names of its tensors.
-        where: The model, for errors.
-
-    Raises:
-        CheckpointError: Two tensors may be the same table.
-    """
-    is_only = len(architecture.locations) == 1
-    matches = list[Positions]()
-    for location in architecture.locations:
-        found = location.names_among(names, is_only=is_only)
-        if len(found) > 1:
-            message = f"{where}: found two candidate position tables, {' and '.join(found)}."
-            raise CheckpointError(
-                message, "Save the model again with save_pretrained, which writes one."
-            )
-        matches += [replace(location, name=name) for name in found]
-    return matches
 
 
 # ---- the model type

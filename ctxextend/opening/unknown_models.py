@@ -91,7 +91,7 @@ def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
             f" Its positions are {scheme} ({evidence}), without a table, and only known types can "
             "be resized."
         )
-    from ctxextend.opening.named_table import table_flags  # it imports what opens a model
+    from ctxextend.opening.named_table import table_flags  # few models are unknown
 
     tables = "" if scheme else table_flags(checkpoint)
     if tables:
@@ -111,7 +111,7 @@ def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_t
     Raises:
         CheckpointError: Neither weights nor config can have them.
     """
-    without_rows = [item for item in found if not item.has_rows]
+    without_rows = [item for item in found if not item.tensor]
     if not without_rows or checkpoint.config.get("model_type") == model_type:
         return
     flag = f"--model-type {model_type}"

@@ -33,14 +33,6 @@ class ShortInputs(IntEnum):
     CHANGED = auto()  # others
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What positions of a checkpoint have that is not as planned, and what they have, as texts."""
-
-    faults: list[str] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-
-
 class NewTensor(NamedTuple):
     """A tensor that an output has instead of that of the source."""
 
@@ -122,8 +114,8 @@ class Change:
             "part": positions.part,
             "file": positions.weights_file,
             "config_key": positions.length_key,
-            "rows_before": positions.rows_for(positions.key_value(self.max_len_before)),
-            "rows_after": positions.rows_for(positions.key_value(self.max_len_after)),
+            "rows_before": positions.row_count(self.max_len_before),
+            "rows_after": positions.row_count(self.max_len_after),
             "reserved_rows": positions.reserved_rows,
             "hidden_size": positions.hidden_size,
             "dtype": positions.dtype,

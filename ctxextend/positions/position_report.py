@@ -10,7 +10,7 @@ from ctxextend.json_output import Result, not_in_json
 
 if TYPE_CHECKING:
     from ctxextend.positions.positions import Positions
-from ctxextend.tables.rope_types import Parameters
+from ctxextend.tables.rope_types import NONE, Parameters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,8 +89,18 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     rope_dialects: tuple[str, ...]
 
     @property
-    def lengths_text(self) -> str:
-        """The three lengths, as a sentence; empty if the config states what the settings serve."""
+    def text(self) -> str:
+        """What is known of the lengths, as a sentence; empty if there is no more than one.
+
+        They are three if the config states another than its settings serve.
+        """
+        if self.location.rows:
+            return f"{self.positions} rows, which are not shown"
+        if not self.layers:
+            runs = "any length runs once the limits below allow it"
+            if self.scheme == NONE:
+                return f"no positions: {runs}; first trained at {self.first_trained} tokens"
+            return f"{self.scheme} positions: {runs}"
         if self.stated == self.served:
             return ""
         trained = f"first trained at {self.first_trained} tokens"

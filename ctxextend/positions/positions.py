@@ -26,7 +26,7 @@ from ctxextend.tables.rope_types import NONE, Parameters
 if TYPE_CHECKING:
     from ctxextend.checkpoints.folder import Checkpoint
     from ctxextend.checkpoints.safetensors_file import TensorEntry
-    from ctxextend.positions.change import Change, Comparison, NewTensor
+    from ctxextend.positions.change import Change, NewTensor
     from ctxextend.positions.position_report import PositionReport
     from ctxextend.provenance import Step
     from ctxextend.settings import Resize
@@ -172,6 +172,14 @@ class PositionLengths:
         return min(self.stated, self.served)
 
 
+@dataclass(frozen=True)
+class PositionComparison:
+    """What positions of a checkpoint have that is not as planned, and what they have, as texts."""
+
+    faults: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+
 def _not_stored() -> NDArray[Any]:
     raise AssertionError("no rows are stored")
 
@@ -201,6 +209,8 @@ class Positions(Model):
     # Whether scaled rotary settings must not be stated as ``rope_scaling``, since an engine joins
     # this config with another one and fails.
     without_scaling_key: bool = False
+    # Whether the config is that of a loaded model, which states rotary settings in one dialect.
+    is_loaded: bool = False
 
     name: str = ""  # in the checkpoint: a tensor, or without rows a key of the config
     no_lm: str = ""  # why the model is not a language model; empty if it is one
@@ -212,7 +222,8 @@ class Positions(Model):
     read: Callable[[], NDArray[Any]] = field(default=_not_stored, compare=False, repr=False)
 
     scheme: ClassVar[str]  # learned, sinusoidal, rotary, ALiBi, relative or none
-    has_rows: ClassVar = False
+    # Whether longer inputs fail, so that a tokenizer without a limit gets one.
+    longer_inputs_fail: ClassVar = False
     is_computed: ClassVar = False
     ignores_stored_rows: ClassVar = False
     tensor: ClassVar[str] = ""
@@ -232,6 +243,7 @@ class Positions(Model):
     can_switch: ClassVar = False  # whether `SWITCH` applies to all of their settings
     needs_no_limit: ClassVar = False  # whether generated texts may exceed the length
     owner: ClassVar[str] = "model"  # of the length, as users call it
+    layout_text: ClassVar[str] = ""  # how sinusoids are laid out, for lists of model types
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -322,9 +334,16 @@ class Positions(Model):
             value += self.reserved_rows
         return value
 
-    def rows_for(self, value: int) -> int:
-        """Return the number of rows for a value of the key."""
-        return value if self.reserved.inside_key else value + self.reserved_rows
+    def key_length(self, value: int) -> int:
+        """Return the number of usable positions for a value of the key."""
+        length = value - self.extra_rows
+        if self.reserved.inside_key:
+            length -= self.reserved_rows
+        return length
+
+    def row_count(self, length: int) -> int:
+        """Return the number of rows for a number of usable positions."""
+        return self.reserved_rows + length + self.extra_rows
 
     def positions_in(self, rows: int) -> int:
         """Return the number of usable positions for a number of rows."""
@@ -341,7 +360,7 @@ class Positions(Model):
     @property
     def stated_length(self) -> int:
         """The length that the config states, in usable positions."""
-        return self.positions_in(self.rows_for(self.value(self.effective_key)))
+        return self.key_length(self.value(self.effective_key))
 
     @property
     def lengths(self) -> PositionLengths:
@@ -433,17 +452,15 @@ class Positions(Model):
         """
         raise NotImplementedError
 
-    def compare(self, change: "Change", now: Self) -> "Comparison":
+    def compare(self, change: "Change", now: Self) -> PositionComparison:
         """Compare positions of a checkpoint with those of a change, without stored rows.
 
         Args:
             change: What changes.
             now: The positions as the checkpoint has them.
         """
-        from ctxextend.positions.change import Comparison
-
         what = "no positions" if self.scheme == NONE else f"{self.scheme} positions"
-        return Comparison(findings=[f"{self.name}: {what}, no settings changed"])
+        return PositionComparison(findings=[f"{self.name}: {what}, no settings changed"])
 
     def settings_paths(self, change: "Change") -> list[Keys]:
         """Return the paths of the keys that state rotary settings, in both dialects."""

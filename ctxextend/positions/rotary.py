@@ -12,7 +12,6 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.change import (
     Change,
-    Comparison,
     ShortInputs,
     limits_change,
     refuse_keep_first,
@@ -22,6 +21,7 @@ from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import (
     ConfigValues,
     Keys,
+    PositionComparison,
     PositionLengths,
     Positions,
     nested,
@@ -96,7 +96,8 @@ class Rotary(Positions):
     """Rotary positions: settings in the config, and no rows."""
 
     rope: RotaryFacts
-    longer_inputs: str = "run"  # they ``fail`` if the angles are computed once
+    # They ``fail`` if the angles are computed once.
+    longer_inputs: str = "reach untrained angles"
     settings_key: str = NEW
 
     scheme: ClassVar = ROTARY
@@ -326,7 +327,7 @@ class Rotary(Positions):
             text = f"A text that grows past {length} tokens in generate() {effect}"
             yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
 
-    def compare(self, change: Change, now: Self) -> Comparison:
+    def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
         result = compare_settings(self, change, now)
         if not change.settings and not result.faults:

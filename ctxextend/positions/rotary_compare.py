@@ -8,17 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError
-from ctxextend.positions.change import Change, Comparison
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.tables.rope_types import Parameters, rotates
 
 if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
-NO_SETTING = "missing"  # for the value of a setting
 
-
-def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Comparison:
+def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> PositionComparison:
     """Compare the settings of a checkpoint with those of a change.
 
     Args:
@@ -26,7 +25,7 @@ def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Compari
         change: What changes in them.
         now: Those of the checkpoint.
     """
-    result = Comparison()
+    result = PositionComparison()
     try:
         stated = {layers.layer_type: layers.parameters for layers in now.layers}
     except CheckpointError as error:
@@ -58,12 +57,12 @@ def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) 
             path = f"{key}[{index}]"
             found = found[index]
             planned = planned[index]
-        texts = [NO_SETTING if value is None else json.dumps(value) for value in (found, planned)]
+        texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
         yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
 
 
 def _add_frequencies(
-    result: Comparison,
+    result: PositionComparison,
     name: str,
     change: Change,
     positions: tuple["Rotary", "Rotary"],

@@ -171,18 +171,19 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     facts = positions.rope
     main = layers[0]
     theta = main.parameters[THETA]
-    if main.layer_type and not facts.old.reads_scaling:
+    if positions.is_loaded or (main.layer_type and not facts.old.reads_scaling):
         return
     next_to = _keys_next_to(positions, layers, adds=True)
     scaling = {key: value for key, value in main.parameters.items() if key not in (THETA, PARTIAL)}
     is_scaled = scaling.keys() != {TYPE} or scaling[TYPE] != "default"
-    if not is_scaled and not facts.old.needs_scaling and main.layer_type not in facts.defaults:
+    is_needed = is_scaled or facts.old.needs_scaling or main.layer_type in facts.defaults
+    stated = stated_settings(positions, OLD, main.layer_type)
+    if not is_needed and (not stated or positions.without_scaling_key):
         yield next_to
         return
     if positions.without_scaling_key:
         return
     path = positions.paths_of(OLD)[-1]
-    stated = stated_settings(positions, OLD, main.layer_type)
     name = _type_in_files(main.parameters)
     scaling |= {TYPE: name, OLD_TYPE: _old_type(positions, stated, main)}
     accepted = facts.old.scaling_keys

@@ -72,7 +72,7 @@ class Rows(Positions):
     # The buffers of the checkpoint that are as long as the context, by name.
     stored_buffers: Mapping[str, TensorEntry] = field(default_factory=dict)
 
-    has_rows: ClassVar = True
+    longer_inputs_fail: ClassVar = True
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
@@ -137,6 +137,11 @@ class Rows(Positions):
         return self.layout if self.stated(self.layout_key) else ""
 
     @property
+    def layout_text(self) -> str:  # type: ignore[override]
+        """When the table has sinusoids, for lists of model types; empty if it has none."""
+        return "" if self.layout_key is None else f"sinusoidal with {self.layout_key}=true"
+
+    @property
     def scheme(self) -> str:  # type: ignore[override]
         """``sinusoidal`` if the model starts with sinusoids, else ``learned``."""
         return "sinusoidal" if self.initial_layout else "learned"
@@ -174,7 +179,7 @@ class Rows(Positions):
         if has_config:
             key = self.effective_key
             value = self.value(key)
-            expected = self.rows_for(value)
+            expected = self.row_count(self.key_length(value))
             if self.rows != expected:
                 default = ""
                 if self.stated(key) is None:
@@ -306,7 +311,7 @@ class Rows(Positions):
     def _choice_for(self, rows: Values, after: int, choice: MethodChoice) -> MethodChoice:
         """Return the method of stored rows, which can depend on them, and why."""
         layout = self.initial_layout
-        rows_after = self.rows_for(self.key_value(after)) - self.reserved_rows
+        rows_after = self.row_count(after) - self.reserved_rows
         choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
         if layout and choice.name != FORMULA:
             reasons = filter(None, (deviation(rows, layout), choice.reason))

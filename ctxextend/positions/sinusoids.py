@@ -6,10 +6,11 @@ from typing import Self
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.positions.change import Change, Comparison
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rows import Rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
-from ctxextend.tables.methods import default_choice
+from ctxextend.tables.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,11 @@ class Sinusoids(Rows):
         """The layout of the sinusoids."""
         return self.layout
 
+    @property
+    def layout_text(self) -> str:  # type: ignore[override]
+        """How the sinusoids are laid out, for lists of model types."""
+        return f"layout {self.layout}"
+
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the name of the table; one that is computed is named after tensors next to it.
 
@@ -85,9 +91,9 @@ class Sinusoids(Rows):
         rows, hidden_size = self.computed_shape()
         return replace(self, rows=rows, hidden_size=hidden_size)
 
-    def compare(self, change: Change, now: Self) -> Comparison:
+    def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the size of the table that transformers computes with that of a change."""
-        result = Comparison()
+        result = PositionComparison()
         planned = (change.rows_after, self.hidden_size)
         try:
             shape = now.computed_shape()
@@ -120,7 +126,7 @@ class Sinusoids(Rows):
             )
             hint = "Remove --method: the length in config.json is all that changes."
             raise ResizeError(message, hint)
-        return default_choice(FORMULA).keeping(choice.keep_first)
+        return METHODS[FORMULA].choice().keeping(choice.keep_first)
 
     def computed_shape(self) -> tuple[int, int]:
         """Return rows and columns of the table that transformers computes from the config.
@@ -128,5 +134,5 @@ class Sinusoids(Rows):
         Raises:
             CheckpointError: The config does not state them.
         """
-        rows = self.rows_for(self.value(self.effective_key))
+        rows = self.row_count(self.stated_length)
         return rows, self.value(str(self.width_key))

@@ -50,35 +50,32 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     if positions == REMOVED and after.removed_types != {LINEAR}:
         return None
     rope: Parameters = {}
+    trained_key = None
     if change.settings:
         _, rope = change.changed_layers[0]
+        trained_key = after.trained_next_to
+    other_betas = None
+    if rope.get(TYPE) == YARN:
+        betas = yarn_betas(rope)
+        if betas != YARN_BETAS:
+            other_betas = (betas[BETA_FAST], betas[BETA_SLOW])
     return FolderFacts(
         model_type=plan.model_type,
         positions=positions,
         max_len=plan.max_len_after,
         stated=change.positions.key_value(change.stated_after),
         first_trained=change.positions.lengths.first_trained,
-        trained_key=after.trained_next_to if change.settings else None,
+        trained_key=trained_key,
         factor=rope.get(FACTOR, FACTOR_OF_NO_ROTATION if positions == REMOVED else 1.0),
         theta=rope.get(THETA),
         dialects=after.dialects,
         attention_factor=rope.get(ATTENTION_FACTOR),
         list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
-        betas=_other_betas(rope),
+        betas=other_betas,
         has_sentence_length=MODULES in checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in checkpoint.copied,
         table_name=change.name,
     )
-
-
-def _other_betas(rope: Parameters) -> tuple[float, float] | None:
-    """Return the betas of yarn settings; None if they are the defaults, or of another type."""
-    if rope.get(TYPE) != YARN:
-        return None
-    betas = yarn_betas(rope)
-    if betas == YARN_BETAS:
-        return None
-    return betas[BETA_FAST], betas[BETA_SLOW]
 
 
 def _positions_of(change: Change) -> str:

@@ -5,10 +5,9 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
-from ctxextend.limits.config_edits import config_changes
+from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Keys, Positions, nested, with_value, with_values
@@ -46,7 +45,7 @@ def runtime_flags(planned: RuntimePlan) -> str:
         if table.positions.rows:
             message = f"A longer context needs new rows of {table.name}, which no flag states."
             raise ResizeError(message, WRITE_FOLDER)
-    if gguf_of(plan.checkpoint) is not None:
+    if plan.checkpoint.is_gguf:
         message = "A GGUF file states its rotary settings itself."
         raise ResizeError(message, "Write a longer file: remove --dry-run.")
     if not plan.is_changed:

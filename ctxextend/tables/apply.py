@@ -18,7 +18,7 @@ from ctxextend.tables.method_facts import (
     MethodChoice,
     limit_kept_first,
 )
-from ctxextend.tables.methods import METHODS, default_choice
+from ctxextend.tables.methods import METHODS
 
 CHOOSE_ANOTHER = "Choose another method; list them with `ctxextend methods`."
 
@@ -52,7 +52,7 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
     """
     learned = len(table)
     if rows > learned:
-        choice = limit_kept_first(choice or default_choice(), learned)
+        choice = limit_kept_first(choice or METHODS[DEFAULT_METHOD].choice(), learned)
         check_source_rows(learned, rows, choice)
         choice = choose_method(table, rows, choice)
     return resize_with_reserved(table, 0, rows, choice)
@@ -70,42 +70,29 @@ def resize_with_reserved(
     if rows <= len(table):
         return table[:rows].copy()
     assert choice is not None
-    learned = table[reserved_rows:]
-    first = reserved_rows + choice.first_source_row
-    kept = reserved_rows + choice.kept_rows(len(learned))
-    result = np.empty((rows, table.shape[1]), dtype=table.dtype)
-    result[:kept] = table[:kept]
-    with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
-        computed = _compute_rows(learned, positions, choice)
-        for start in range(kept, rows, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, rows)
-            block = computed[start - first : stop - first]
-            if not choice.facts.repeats_rows:
-                block = cast(block, table.dtype)
-            result[start:stop] = block
-    return result
-
-
-def _compute_rows(table: Table, rows: int, choice: MethodChoice) -> NDArray[Any]:
-    """Return the rows that a method computes for a longer table, from its first source row on.
-
-    A method that repeats rows reads and returns the stored dtype, others float64.
-
-    Returns:
-        Rows `choice.first_source_row` to `rows` of the new table.
-    """
     method = choice.facts
-    first = choice.first_source_row
     settings = dict(choice.settings)
     if method.takes_start:
         settings["start"] = choice.keep_first
     if method.reads_kept_rows:
         settings["keep"] = choice.keep_first
-    source = table[first:]
-    if not method.repeats_rows:
-        source = source.astype(np.float64)
-    computed: NDArray[Any] = method.function(source, rows - first, **settings)
-    return computed
+    first = reserved_rows + choice.first_source_row
+    kept = reserved_rows + choice.kept_rows(len(table) - reserved_rows)
+    result = np.empty((rows, table.shape[1]), dtype=table.dtype)
+    result[:kept] = table[:kept]
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
+        # A method that repeats rows reads and returns the stored dtype, others float64.
+        source = table[first:]
+        if not method.repeats_rows:
+            source = source.astype(np.float64)
+        computed = method.function(source, rows - first, **settings)
+        for start in range(kept, rows, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, rows)
+            block = computed[start - first : stop - first]
+            if not method.repeats_rows:
+                block = cast(block, table.dtype)
+            result[start:stop] = block
+    return result
 
 
 def choose_method(
@@ -141,33 +128,22 @@ def choose_method(
     if rows <= learned:
         return choice
     choice = limit_kept_first(choice, learned)
-    if not choice.depends_on_table:
-        return choice
-    if choice.name == SINUSOIDAL:
-        formula = find_formula(table, layout)
-        if formula is not None:
-            message = f"the table already is sinusoidal, with layout {formula.layout}"
-            hint = "Remove --method to continue it by its formula."
-            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
-        return choice
-    if choice.name == FORMULA:
-        formula = find_formula(table, choice.settings["layout"] or layout)
-        given = {key: value for key, value in choice.settings.items() if value is not None}
-        if formula is None or not given.items() <= formula._asdict().items():
-            message = f"--method {choice.text}: the table does not equal this formula."
-            raise ResizeError(message, CHOOSE_ANOTHER)
-        return _continued(choice, formula)
+    if choice.name in (FORMULA, SINUSOIDAL):
+        return _choose_sinusoids(table, choice, layout)
+    chosen = choice
     if choice.name == DEFAULT_METHOD:
-        formula = find_formula(table, layout)
-        if formula is not None:
-            return _continued(choice, formula)
+        chosen = _choose_auto(table, choice, layout, no_lm_reason)
+        if chosen.name == FORMULA:
+            return chosen
+    elif choice.facts.choose is None or None not in choice.settings.values():
+        return choice
 
-    # The learned rows decide
-    assert choice.facts.choose is not None
-    with np.errstate(invalid="ignore", over="ignore"):
-        chosen: MethodChoice = choice.facts.choose(
-            table.astype(np.float64), rows, choice, no_lm_reason
-        )
+    # The learned rows decide on the settings.
+    if chosen.facts.choose is not None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            chosen = chosen.facts.choose(table.astype(np.float64), rows, chosen)
+    if choice.name == DEFAULT_METHOD:
+        chosen = replace(chosen, reason=f"auto chose {chosen.reason}")
     if chosen.keeps_learned_rows and chosen.keep_first == learned:
         # As a request this is an error: no source is left, and all rows are kept anyway. Here the
         # user did not know which method it would be, so that the method reads them all.
@@ -175,6 +151,42 @@ def choose_method(
         chosen = replace(chosen, keep_first=0, reason=reason)
     check_source_rows(learned, rows, chosen)
     return chosen
+
+
+def _choose_sinusoids(table: Table, choice: MethodChoice, layout: str) -> MethodChoice:
+    """Return `formula` with its settings, or `sinusoidal`; arguments as in `choose_method`.
+
+    Raises:
+        ResizeError: The table does not equal the formula, or already is sinusoidal.
+    """
+    if choice.name == SINUSOIDAL:
+        formula = find_formula(table, layout)
+        if formula is not None:
+            message = f"the table already is sinusoidal, with layout {formula.layout}"
+            hint = "Remove --method to continue it by its formula."
+            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
+        return choice
+    formula = find_formula(table, choice.settings["layout"] or layout)
+    given = {key: value for key, value in choice.settings.items() if value is not None}
+    if formula is None or not given.items() <= formula._asdict().items():
+        message = f"--method {choice.text}: the table does not equal this formula."
+        raise ResizeError(message, CHOOSE_ANOTHER)
+    return _continued(choice, formula)
+
+
+def _choose_auto(
+    table: Table, choice: MethodChoice, layout: str, no_lm_reason: str
+) -> MethodChoice:
+    """Return `formula`, `copy` or `bands` instead of `auto`; arguments as in `choose_method`."""
+    formula = find_formula(table, layout)
+    if formula is not None:
+        return _continued(choice, formula)
+    if no_lm_reason or len(table) < MIN_ROWS:
+        why = no_lm_reason or f"{len(table)} rows are too few to judge"
+        reason = f"copy, which keeps the learned rows: {why}"
+        return replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
+    facts = METHODS["bands"]
+    return replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
 
 
 def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
@@ -281,7 +293,7 @@ def learned_rows_after(rows_before: int, rows: int, choice: MethodChoice) -> Mas
     """
     before = np.random.default_rng(0).normal(size=(rows_before, 8)).astype(np.float32)
     if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
-        choice = default_choice(COPY).keeping(choice.keep_first)
+        choice = METHODS[COPY].choice().keeping(choice.keep_first)
     return learned_rows(before, resize_table(before, rows, choice))
 
 
@@ -304,7 +316,16 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
         )
         raise ResizeError(message, f"Use --keep-first {learned // 2}.")
     if choice.name == "bands":
-        _check_bands(learned, choice)
+        for key in ("sigma", "repeat"):
+            if choice.settings[key] and learned < MIN_ROWS:
+                needs = f"{key} requires at least {MIN_ROWS} source rows, got {learned}"
+                message = f"--method {choice.text}: {needs}."
+                raise ResizeError(message, f"Remove {key}: shorter tables are interpolated.")
+        for key in ("repeat", "within"):
+            if choice.settings[key] and choice.settings[key][1] > learned:
+                ends = f"{key} ends after the last of the {learned} source rows"
+                message = f"--method {choice.text}: {ends}."
+                raise ResizeError(message, f"Use an end of at most {learned}.")
     if choice.facts.max_rows is None:
         return
     source = learned - first
@@ -315,21 +336,3 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
         if first + most > learned:
             hint = f"Use --to {first + most} or fewer, or another method."
         raise ResizeError(f"{message}, not to {rows}.", hint)
-
-
-def _check_bands(learned: int, choice: MethodChoice) -> None:
-    """Raise ResizeError if a setting of ``bands`` needs more source rows."""
-    for key in ("sigma", "repeat"):
-        if choice.settings[key] and learned < MIN_ROWS:
-            message = (
-                f"--method {choice.text}: {key} requires at least {MIN_ROWS} source rows, got "
-                f"{learned}."
-            )
-            raise ResizeError(message, f"Remove {key}: shorter tables are interpolated.")
-    for key in ("repeat", "within"):
-        _, stop = choice.settings[key] or (0, 0)
-        if stop > learned:
-            message = (
-                f"--method {choice.text}: {key} ends after the last of the {learned} source rows."
-            )
-            raise ResizeError(message, f"Use an end of at most {learned}.")

@@ -86,22 +86,18 @@ class BandSplit(NamedTuple):
 # ---- settings
 
 
-def choose_bands(
-    table: Rows, rows: int, choice: MethodChoice, no_lm_reason: str = ""
-) -> MethodChoice:
+def choose_bands(table: Rows, rows: int, choice: MethodChoice) -> MethodChoice:
     """Choose the unset settings of `bands` for a table; see `choose_split` and `default_gains`.
 
     Args:
         table: The learned rows, shape (n, d), float64, also those that are kept.
         rows: The new number of rows.
         choice: The method `bands`; settings that are None are chosen.
-        no_lm_reason: Not used.
     """
     given = choice.settings
     keep = choice.keep_first
-    split = choose_split(
-        table, keep=keep, sigma=given["sigma"], repeat=given["repeat"], within=given["within"]
-    )
+    within = given["within"] or typical_rows(table)
+    split = choose_split(table, within, keep=keep, sigma=given["sigma"], repeat=given["repeat"])
     gain = given["gain"]
     high_gain = given["high_gain"]
     if gain is None:
@@ -135,11 +131,11 @@ def choose_bands(
 
 def choose_split(
     table: Rows,
+    within: Range,
     *,
     keep: int = 0,
     sigma: float | None = None,
     repeat: Range | None = None,
-    within: Range | None = None,
 ) -> BandSplit:
     """Choose how to split a table; settings that are passed are used as they are.
 
@@ -151,12 +147,13 @@ def choose_split(
 
     Args:
         table: The learned rows, shape (n, d), float64.
+        within: The rows to split; see `typical_rows`.
         keep: The number of rows at the start that are kept.
         sigma: The standard deviation of the low-pass filter, in rows; 0 splits nothing.
         repeat: The rows whose high-frequency part is tiled.
-        within: The rows to split; by default, without outlier and untrained rows at both ends.
     """
-    split = _typical_rows(table) if within is None else BandSplit(head=within[0], stop=within[1])
+    head, stop = within
+    split = BandSplit(head=head, stop=stop)
     source = table[split.head : split.stop]
     if len(source) < MIN_ROWS or not np.isfinite(source).all():
         return split
@@ -215,7 +212,7 @@ def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> t
 # ---- rows
 
 
-def extend_bands(
+def bands(
     table: Rows,
     rows: int,
     *,
@@ -226,14 +223,29 @@ def extend_bands(
     high_gain: float | None = None,
     within: Range | None = None,
 ) -> Rows:
-    """Extend a table, shape (n, d), to `rows` rows as the method `bands` does."""
+    """Interpolate the low frequencies of the table, tile the high ones.
+
+    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local
+    linear regression, which is unbiased at the ends); the high-frequency part H is the residual.
+    Row t is mean + gain·(L(u) - mean) + high_gain·H(v): u is the position that linear interpolation
+    with aligned ends reads, v advances row by row and jumps from the end of `repeat` back to its
+    start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
+    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
+    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and
+    keeps high ones. See `choose_split` and `default_gains` for settings that are None; with only
+    `gain` given, `high_gain` equals it.
+
+    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary
+    positions).
+    """
     if rows == len(table):
         return table.copy()
     if within and sigma == 0 and gain is not None:
         # There is nothing to choose, and to measure a large table takes seconds.
         split = BandSplit(head=within[0], stop=within[1])
     else:
-        split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
+        within = within or typical_rows(table)
+        split = choose_split(table, within, keep=keep, sigma=sigma, repeat=repeat)
     default = gain
     if gain is None:
         gain, default = default_gains(split, len(table), rows, keep)
@@ -335,10 +347,10 @@ def smoothed(rows: Rows, sigma: float) -> Rows:
     return result
 
 
-def _typical_rows(table: Rows) -> BandSplit:
-    """Return a split that excludes outlier and untrained rows at both ends."""
+def typical_rows(table: Rows) -> Range:
+    """Return the rows without outlier and untrained ones at both ends."""
     if len(table) < MIN_ROWS:
-        return BandSplit(0, len(table))
+        return 0, len(table)
     norms, cosines, _ = norms_and_neighbours(table)
     outliers = set(find_outliers(norms, cosines))
     finite = norms[np.isfinite(norms)]
@@ -350,7 +362,7 @@ def _typical_rows(table: Rows) -> BandSplit:
         head += 1
     while stop - 1 in outliers and stop > 3 * len(table) // 4:
         stop -= 1
-    return BandSplit(head, stop)
+    return head, stop
 
 
 def _valley_sigma(rows: Rows) -> float:
@@ -362,7 +374,8 @@ def _valley_sigma(rows: Rows) -> float:
     for block in _columns(rows):  # minus the line between both ends, tapered
         start = block[:SEAM].mean(axis=0)
         end = block[-SEAM:].mean(axis=0)
-        power = power + _power((block - (1 - line) * start - line * end) * taper, len(rows))
+        spectrum = np.fft.rfft((block - (1 - line) * start - line * end) * taper, axis=0)
+        power = power + np.square(np.abs(spectrum)).sum(axis=1)
     frequencies = np.fft.rfftfreq(len(rows))
     is_above = frequencies >= HALF_AMPLITUDE / widest
     is_below = frequencies <= HALF_AMPLITUDE / MIN_SIGMA
@@ -420,18 +433,14 @@ def _columns(rows: Rows) -> Iterator[Rows]:
         yield rows[:, start : start + BLOCK_COLUMNS]
 
 
-def _power(rows: Rows, length: int) -> Rows:
-    """Return the power spectrum of rows, zero-padded to a length and summed over all columns."""
-    return np.asarray(np.square(np.abs(np.fft.rfft(rows, length, axis=0))).sum(axis=1))
-
-
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
     """Return the autocorrelation of rows at lags 1, 2, …, `maximum`·`count`; -1 to 1."""
     lags = np.arange(1, max(round(maximum * count), 1) + 1)
     power = np.zeros(count + 1)
     squares = np.zeros(count)
     for block in blocks:
-        power += _power(block, 2 * count)
+        spectrum = np.fft.rfft(block, 2 * count, axis=0)  # padded with zeros
+        power += np.square(np.abs(spectrum)).sum(axis=1)
         squares += np.einsum("td,td->t", block, block)
     products = np.fft.irfft(power)[lags]
     sums = np.concatenate([[0], np.cumsum(squares)])

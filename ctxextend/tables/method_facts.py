@@ -163,10 +163,15 @@ class Method:
     keeps_max_len: bool = field(default=False, metadata=not_in_json)
     # The most rows that it can create from a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
-    # ``choose(table, rows, choice, no_lm_reason) -> choice``: chooses the method, or its unset
-    # settings, from the learned rows; ``no_lm_reason`` says why the checkpoint is not a language
-    # model, and is empty if it is one.
-    choose: Callable[..., Any] | None = field(default=None, metadata=not_in_json)
+    # ``choose(table, rows, choice) -> choice``: chooses unset settings from the learned rows.
+    choose: "Callable[..., MethodChoice] | None" = field(default=None, metadata=not_in_json)
+
+    def choice(self, *, keep_first: int | None = None, **given: Any) -> "MethodChoice":
+        """Return the method with the settings that are given, and the defaults of others."""
+        if keep_first is None:
+            keep_first = self.keep_first or 0
+        defaults = {key: setting.default for key, setting in self.settings.items()}
+        return MethodChoice(facts=self, settings=defaults | given, keep_first=keep_first)
 
 
 def registering(
@@ -218,51 +223,45 @@ class MethodChoice:
     settings: Mapping[str, Any] = field(default_factory=dict)  # all; None: the table decides
     keep_first: int = 0  # positions at the start that the method does not change
     reason: str = ""  # what was chosen for a table and why, as text; empty if nothing was chosen
+    name: str = field(init=False)  # of the method
+    # The method with all of its settings, including defaults: ``bands:sigma=4,gain=1.2``.
+    text: str = field(init=False)
+    # The first row that the method reads: some also read those that they keep.
+    first_source_row: int = field(init=False)
+    # Whether all learned rows stay bit-identical, for any number of rows.
+    keeps_learned_rows: bool = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.facts.name
-
-    @property
-    def text(self) -> str:
-        """The method with all of its settings, including defaults: ``bands:sigma=4,gain=1.2``."""
-        return method_text(self.name, self.settings)
+    def __post_init__(self) -> None:
+        facts = self.facts
+        first = self.keep_first
+        if facts.reads_kept_rows:
+            first = 0
+        values = {
+            "name": facts.name,
+            "text": method_text(facts.name, self.settings),
+            "first_source_row": first,
+            "keeps_learned_rows": facts.keeps_learned_rows and self.settings.get("scope") != "all",
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         """Return the method with the settings that differ from its defaults."""
-        defaults = {key: setting.default for key, setting in self.facts.settings.items()}
-        given = {key: value for key, value in self.settings.items() if value != defaults.get(key)}
-        return method_text(self.name, given | self._kept)
+        usual = self.facts.choice()
+        given = dict[str, Any]()
+        for key, value in self.settings.items():
+            if value != usual.settings.get(key):
+                given[key] = value
+        if self.keep_first != usual.keep_first:
+            given["keep_first"] = self.keep_first
+        return method_text(self.name, given)
 
     @property
     def recipe_text(self) -> str:
         """The method with all of its settings and the rows that it keeps, if not by default."""
-        return method_text(self.name, {**self.settings, **self._kept})
-
-    @property
-    def _kept(self) -> dict[str, Any]:
         if self.keep_first == (self.facts.keep_first or 0):
-            return {}
-        return {"keep_first": self.keep_first}
-
-    @property
-    def depends_on_table(self) -> bool:
-        """Whether a table decides on the method, its unset settings, or whether it applies."""
-        if self.name in (FORMULA, SINUSOIDAL):
-            return True
-        is_unset = not self.settings or None in self.settings.values()
-        return self.facts.choose is not None and is_unset
-
-    @property
-    def first_source_row(self) -> int:
-        """The first row that the method reads: some also read those that they keep."""
-        return 0 if self.facts.reads_kept_rows else self.keep_first
-
-    @property
-    def keeps_learned_rows(self) -> bool:
-        """Whether all learned rows stay bit-identical, for any number of rows."""
-        return self.facts.keeps_learned_rows and self.settings.get("scope") != "all"
+            return self.text
+        return method_text(self.name, {**self.settings, "keep_first": self.keep_first})
 
     def keeping(self, keep_first: int) -> "MethodChoice":
         """Return the choice with another number of rows at the start that it does not change.

@@ -10,7 +10,6 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,13 @@ from ctxextend.tables.bands import (
     MIN_ROWS,
     Indices,
     Rows,
+    bands,
     choose_bands,
-    extend_bands,
 )
 from ctxextend.tables.layouts import BLOCK_ROWS, LAYOUTS, sinusoidal_rows
 from ctxextend.tables.method_facts import (
     BLAS_TOLERANCE,
-    COPY,
     COUNT,
-    DEFAULT_METHOD,
     TRUNCATE,
     UNCHANGED,
     Method,
@@ -51,27 +48,6 @@ SIMILAR = "order is kept, but rows are more similar to each other than learned o
 UNINFORMATIVE = "new positions carry no information until the model is trained"
 
 
-def choose_auto(
-    table: Rows, rows: int, choice: MethodChoice, no_lm_reason: str = ""
-) -> MethodChoice:
-    """Choose `copy` or `bands` for a table.
-
-    Args:
-        table: The learned rows, shape (n, d), float64, also those that are kept.
-        rows: The new number of rows.
-        choice: The method `auto`.
-        no_lm_reason: Why the checkpoint is not a language model; empty if it is one.
-    """
-    if no_lm_reason or len(table) < MIN_ROWS:
-        why = no_lm_reason or f"{len(table)} rows are too few to judge"
-        reason = f"auto chose copy, which keeps the learned rows: {why}"
-        return replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
-    facts = METHODS["bands"]
-    choice = replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
-    chosen = choose_bands(table, rows, choice)
-    return replace(chosen, reason=f"auto chose {chosen.reason}")
-
-
 @method(
     keeps_learned_rows=False,
     convention="as formula for a table of sinusoids; as copy for sentence encoders, models without "
@@ -80,7 +56,6 @@ def choose_auto(
     long_inputs=SIMILAR,
     when="you do not know which method is best for the model",
     reads_kept_rows=True,
-    choose=choose_auto,
     tolerance=BLAS_TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
@@ -358,7 +333,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     return _extended(table, rows, samples * table.std(axis=0) + table.mean(axis=0))
 
 
-@method(
+method(
     settings={
         "sigma": Setting(
             "width in rows of the low-pass filter; 0 disables the high-frequency part",
@@ -381,24 +356,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     reads_kept_rows=True,
     choose=choose_bands,
     tolerance=BLAS_TOLERANCE,
-)
-def bands(table: Rows, rows: int, **settings: Any) -> Rows:
-    """Interpolate the low frequencies of the table, tile the high ones.
-
-    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local
-    linear regression, which is unbiased at the ends); the high-frequency part H is the residual.
-    Row t is mean + gain·(L(u) - mean) + high_gain·H(v): u is the position that linear interpolation
-    with aligned ends reads, v advances row by row and jumps from the end of `repeat` back to its
-    start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
-    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
-    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and
-    keeps high ones. See `choose_split` and `default_gains` for settings that are None; with only
-    `gain` given, `high_gain` equals it.
-
-    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary
-    positions).
-    """
-    return extend_bands(table, rows, **settings)
+)(bands)
 
 
 # The method of a shorter table. It is not listed, because no other one applies.
@@ -597,11 +555,6 @@ def _settings_of(name: str, function: Callable[..., Any]) -> dict[str, Setting]:
 # Methods with their settings, as text
 
 
-def default_choice(name: str = DEFAULT_METHOD) -> MethodChoice:
-    """Return a method of tables with its default settings."""
-    return _complete(METHODS[name], {})
-
-
 def parse_method(text: str) -> MethodChoice:
     """Parse a method with its settings; those that are not given have their defaults.
 
@@ -617,14 +570,7 @@ def parse_method(text: str) -> MethodChoice:
     readings = [(method, *_read_settings(method, settings)) for method in methods]
     method, given, errors = min(readings, key=lambda reading: len(reading[2]))
     raise_first(ResizeError(message, hint) for message, hint in errors)
-    return _complete(method, given)
-
-
-def _complete(method: Method, given: dict[str, Any]) -> MethodChoice:
-    """Return a method with the settings that are given, and the defaults of others."""
-    keep_first = given.pop("keep_first", method.keep_first or 0)
-    defaults = {key: setting.default for key, setting in method.settings.items()}
-    return MethodChoice(facts=method, settings=defaults | given, keep_first=keep_first)
+    return method.choice(**given)
 
 
 def _read_settings(method: Method, text: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -662,4 +608,4 @@ def _read_settings(method: Method, text: str) -> tuple[dict[str, Any], list[tupl
     return settings, errors
 
 
-TRUNCATION_CHOICE = _complete(TRUNCATION, {})  # of a shorter table
+TRUNCATION_CHOICE = TRUNCATION.choice()  # of a shorter table

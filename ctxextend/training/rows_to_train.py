@@ -73,7 +73,7 @@ def untrained_row_warnings(
     There is none if an earlier run may have trained them.
     """
     span = settings.seq_len or files.max_len
-    if span >= files.max_len or not files.has_rows or settings.trainable in FROZEN:
+    if span >= files.max_len or not files.tables[0].rows or settings.trainable in FROZEN:
         return
     if provenance is None or provenance.trainable not in FROZEN:
         return

@@ -21,7 +21,7 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
     requested = settings.trainable
     if settings.contrastive and not requested and not settings.lora:
         return replace(settings, trainable="all"), ()
-    if not files.has_rows:
+    if not files.tables[0].rows:
         return _without_rows(files, settings)
     if requested == "all-but-positions":
         return settings, ()

@@ -41,9 +41,9 @@ def trained_recipe(run: FinishedRun) -> str:
         }
         if before is not None:
             provenance["steps"] = earlier_steps(before)
-        earlier_runs = trainings(before)
-        if earlier_runs:
-            provenance["source_trainings"] = earlier_runs
+            earlier_runs = trainings(before)
+            if earlier_runs:
+                provenance["source_trainings"] = earlier_runs
     if "tables" in provenance:
         tables = [dict(table) for table in provenance["tables"]]
         for table in tables:

@@ -198,7 +198,7 @@ def load_task(task: TrainingTask) -> LoadedTask:
     device = "cpu" if task.settings.fsdp else task.settings.device
     model = eval_model.load_eval_model(files, task.dtype, device)
     tables = []
-    if files.has_rows and task.settings.trainable not in FROZEN:
+    if files.tables[0].rows and task.settings.trainable not in FROZEN:
         tables.append(files.table_name)
     names = match_parameters(model.model, files.checkpoint, tables)
     task = replace(task, settings=_with_defaults(task, model.kind))

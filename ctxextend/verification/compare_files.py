@@ -9,9 +9,8 @@ from ctxextend.card import CARD_FILE
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
+from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes, shown_value
 from ctxextend.errors import CheckpointError, counted
-from ctxextend.limits.length_edits import shown_value
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.positions.positions import Keys, nested
 from ctxextend.recipe import RECIPE_FILE

@@ -7,9 +7,9 @@ from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile, gguf_file
 from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair, padded
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.errors import counted
 from ctxextend.gguf.gguf_config import shortest
-from ctxextend.limits.length_edits import Edit
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_bytes import first_difference_of_streams
 from ctxextend.verification.expected import Expected

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ctxextend.checkpoints.filenames import READABLE, is_gguf, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_values, open_gguf_checkpoint
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
 from ctxextend.gguf.gguf_config import ARCHITECTURE
@@ -16,7 +16,7 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: A file is missing, malformed, or a link that points outside the folder.
     """
-    if is_gguf(source.file) != (gguf_of(base) is not None):
+    if is_gguf(source.file) != base.is_gguf:
         message = f"Of {source.reference} and {base.source.reference}, only one is a GGUF file."
         raise CheckpointError(message, "Verify it against the one that it was resized from.")
     if is_gguf(source.file):

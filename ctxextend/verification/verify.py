@@ -9,7 +9,6 @@ from ctxextend.checkpoints.filenames import is_gguf
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import (
     RECIPE_KEY,
-    gguf_of,
     open_gguf,
     open_gguf_checkpoint,
 )
@@ -159,7 +158,7 @@ def check_output(planned: Planned, folder: Path) -> None:
     """
     source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
     try:
-        if gguf_of(planned.plan.checkpoint) is None:
+        if not planned.plan.checkpoint.is_gguf:
             resized = open_resized(source, planned.plan.checkpoint)
         else:
             resized = open_gguf_checkpoint(
@@ -233,7 +232,7 @@ def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list
         ResizeError: The tables of the base cannot be resized.
     """
     checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
-    if gguf_of(expected.base) is not None:
+    if expected.base.is_gguf:
         checks.append(check_metadata(expected, resized))
     else:
         checks.append(check_files(expected, resized))

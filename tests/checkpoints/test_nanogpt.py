@@ -56,7 +56,7 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
     checkpoint = folder / "ckpt.pt"
     torch.save(content, checkpoint)
     result = resize(checkpoint, to=OLD, output=folder / "out")
-    warning = "already has 16 positions: the output is the same weights as safetensors"
+    warning = "The context length already is 16: the output is the same weights as safetensors"
     assert warning in texts(result, level="warning")[0]
     config: dict[str, Any] = pico.config_of(folder / "out")
     return config

@@ -52,11 +52,11 @@ def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> Non
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert done.exit_code == 0
     assert done.stdout == "tiny-gpt2-512\n"
-    first, table, edited, *notes = done.stderr.splitlines()
+    first, positions, edited, *notes = done.stderr.splitlines()
     assert re.fullmatch(
         r"tiny-gpt2-512: 512 tokens \(128 before\), \d+\.\d MB in \d+(\.\d)? m?s", first
     )
-    assert table == "table     transformer.wpe.weight, 128 -> 512 positions by bands"
+    assert positions == "positions learned: transformer.wpe.weight, 128 -> 512 positions by bands"
     assert "config.json n_positions, n_ctx; tokenizer_config.json model_max_length" in edited
     assert notes[0].startswith("Not yet trained at 512. ")
     assert len(notes) == 5
@@ -118,7 +118,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(source_with_other_fil
     assert done.exit_code == 0
     assert list(Path().iterdir()) == []
     for line in (
-        "table     bert.embeddings.position_embeddings.weight, 16 -> 40 positions by copy",
+        "positions learned: bert.embeddings.position_embeddings.weight, 16 -> 40 positions by copy",
         "edit      config.json: max_position_embeddings 16 -> 40",
         "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer "
         "texts would fail)",

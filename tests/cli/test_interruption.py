@@ -173,7 +173,6 @@ def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 IN_DESTRUCTOR = """
 import os, signal, sys, time
 from ctxextend.__main__ import main
-from ctxextend.plan import plan
 
 class Destroyed:
     def __del__(self):

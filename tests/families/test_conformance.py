@@ -40,6 +40,8 @@ from ctxextend import (
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES
 from ctxextend.json_output import to_json
+from ctxextend.positions.facts import SLIDING_LAYERS
+from ctxextend.positions.rotary import Rotary
 from ctxextend.tables.methods import METHODS
 from tests.helpers import model_types, pico, rules, tiny, zoo
 from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
@@ -95,6 +97,15 @@ ONE_CALL = r"^(speech_to_text|speecht5) .*embed_positions\.weights$"
 
 # Tables that have another name in files than in the loaded model.
 RENAMED = {"transf_decoder._embedding.position_embedding.pos_enc": "decoder.pos_emb.weight"}
+
+# Types with a `sliding_window` in their config class that is not that of all layers, without types
+# of layers.
+OTHER_WINDOWS = {
+    "blt_local_encoder": "blt sets it, to its local_attention_window_len",
+    "qwen3_omni_moe_talker_text": "its classes do not read it",
+    "qwen3_omni_moe_text": "its classes do not read it",
+    "qwen3_vl_moe_text": "its classes do not read it",
+}
 
 # A second pad id, for which the rule of reserved rows must hold too.
 OTHER_PAD = 4
@@ -289,6 +300,23 @@ def check_rows(small: "SmallModel") -> None:
         check_waves_read(small)
     else:
         check_reserved_rows(small)
+
+
+def test_a_sliding_window_is_of_all_layers_where_transformers_applies_it_to_all() -> None:
+    of_all = set[str]()
+    stated = set[str]()
+    for model_type in (ENTRIES.keys() - NO_CONFIG).intersection(TYPES):
+        tables = [table for table in FAMILIES[model_type].tables if isinstance(table, Rotary)]
+        config_class = CONFIG_MAPPING[model_type]
+        if not tables or "sliding_window" not in config_class().to_dict():
+            continue
+        if any(table.rope.windows_all_layers for table in tables):
+            stated.add(model_type)
+        values = config_class.from_dict({"sliding_window": 16}).to_dict()
+        layers = values.get("layer_types") or [SLIDING_LAYERS]
+        if values["sliding_window"] == 16 and set(layers) == {SLIDING_LAYERS}:
+            of_all.add(model_type)
+    assert of_all == stated | OTHER_WINDOWS.keys()
 
 
 @pytest.mark.parametrize(
@@ -561,7 +589,7 @@ def test_sinusoids_that_are_not_in_the_registry_are_found(
     classes = tiny.model_classes(model_type)
     built = next(tiny.buildable_classes(model_type, classes, 1))
     monkeypatch.delitem(cast(dict[str, Any], ENTRIES), model_type)
-    with pytest.raises(AssertionError, match="Add a Family"):
+    with pytest.raises(AssertionError, match="Add a row"):
         check_dependent_parameters(model_type, built)
         check_waves(model_type, built)
 

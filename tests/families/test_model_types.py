@@ -129,7 +129,12 @@ def test_plan_resize_edits_all_keys_of_the_length(
             {"to": 40, "part": "text"},
             "no such part.*Use --part encoder or --part decoder",
         ),
-        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
+        (
+            "GPT2Model",
+            {},
+            {"to": 40, "part": "text"},
+            "Only wpe.weight can be resized, without --part",
+        ),
     ],
 )
 def test_plan_resize_rejects_unsupported_lengths_and_parts(

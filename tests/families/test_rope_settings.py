@@ -194,8 +194,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
-            "config.json: rope_scaling states factor 4.0, which transformers follows; "
-            "rope_parameters states 2.0.",
+            "config.json: rope_scaling states factor 4.0, which transformers follows, and "
+            "rope_parameters states factor 2.0.",
         ),
         (
             "llama-2",
@@ -204,14 +204,14 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
                 "rope_theta": 5e5,
                 "rope_parameters": {**YARN, "rope_theta": 1e6},
             },
-            "rope_theta next to rope_scaling is 500000.0, which transformers follows; "
-            "rope_parameters states 1000000.0.",
+            "rope_scaling states rope_theta 500000.0, which transformers follows, and "
+            "rope_parameters states rope_theta 1000000.0.",
         ),
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "rope_theta": 1e6}},
-            "rope_scaling has the default rope_theta 10000.0, which transformers follows; "
-            "rope_parameters states 1000000.0.",
+            "rope_scaling states rope_theta 10000.0, which transformers follows, and "
+            "rope_parameters states rope_theta 1000000.0.",
         ),
         (
             "llama-2",
@@ -220,8 +220,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
                 "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                 "rope_parameters": {FULL: {"rope_type": "linear", "factor": 4.0}},
             },
-            "rope_scaling states factor 8.0, which transformers follows; "
-            "rope_parameters.full_attention states 4.0.",
+            "rope_scaling states factor 8.0, which transformers follows, and "
+            "rope_parameters.full_attention states factor 4.0.",
         ),
         (
             "llama-2",
@@ -231,8 +231,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
         (
             "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
-            "rope_parameters states rope_theta 1000000.0, which transformers follows; rope_theta "
-            "next to it is 500000.0.",
+            "rope_parameters states rope_theta 1000000.0, which transformers follows, and "
+            "rope_theta states rope_theta 500000.0.",
         ),
         (
             "llama-2",
@@ -314,26 +314,26 @@ def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
 @pytest.mark.parametrize(
     ("text", "outer", "differing"),
     [
-        ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 in text_config"),
+        ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "text_config states rope_theta 1000000.0"),
         (
             {"rope_parameters": {"rope_theta": 1e6}},
             {"rope_theta": 1e5},
-            "rope_theta is 1000000.0 in text_config",
+            "text_config states rope_theta 1000000.0",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_scaling": {**SCALED, "factor": 8.0}},
-            "factor is 4.0 in text_config",
+            "text_config states factor 4.0",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_parameters": {**SCALED, "factor": 8.0}},
-            "factor is 4.0 in text_config",
+            "text_config states factor 4.0",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_scaling": {"type": "default"}},
-            "rope_type is 'yarn' in text_config",
+            "text_config states rope_type 'yarn'",
         ),
         ({}, {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
     ],

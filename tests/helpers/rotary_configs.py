@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from ctxextend.positions import rotary, rotary_dialects
+
 OLD = 256
 NEW = 1024
 SIZES: Mapping[str, Any] = {
@@ -118,7 +120,10 @@ def save(name: str, **changes: Any) -> Path:
 
 def write_one_dialect(patch: pytest.MonkeyPatch) -> None:
     """Let resizes write rotary settings only in the dialect of the file."""
-    for module in ("edits", "rotary_plan"):
-        patch.setattr(
-            f"ctxextend.plan.{module}.with_other_dialect", lambda location, changes: changes
-        )
+    state = rotary_dialects.state_settings
+
+    def state_one_dialect(positions: Any, settings: Any, config: Any) -> dict[Any, Any]:
+        changes = state(positions, settings, config)
+        return {path: changes[path] for path in changes if not positions.reason_to_state(path)}
+
+    patch.setattr(rotary, "state_settings", state_one_dialect)

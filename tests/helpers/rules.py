@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from ctxextend.checkpoints.json_edit import Edit
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.length_edits import Edit
 from tests.helpers import tiny, zoo
 
 OLD, NEW = 64, 256

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.opening.opened_model import match_names
 from ctxextend.positions.positions import Positions
 from tests.helpers import tiny, zoo
 
@@ -31,7 +30,7 @@ class SmallModel:
         self.architecture = architecture_of(model_type, self.model.config)
         parameters = {name for name, _ in self.model.named_parameters()}
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
-        found = match_names(self.architecture, parameters | others, model_type)
+        found = self.architecture.match_names(parameters | others, model_type)
         assert found, f"{model_class.__name__} has no position table"
         computed = {table.name for table in found if table.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"

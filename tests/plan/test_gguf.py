@@ -611,7 +611,7 @@ def test_resize_asks_for_the_ending_of_a_gguf_file(name: str, tmp_path: Path) ->
         assert list(tmp_path.iterdir()) == [base]
     planned = plan_resize(base, LONGER)
     with pytest.raises(OutputError, match="does not end in .gguf"):
-        planned.check_output(tmp_path / name)
+        planned.output.check_path(tmp_path / name, force=False)
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.gguf"])

@@ -112,7 +112,7 @@ def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> No
             "reserved_rows": 2,
             "hidden_size": 8,
             "dtype": "F32",
-            "lengths": None,
+            "lengths": {"first_trained": 16, "stated": 16, "served": 16},
             "scheme": "learned",
         }
     ]
@@ -294,7 +294,7 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
     before = pico.contents(tmp_path)
     plan = plan_resize(source, to=NEW)
     to_json(plan)
-    plan.check_output(tmp_path / "out")
+    plan.output.check_path(tmp_path / "out", force=False)
     assert pico.contents(tmp_path) == before
     steps: list[tuple[int, int]] = []
 
@@ -362,7 +362,7 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
             {"to": 7},
             "Inputs up to 7 tokens give identical outputs; longer inputs are not supported.",
         ),
-        ({"to": OLD}, "The table already has 16 positions: the output is a copy."),
+        ({"to": OLD}, "The context length already is 16: the output is a copy."),
     ],
 )
 def test_consequences_are_true_for_every_option(
@@ -527,7 +527,7 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
     result = resize(source, to=NEW, output=tmp_path / "out")
     card = (result.output / "README.md").read_bytes()
     assert card.startswith(b"# Caf\xe9\n")
-    assert b"b\\xffad: x with its position table" in card
+    assert b"b\\xffad: x with its positions" in card
     recipe = pico.recipe_of(result.output)
     assert recipe["resize"]["to"] == NEW
 

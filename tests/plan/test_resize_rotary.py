@@ -78,9 +78,7 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert copied.stat().st_ino != weights.stat().st_ino
 
     card = Path("llama-64/README.md").read_text()
-    change = (
-        "rotary positions (`rope_parameters`) resized from 16 to 64 positions with method `yarn`"
-    )
+    change = "its positions (`rope_parameters`) resized from 16 to 64 positions with method `yarn`"
     assert change in card
 
     succeed("verify", "llama-64")
@@ -123,8 +121,8 @@ def test_commands_refuse_contradicting_dialects_and_say_what_transformers_follow
         settings = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
         pico.edit_json(folder / "config.json", rope_scaling=scaling, rope_parameters=settings)
     message = (
-        "config.json: rope_scaling states factor 2.0, which transformers follows; "
-        "rope_parameters states 4.0."
+        "config.json: rope_scaling states factor 2.0, which transformers follows, and "
+        "rope_parameters states factor 4.0."
     )
     for command in (
         ["resize", "llama", "--to", "128"],
@@ -287,7 +285,7 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
     assert "48 new rows created by copy" in inspected.stdout
 
     equal = invoke("resize", "pair", "--to", "16")
-    assert "already has 16 positions: the output is a copy." in equal.stderr
+    assert "The context length already is 16: the output is a copy." in equal.stderr
     shorter = invoke("resize", "pair", "--to", "8")
     assert "Resize other parts than decoder with --part." in shorter.stderr
 

@@ -40,31 +40,19 @@ def make_learned() -> Path:
     return Path("bert")
 
 
-# Every kind of positions, each with what the warning says that is as long already.
-SOURCES: dict[str, tuple[Callable[[], Path], str]] = {
-    "learned": (make_learned, "The table already has 16 positions"),
-    "stored sinusoids": (
-        lambda: sinusoidal_models.make("pegasus"),
-        "The table already has 16 positions",
-    ),
-    "computed sinusoids": (
-        lambda: sinusoidal_models.make("xglm"),
-        "The table already has 16 positions",
-    ),
-    "rotary": (lambda: make_without_rows("llama"), "The context length already is 16"),
-    "ALiBi": (lambda: make_without_rows("mpt"), "The context length already is 16"),
-    "ALiBi without a limit": (
-        lambda: make_without_rows("bloom"),
-        "The context length already is 16",
-    ),
-    "relative": (make_relative, "The context length already is 16"),
-    "rotary GGUF": (lambda: write_gguf(Path("base.gguf")), "The context length already is 64"),
-    "ALiBi GGUF": (
-        lambda: write_gguf(Path("base.gguf"), "bloom"),
-        "The context length already is 64",
-    ),
+# Every kind of positions, each with its length.
+SOURCES: dict[str, tuple[Callable[[], Path], int]] = {
+    "learned": (make_learned, OLD),
+    "stored sinusoids": (lambda: sinusoidal_models.make("pegasus"), OLD),
+    "computed sinusoids": (lambda: sinusoidal_models.make("xglm"), OLD),
+    "rotary": (lambda: make_without_rows("llama"), OLD),
+    "ALiBi": (lambda: make_without_rows("mpt"), OLD),
+    "ALiBi without a limit": (lambda: make_without_rows("bloom"), OLD),
+    "relative": (make_relative, OLD),
+    "rotary GGUF": (lambda: write_gguf(Path("base.gguf")), 64),
+    "ALiBi GGUF": (lambda: write_gguf(Path("base.gguf"), "bloom"), 64),
 }
-EACH_KIND = pytest.mark.parametrize(("make", "warning"), SOURCES.values(), ids=SOURCES)
+EACH_KIND = pytest.mark.parametrize(("make", "length"), SOURCES.values(), ids=SOURCES)
 
 
 def copied_files(folder: Path) -> dict[str, bytes]:
@@ -76,18 +64,18 @@ def copied_files(folder: Path) -> dict[str, bytes]:
 @EACH_KIND
 @pytest.mark.parametrize("to", ["1x", "the number"])
 def test_resize_to_the_current_length_writes_a_copy_and_says_so(
-    make: Callable[[], Path], warning: str, to: str
+    make: Callable[[], Path], length: int, to: str
 ) -> None:
     source = make()
-    length = warning.rpartition(" ")[2] if "already is" in warning else str(OLD)
     output = Path("out.gguf" if source.suffix else "out")
     if to == "the number":
-        to = length
+        to = str(length)
     done = invoke("resize", source, "--to", to, "--verify", "--json", "-o", output)
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
-    assert texts_in(values, "unchanged")[0].startswith(f"{warning}: the output is")
-    assert values["max_len_before"] == values["max_len_after"] == int(length)
+    warning = f"The context length already is {length}: the output is"
+    assert texts_in(values, "unchanged")[0].startswith(warning)
+    assert values["max_len_before"] == values["max_len_after"] == length
     assert values["edits"] == []
     succeed("verify", output)
     if source.is_dir():

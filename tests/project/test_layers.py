@@ -17,7 +17,8 @@ from ctxextend import resize
 from tests.helpers.imports import HEAVY, command, loaded_after
 from tests.helpers.repository import PACKAGE
 
-# Each package or module may import only from itself and those before it.
+# Each package or module may import only from itself and those before it. A module that has an entry
+# is not at that of its package.
 LAYERS = [
     "errors",
     "version",
@@ -25,10 +26,10 @@ LAYERS = [
     "progress",
     "json_output",
     "tables",
-    "positions",
-    "families",
+    "positions/facts",
+    "gguf/gguf_architectures",
+    "gguf/gguf_config",
     "checkpoints",
-    "limits",
     "runtimes",
     "recipe_names",
     "kinds",
@@ -36,8 +37,22 @@ LAYERS = [
     "keywords",
     "recipe",
     "provenance",
+    "positions",
+    "families",
+    "limits",
+    "gguf",
+    "opening",
+    "gguf/gguf_edits",
+    "limits/params_edits",
+    "limits/config_edits",
     "plan",
+    "gguf/gguf_runtime",
+    "serving",
+    "plan_notes",
+    "card",
+    "record",
     "output",
+    "gguf/gguf_output",
     "models",
     "text_data",
     "held_out",
@@ -72,8 +87,8 @@ ALLOWED = {
     "families/rotary_class.py": {"transformers"},  # only for types without an entry
     "checkpoints": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
     "recipe": {"yaml"},
-    "plan": set(),
-    "output": {"ml_dtypes", "yaml"},
+    "card": {"yaml"},
+    "record": {"ml_dtypes"},
     "models": {"ml_dtypes", "torch", "transformers"},
     "evaluation": {"tokenizers", "torch", "transformers"},
     "text_data": {"datasets"},
@@ -120,9 +135,15 @@ def tree_of(module: str) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    for node in ast.walk(tree_of(module)):
+    """Yield the modules that a module imports when it runs, also inside functions."""
+    nodes = list[ast.AST]([tree_of(module)])
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from imported_modules(node)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+        else:
+            nodes += ast.iter_child_nodes(node)
 
 
 def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -130,6 +151,18 @@ def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
         return [alias.name for alias in node.names]
     assert node.level == 0, "imports are absolute"
     return [str(node.module)]
+
+
+# They create positions of a kind.
+CREATE_POSITIONS = {
+    "families/registry.py",
+    "families/rotary_class.py",
+    "gguf/gguf_positions.py",
+    "opening/named_table.py",
+}
+KINDS = {"Rows", "Sinusoids", "Rotary", "Unlimited", "TableReport", "SchemeReport"}
+# Their scheme is the one that a conversion is to give, not that of positions.
+OF_A_CONVERSION = {"convert", "given", "self", "settings", "twin"}
 
 
 def library(name: str) -> str:
@@ -161,6 +194,27 @@ def test_modules_import_only_allowed_libraries() -> None:
         for name in imports(module):
             if library(name) not in allowed:
                 found.append(f"{module} imports {name}")
+    assert found == []
+
+
+def asks_for_a_kind(node: ast.AST) -> bool:
+    """Whether code asks which kind of positions it has."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance"), args=[_, kinds]):
+            return bool(KINDS & {getattr(item, "id", "") for item in ast.walk(kinds)})
+        case ast.Attribute(attr="has_rows" | "rope"):
+            return True
+        case ast.Compare(left=ast.Attribute(owner, "scheme")):
+            return ast.unparse(owner).rpartition(".")[2] not in OF_A_CONVERSION
+    return False
+
+
+def test_only_positions_ask_for_their_kind() -> None:
+    found: list[str] = []
+    for module in MODULES:
+        if package(module) != "positions" and module not in CREATE_POSITIONS:
+            asked = [node for node in ast.walk(tree_of(module)) if asks_for_a_kind(node)]
+            found += [f"{module}: {ast.unparse(node)}" for node in asked]
     assert found == []
 
 

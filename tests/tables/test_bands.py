@@ -15,11 +15,12 @@ from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
     Rows,
+    bands,
     choose_split,
     default_gains,
     smoothed,
+    typical_rows,
 )
-from ctxextend.tables.methods import bands
 from tests.helpers.method_choices import read_choice
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, high_rows, low_rows, noise
 
@@ -43,7 +44,7 @@ def test_smoothed_equals_weighted_polyfit_around_each_row() -> None:
 
 
 def test_choose_split_finds_both_parts() -> None:
-    split = choose_split(TWO_BANDS)
+    split = choose_split(TWO_BANDS, typical_rows(TWO_BANDS))
     first, stop = split.repeat
     assert split.head == 0
     assert split.stop == 128
@@ -60,21 +61,21 @@ MOSTLY_LOW = low_rows(128) + 0.05 * high_rows(128)
 
 
 def test_choose_split_finds_no_high_frequency_part_in_noise() -> None:
-    split = choose_split(NOISY)
+    split = choose_split(NOISY, typical_rows(NOISY))
     assert split.sigma == 0
     assert split.noise_distance < 0.05
     assert split.high_share > 0.3
 
 
 def test_choose_split_finds_no_high_frequency_part_if_it_is_small() -> None:
-    split = choose_split(MOSTLY_LOW)
+    split = choose_split(MOSTLY_LOW, typical_rows(MOSTLY_LOW))
     assert split.sigma == 0
     assert 0.0 < split.high_share < 0.1
 
 
 @pytest.mark.parametrize("table", [NOISY, MOSTLY_LOW], ids=["noise", "mostly low"])
 def test_choose_split_tiles_a_range_that_is_passed_in_any_table(table: Rows) -> None:
-    split = choose_split(table, repeat=(20, 90))
+    split = choose_split(table, typical_rows(table), repeat=(20, 90))
     assert split.sigma > 0
     assert split.repeat == (20, 90)
 
@@ -83,7 +84,8 @@ def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
     periods = np.random.default_rng(3).uniform(4, 20, 32)
     turns = 2 * np.pi * np.arange(128)[:, None] / periods
     waves = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
-    split = choose_split(3 * low_rows(128, 64) + waves)
+    table = 3 * low_rows(128, 64) + waves
+    split = choose_split(table, typical_rows(table))
     assert 0 < split.sigma < 16
     assert split.match < 0.5
 
@@ -96,7 +98,7 @@ def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, siz
     table[-dead:] = size * noise(dead, 16)
     last_trained = TWO_BANDS[-dead - 1]
 
-    split = choose_split(table)
+    split = choose_split(table, typical_rows(table))
 
     assert split.head == 1
     assert split.stop == 128 - dead
@@ -113,15 +115,16 @@ def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, siz
 
 
 def test_choose_split_ends_the_repeated_range_after_the_kept_rows() -> None:
-    _, stop = choose_split(TWO_BANDS, keep=128).repeat
+    _, stop = choose_split(TWO_BANDS, typical_rows(TWO_BANDS), keep=128).repeat
     assert stop == 128
-    _, stop = choose_split(TWO_BANDS, keep=100).repeat
+    _, stop = choose_split(TWO_BANDS, typical_rows(TWO_BANDS), keep=100).repeat
     assert stop >= 100
 
 
 @pytest.mark.parametrize("learned", [MIN_ROWS, MIN_ROWS + 1, 47])
 def test_choose_split_of_few_rows_chooses_a_narrow_filter(learned: int) -> None:
-    split = choose_split(high_rows(learned))
+    table = high_rows(learned)
+    split = choose_split(table, typical_rows(table))
     assert 3 <= split.sigma <= learned / 8
 
 
@@ -316,7 +319,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     if chosen.text != "copy":  # which `auto` chooses for a table of 20 rows
         assert "gain=" in chosen.text
         assert "within=" in chosen.text
-    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
+    for name in ("typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
     recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)
@@ -326,7 +329,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
 def test_choose_split_peak_memory_is_about_two_tables() -> None:
     table = np.random.default_rng(0).normal(size=(1024, 1600)).cumsum(axis=0)
     tracemalloc.start()
-    choose_split(table, sigma=8.0)
+    choose_split(table, typical_rows(table), sigma=8.0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2.2 * table.nbytes

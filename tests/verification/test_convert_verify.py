@@ -142,8 +142,8 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
     (
         "gpt2",
         "table",
-        "rope_parameters states partial_rotary_factor 0.5, which transformers follows; rotary_pct "
-        "next to it is 1.0.",
+        "rope_parameters states partial_rotary_factor 0.5, which transformers follows, and "
+        "rotary_pct states partial_rotary_factor 1.0.",
         config(rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5}),
     ),
     (
