@@ -95,7 +95,7 @@ class PlannedValues(Result, shows=()):
     @property
     def source(self) -> str:
         """The reference of the checkpoint, as the user passed it."""
-        return self._planned.model.ref.source
+        return self._planned.base.ref.source
 
     @property
     def revision(self) -> str | None:
@@ -125,11 +125,12 @@ class PlannedValues(Result, shows=()):
     @property
     def method(self) -> str | None:
         """The method of the new length; None of a conversion without attention windows."""
-        conversion = self._planned.conversion
-        has_windows = conversion is not None and conversion.twin.has_windows
-        if self._planned.convert is None or has_windows:
+        if self._planned.convert is None:
             return self._planned.plan.method
-        return None
+        conversion = self._planned.conversion
+        if conversion is None or not conversion.twin.has_windows:
+            return None
+        return self._planned.plan.method
 
     @property
     def max_len_before(self) -> int | None:
@@ -141,7 +142,7 @@ class PlannedValues(Result, shows=()):
     @property
     def max_len_after(self) -> int | None:
         """The context length of the output; None if that of tables differs."""
-        if self._planned.convert is not None:
+        if self._planned.conversion is not None:
             return self._planned.plan.max_len_after
         return _only([change.max_len_after for change in self._planned.plan.changes])
 
@@ -164,7 +165,7 @@ class PlannedValues(Result, shows=()):
 
     @property
     def tables(self) -> tuple[Change, ...]:
-        """What changes in each table."""
+        """What changes in the positions; those without a table are named after a config key."""
         return self._planned.plan.changes
 
     @property
@@ -260,7 +261,8 @@ class Planned(PlannedValues, shows=("plan",)):
     Nothing is written before `execute`.
     """
 
-    plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
+    # Of a conversion to another model type: that of its twin in memory, whose limits change.
+    plan: Plan = field(metadata=not_in_json)
     output: "Output | GgufOutput" = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
@@ -274,11 +276,6 @@ class Planned(PlannedValues, shows=("plan",)):
     @property
     def _planned(self) -> "Planned":
         return self
-
-    @property
-    def model(self) -> OpenedModel:
-        """What the output is written from: the source or, of a conversion, its twin in memory."""
-        return self.plan.model
 
     @property
     def base(self) -> OpenedModel:
@@ -422,9 +419,10 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
 
     @property
     def serve(self) -> str | None:
-        """The command that serves or converts the output.
+        """The command that serves or converts the output with the requested runtime.
 
-        None if no runtime was requested; a GGUF file is always served by llama.cpp.
+        It is that of the runtime or, of one without a command, Python code that loads the output. A
+        GGUF file needs no request: it is that of llama.cpp, if it serves the type. Else None.
         """
         plan = self.planned.plan
         if plan.checkpoint.is_gguf:

@@ -10,7 +10,7 @@ from ctxextend.positions.table_report import MAX_LISTED
 FIRST_KEYS = ("source", "folder", "model_type", "verdict", "agrees", "findings", "limits")
 # What --check says of each limit; the rest of one that disagrees is in its finding.
 CHECKED_KEYS = ("file", "key", "tokens", "agrees")
-ROW_LISTS = ("norms", "neighbour_cosines")
+ROW_LISTS = ("norms", "cosines_to_next")
 PAIR_LISTS = ("wavelengths", "unscaled_wavelengths")
 
 

@@ -189,7 +189,11 @@ class Positions(Model):
     """Positions of one kind.
 
     An entry of the registry has what is true of a model type. `families.lookup` adds where they
-    are in a config, and `found_in` the name and size that they have in a checkpoint.
+    are in a config, and `sized_in` the name and size that they have in a checkpoint.
+
+    A kind of positions has a `scheme`, its `lengths`, and what a resize makes of it: `change`. One
+    with rows (`Rows`) also has names, a size and tensors; one with settings (`Rotary`) also states
+    and compares them. Everything else has a default that fits positions without either.
     """
 
     config_key: str = LENGTH  # key of its length, in the model's own config

@@ -71,7 +71,7 @@ class TableReport(
     values: NDArray[Any] = field(metadata=not_in_json)
 
     json_properties: ClassVar = (
-        "neighbour_cosines",
+        "cosines_to_next",
         "norm",
         "neighbour_cosine",
         "effective_rank",
@@ -88,7 +88,7 @@ class TableReport(
     )
 
     @property
-    def neighbour_cosines(self) -> NDArray[np.float64]:
+    def cosines_to_next(self) -> NDArray[np.float64]:
         """Cosines of rows to the next ones, without reserved rows."""
         return self.stats.cosines
 

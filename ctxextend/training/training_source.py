@@ -50,7 +50,7 @@ class TrainingSource:
         Raises:
             CtxextendError: It cannot be opened.
         """
-        model = planned.model if planned is not None else open_model(recipe.checkpoint)
+        model = planned.plan.model if planned is not None else open_model(recipe.checkpoint)
         return cls(recipe=recipe, planned=planned, model=model)
 
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
@@ -85,8 +85,8 @@ class TrainingSource:
             self.planned.execute(resized)
         ref = CheckpointRef(
             source=str(resized),
-            variant=self.planned.model.ref.variant,
-            model_type=self.planned.model.ref.model_type,
+            variant=self.planned.plan.model.ref.variant,
+            model_type=self.planned.plan.model.ref.model_type,
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)

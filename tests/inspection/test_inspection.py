@@ -288,7 +288,7 @@ def test_inspect_json_equals_the_library_result_without_values_per_row(
     source = make_pico("roberta").folder
     everything = json.loads(json.dumps(to_json(inspect(source))))
     norms = everything["tables"][0].pop("norms")
-    cosines = everything["tables"][0].pop("neighbour_cosines")
+    cosines = everything["tables"][0].pop("cosines_to_next")
     (model,) = inspected(source)
     assert model == everything
     (table,) = model["tables"]
