@@ -44,7 +44,7 @@ LAYERS = [
     "opening",
     "gguf/gguf_edits",
     "limits/params_edits",
-    "limits/config_edits",
+    "limits/edits",
     "plan",
     "gguf/gguf_runtime",
     "serving",
