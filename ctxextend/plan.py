@@ -70,7 +70,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         is_changed = any(change.is_changed for change in changes)
         choices = [change.choice for change in extended if change.choice is not None]
         changing = [choice for choice in choices if not choice.keeps_learned_rows]
-        main_choice, *_ = *changing, *choices, self.settings.choice
+        main_choice = (changing or choices or [self.settings.choice])[0]
         method = main_choice.name
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
@@ -256,7 +256,7 @@ def _new_lengths(
             for other in found
             if other.length_key == positions.length_key
         ]
-        lengths[positions.name] = positions.key_length(max(values))
+        lengths[positions.name] = positions.length_of_key(max(values))
     grows = [item for item in selected if lengths[item.name] > item.length()]
     shrinks = [item for item in selected if lengths[item.name] < item.length()]
     if grows and shrinks:

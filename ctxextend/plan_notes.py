@@ -27,7 +27,7 @@ from ctxextend.limits.statements import (
 )
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
-from ctxextend.positions.change import Change, ShortInputs, describe_random
+from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
 from ctxextend.runtimes.rule_schema import SWITCHED
@@ -41,7 +41,7 @@ from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
 from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rotary_methods import MSCALE
-from ctxextend.tables.stats import describe_rows
+from ctxextend.tables.stats import describe_random, describe_rows
 
 # The start of a note and of cards, which `card` replaces after training.
 NOT_TRAINED = "Not yet trained at {}."

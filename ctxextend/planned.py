@@ -33,8 +33,7 @@ from ctxextend.runtimes.commands import export_task, file_command, serving_comma
 from ctxextend.runtimes.runtime_statements import RuntimeStatement, runtime_statements
 from ctxextend.serving.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.serving.runtime_facts import folder_facts
-from ctxextend.settings import CheckpointRef, Convert, Resize, Train, option_of
-from ctxextend.tables.rope_types import NONE
+from ctxextend.settings import WITHOUT_POSITIONS, CheckpointRef, Convert, Resize, Train, option_of
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
@@ -165,7 +164,7 @@ class PlannedValues(Result, shows=()):
 
     @property
     def tables(self) -> tuple[Change, ...]:
-        """What changes in the positions; those without a table are named after a config key."""
+        """What changes in all positions, by the name of the table or, without one, of a key."""
         return self._planned.plan.changes
 
     @property
@@ -285,7 +284,7 @@ class Planned(PlannedValues, shows=("plan",)):
         return self.plan.model
 
     def without_weights(self) -> "Planned":
-        """Return an output of only edited and created files.
+        """Return the same plan with an output of only edited and created files.
 
         Raises:
             MethodError: The weights change too, or the output is a GGUF file.
@@ -296,7 +295,7 @@ class Planned(PlannedValues, shows=("plan",)):
         return replace(self, output=make_output(self.plan, self.notes, edit_only=True))
 
     def with_links(self) -> "Planned":
-        """Return an output that links the weights files that stay as they are.
+        """Return the same plan with an output that links the weights files that stay as they are.
 
         Raises:
             MethodError: The output is a GGUF file.
@@ -548,8 +547,8 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
-    if settings.scheme == NONE:
-        return _prepare_removal(model, settings)
+    if settings.scheme == WITHOUT_POSITIONS:
+        return _planned_removal(model, settings)
     # Here, since the rules of conversions take longer to import than a small resize to plan.
     from ctxextend.conversion.convert import complete_settings, plan_twin, prepare_conversion
     from ctxextend.conversion.describe import conversion_notes, twin_facts
@@ -573,7 +572,7 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     )
 
 
-def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
+def _planned_removal(model: OpenedModel, settings: Convert) -> Planned:
     """Plan the removal of the rotary positions of an open checkpoint, and prepare its output.
 
     Raises:

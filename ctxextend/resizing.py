@@ -111,11 +111,11 @@ def resize_checkpoint(
     recipe = Recipe(ref, resize=planned.plan.settings, train=settings.training)
     if not settings.dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
-        check_can_write(recipe, planned, settings)
+        check_before_writing(recipe, planned, settings)
     events.warning(*warning_texts(planned.notes))
     if settings.tune and not settings.dry_run:
         return _tune(recipe, planned, settings, events)
-    return _make(recipe, planned, settings, events)
+    return _write_or_train(recipe, planned, settings, events)
 
 
 def convert_checkpoint(
@@ -128,9 +128,9 @@ def convert_checkpoint(
     if settings.link:
         planned = planned.with_links()
     if not settings.dry_run:
-        check_can_write(recipe, planned, settings)
+        check_before_writing(recipe, planned, settings)
     events.warning(*warning_texts(planned.notes))
-    return _make(recipe, planned, settings, events)
+    return _write_or_train(recipe, planned, settings, events)
 
 
 def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
@@ -146,7 +146,7 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     return open_model(ref, partial(check_type, scheme=settings.scheme))
 
 
-def check_can_write(recipe: Recipe, planned: Planned, saving: Saving) -> None:
+def check_before_writing(recipe: Recipe, planned: Planned, saving: Saving) -> None:
     """Check that the output of a resize or conversion can be written, and its text be read.
 
     Raises:
@@ -188,13 +188,15 @@ def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) ->
     tuning, trained = tune_table(planned, request, events)
     events.note(describe_tuning(tuning, planned.plan.method))
     if trained is None:
-        result = _make(recipe, planned, settings, events)
+        result = _write_or_train(recipe, planned, settings, events)
     else:
         result = replace(_trained_result(planned, trained), verified=settings.verify)
     return replace(result, tuning=tuning)
 
 
-def _make(recipe: Recipe, planned: Planned, settings: Writing, events: Events) -> ResizeResult:
+def _write_or_train(
+    recipe: Recipe, planned: Planned, settings: Writing, events: Events
+) -> ResizeResult:
     """Write a planned output, train it, or only say what would be written."""
     output = output_path(settings.output, planned.output.default_folder)
     if settings.dry_run:

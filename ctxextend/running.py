@@ -19,7 +19,7 @@ from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence, warning_texts
 from ctxextend.provenance import Step, stated_method, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
-from ctxextend.resizing import check_can_write
+from ctxextend.resizing import check_before_writing
 from ctxextend.settings import Run, Train
 from ctxextend.text_data import check_paths
 
@@ -74,7 +74,7 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     check_steps(recipe, planned, settings)
     if planned is not None:
         if not settings.dry_run:
-            check_can_write(recipe, planned, settings)
+            check_before_writing(recipe, planned, settings)
         events.warning(*warning_texts(planned.notes))
     if not settings.dry_run:
         return run_recipe(recipe, planned, settings, events)

@@ -273,7 +273,7 @@ def _matches(
     length = location.stated(location.effective_key)
     if type(length) is not int:
         return False
-    rows = location.row_count(location.key_length(length))
+    rows = location.row_count(location.length_of_key(length))
     for prefix in location.prefixes:
         has_table = shapes.get(prefix + location.tensor, ())[:1] == (rows,)
         signs = location.family.signature

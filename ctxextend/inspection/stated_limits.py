@@ -279,7 +279,7 @@ def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
     if value == table.key_value:
         return table.positions
     location = table.location
-    return location.key_length(value)
+    return location.length_of_key(value)
 
 
 def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:

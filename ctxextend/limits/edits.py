@@ -160,7 +160,7 @@ def length_changes(
         other = location.with_config(config)
         stated = other.stated(other.effective_key)
         if other.length_key not in planned and type(stated) is int:
-            length = other.key_length(stated)
+            length = other.length_of_key(stated)
             lengths.append(LengthChange(other, length, length))
     return lengths
 

@@ -168,7 +168,7 @@ def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     own |= {*family.limits, *(key.name for key in location.engine_keys)}
     own_paths = [path[:-1] for path in location.paths_of(location.config_key)]
     lengths = list[tuple[Keys, int]]()
-    for path in (*own_paths, *location.around()):
+    for path in (*own_paths, *location.outer_paths()):
         ignored = set[str]()
         if path in own_paths:
             ignored = own | unrelated

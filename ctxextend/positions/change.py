@@ -1,6 +1,6 @@
 """What a resize changes in the positions of a model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import cached_property
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ctxextend.errors import MethodError, ResizeError, counted
+from ctxextend.errors import MethodError, ResizeError
 from ctxextend.json_output import not_in_json
 from ctxextend.positions.positions import (
     ConfigValues,
@@ -22,7 +22,6 @@ from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import LIMITS, MethodChoice
 from ctxextend.tables.rope_types import NONE, Parameters
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
-from ctxextend.tables.stats import describe_rows
 
 
 class ShortInputs(IntEnum):
@@ -48,17 +47,6 @@ class UntrainedRows(NamedTuple):
 
     random: Mapping[int, float]  # those like random initialisation, with its standard deviation
     zero: tuple[int, ...]
-
-
-def describe_random(rows: Mapping[int, float]) -> Iterator[str]:
-    """Yield a clause for each standard deviation of rows like random initialisation."""
-    for std in dict.fromkeys(rows.values()):
-        matching = [row for row, fitted in rows.items() if fitted == std]
-        count = counted(len(matching), "row")
-        yield (
-            f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with "
-            f"std {std:g})"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

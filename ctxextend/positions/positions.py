@@ -132,7 +132,7 @@ class Model:
         paths = ((*self.path, *keys), (*self._effective_path, *keys))
         return tuple(dict.fromkeys(paths))
 
-    def around(self) -> Iterator[Keys]:
+    def outer_paths(self) -> Iterator[Keys]:
         """Yield the paths of configs around a language model's, which may state the same values."""
         if self.path and self.path[-1].endswith(LANGUAGE_CONFIGS):
             for depth in range(len(self.path)):
@@ -338,7 +338,7 @@ class Positions(Model):
             value += self.reserved_rows
         return value
 
-    def key_length(self, value: int) -> int:
+    def length_of_key(self, value: int) -> int:
         """Return the number of usable positions for a value of the key."""
         length = value - self.extra_rows
         if self.reserved.inside_key:
@@ -364,7 +364,7 @@ class Positions(Model):
     @property
     def stated_length(self) -> int:
         """The length that the config states, in usable positions."""
-        return self.key_length(self.value(self.effective_key))
+        return self.length_of_key(self.value(self.effective_key))
 
     @property
     def lengths(self) -> PositionLengths:
@@ -457,7 +457,9 @@ class Positions(Model):
         raise NotImplementedError
 
     def compare(self, change: "Change", now: Self) -> PositionComparison:
-        """Compare positions of a checkpoint with those of a change, without stored rows.
+        """Compare what a config says of positions of a checkpoint with what a change planned.
+
+        Positions without settings or computed rows have nothing to compare: the result says so.
 
         Args:
             change: What changes.
@@ -467,11 +469,11 @@ class Positions(Model):
         return PositionComparison(findings=[f"{self.name}: {what}, no settings changed"])
 
     def settings_paths(self, change: "Change") -> list[Keys]:
-        """Return the paths of the keys that state rotary settings, in both dialects."""
+        """Return the paths of the keys that state rotary settings, in both dialects, if any."""
         return []
 
     def change_to_none(self, after: int, source: str) -> "Change":
-        """Return the change to settings that rotate nothing, in all layers.
+        """Return the change to settings that rotate nothing, in all layers, of rotary positions.
 
         Args:
             after: The length, in tokens.
@@ -527,7 +529,7 @@ class Positions(Model):
         return (length, self.value(self.effective_key))
 
     def notes(self, change: "Change", *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of inputs that cross the old length, and of attention windows.
+        """Yield what to know of new rotary settings; of other positions, nothing.
 
         Args:
             change: What changes.
@@ -540,7 +542,7 @@ class Positions(Model):
         return None
 
     @property
-    def removed_types(self) -> set[str]:
+    def unrotated_types(self) -> set[str]:
         """The rope types of settings that rotate nothing; empty if any rotates."""
         return set()
 
@@ -586,7 +588,7 @@ class Positions(Model):
         """
         return {}
 
-    def new_dialect(self) -> ConfigValues:
+    def values_in_new_dialect(self) -> ConfigValues:
         """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
         return {}
 

@@ -38,7 +38,7 @@ from ctxextend.positions.rotary_dialects import (
 from ctxextend.positions.rotary_lengths import layer_lengths
 from ctxextend.positions.rotary_settings import (
     RopeLayers,
-    copies_of_settings,
+    positions_of_copies,
     read_layers,
     rotary_dim,
     trained_length_next_to,
@@ -46,7 +46,7 @@ from ctxextend.positions.rotary_settings import (
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.frequencies import Frequencies, frequencies
+from ctxextend.tables.frequencies import FREQUENCY_TOLERANCE, Frequencies, frequencies
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     FOLLOWING_METHODS,
@@ -76,9 +76,6 @@ from ctxextend.tables.rotary_methods import (
     long_settings,
     resize_rope,
 )
-
-# Frequencies that differ by less are those of another order of float64 operations.
-FREQUENCY_TOLERANCE = 1e-12
 
 
 class ResizedLayers(NamedTuple):
@@ -181,12 +178,12 @@ class Rotary(Positions):
     def _copied_lengths(self, length: int) -> ConfigValues:
         """Return the length of copies of the settings that state the old one, or none."""
         key = self.effective_key
-        paths = [(*copied.path, key) for copied in copies_of_settings(self)]
+        paths = [(*copied.path, key) for copied in positions_of_copies(self)]
         old = (None, self.stated(key))
         values = [path for path in paths if nested(self.config, path) in old]
         return dict.fromkeys(values, self.key_value(length))
 
-    def new_dialect(self) -> ConfigValues:
+    def values_in_new_dialect(self) -> ConfigValues:
         """Return all settings as ``rope_parameters`` states them, by path of keys."""
         return dict(new_half(self, self.layers))
 
@@ -257,7 +254,7 @@ class Rotary(Positions):
         return self.rope.theta[layer_type]
 
     @property
-    def removed_types(self) -> set[str]:
+    def unrotated_types(self) -> set[str]:
         """The rope types of settings that rotate nothing; empty if any rotates."""
         if any(rotates(layers.parameters) for layers in self.layers):
             return set()

@@ -11,6 +11,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rotary_settings import RopeLayers
+from ctxextend.tables.frequencies import FREQUENCY_TOLERANCE
 from ctxextend.tables.rope_types import Parameters, rotates
 
 if TYPE_CHECKING:
@@ -103,4 +104,4 @@ def _add_frequencies(
 
 def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which frequencies are equal but for another order of float64 operations."""
-    return np.isclose(ours, theirs, rtol=1e-12, atol=0)
+    return np.isclose(ours, theirs, rtol=FREQUENCY_TOLERANCE, atol=0)

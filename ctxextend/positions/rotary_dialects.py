@@ -14,7 +14,7 @@ from ctxextend.positions.rotary_settings import (
     MROPE_TYPE,
     OLD_TYPE,
     RopeLayers,
-    copies_of_settings,
+    positions_of_copies,
     rotary_dim,
     settings_key,
     settings_next_to,
@@ -81,7 +81,7 @@ def state_settings(
         for item in positions.layers
     ]
     copies = ConfigValues()
-    for copied in copies_of_settings(positions):
+    for copied in positions_of_copies(positions):
         for item, before in zip(layers, positions.layers, strict=True):
             if item != before:
                 copies |= _copy_changes(copied, item)

@@ -24,7 +24,7 @@ def layer_lengths(positions: "Rotary", layers: RopeLayers) -> PositionLengths:
     kind = rope_type(layers.parameters)
     factor = layers.parameters.get(FACTOR) or 1.0
     if kind.presumed_key is not None and factor > 1:
-        return _lengths_by_convention(positions, layers, stated)
+        return _lengths_if_unclear(positions, layers, stated)
     first_trained = stated
     if positions.trained_length is not None:
         first_trained = positions.trained_length
@@ -38,8 +38,8 @@ def layer_lengths(positions: "Rotary", layers: RopeLayers) -> PositionLengths:
     return PositionLengths(first_trained=first_trained, stated=stated, served=served)
 
 
-def _lengths_by_convention(positions: "Rotary", layers: RopeLayers, stated: int) -> PositionLengths:
-    """Return the lengths of settings whose config key states the length before or after scaling.
+def _lengths_if_unclear(positions: "Rotary", layers: RopeLayers, stated: int) -> PositionLengths:
+    """Return the lengths of settings whose key may state the length before or after scaling.
 
     If the first trained length is known and the key states another length, the key states neither.
     Else `_what_key_states` tells, or the question stays open: then it is what the key is presumed
@@ -50,20 +50,20 @@ def _lengths_by_convention(positions: "Rotary", layers: RopeLayers, stated: int)
     """
     kind = rope_type(layers.parameters)
     factor = layers.parameters[FACTOR]
-    after = PositionLengths(first_trained=round(stated / factor), stated=stated, served=stated)
+    if_after = PositionLengths(first_trained=round(stated / factor), stated=stated, served=stated)
     # llama.cpp reads the key of a GGUF file as it is, whatever the settings are.
-    before = PositionLengths(
+    if_before = PositionLengths(
         first_trained=stated,
         stated=stated,
         served=round(stated * factor),
         key_is_first_trained=positions.rope.has_dialects,
     )
     first_trained = positions.trained_length or stated_trained_length(positions, layers.layer_type)
-    if first_trained is not None and first_trained not in (stated, after.first_trained):
+    if first_trained is not None and first_trained not in (stated, if_after.first_trained):
         served = round(first_trained * factor)
         return PositionLengths(first_trained=first_trained, stated=stated, served=served)
 
-    key_states = _what_key_states(positions, kind, before, after, first_trained)
+    key_states = _what_key_states(positions, kind, if_before, if_after, first_trained)
     if key_states is None:
         question = (
             f"{kind.name} rotary settings with factor {factor:g} do not say whether "
@@ -71,23 +71,23 @@ def _lengths_by_convention(positions: "Rotary", layers: RopeLayers, stated: int)
         )
         if positions.rope.has_dialects:
             question += ", and no other file of the folder does"
-        lengths = replace(before, key_is_first_trained=True)
+        lengths = replace(if_before, key_is_first_trained=True)
         if kind.presumed_key == "after":
-            lengths = after
+            lengths = if_after
         return replace(
             lengths,
             question=question,
             answer=f"--trained-length {stated} if it is the one before, --trained-length "
-            f"{after.first_trained} if the one after",
+            f"{if_after.first_trained} if the one after",
         )
-    return before if key_states == "before" else after
+    return if_before if key_states == "before" else if_after
 
 
 def _what_key_states(
     positions: "Rotary",
     kind: RopeType,
-    before: PositionLengths,
-    after: PositionLengths,
+    if_before: PositionLengths,
+    if_after: PositionLengths,
     first_trained: int | None,
 ) -> KeyStates | None:
     """Return which length the key states, by the first of these that tells; None if none does:
@@ -100,14 +100,14 @@ def _what_key_states(
        to state the length before scaling: such a limit may be left over from the first training.
     """
     if first_trained is not None:
-        return "before" if first_trained == before.first_trained else "after"
+        return "before" if first_trained == if_before.first_trained else "after"
     default = positions.family.defaults.get(positions.config_key)
-    if positions.rope.releases_are_scaled and before.stated == default:
+    if positions.rope.releases_are_scaled and if_before.stated == default:
         return "after"
     seen = positions.seen_lengths
-    if before.served in seen:
+    if if_before.served in seen:
         return "before"
-    is_after = after.stated in seen or after.first_trained in seen
+    is_after = if_after.stated in seen or if_after.first_trained in seen
     if kind.presumed_key != "before" and is_after:
         return "after"
     return None

@@ -78,7 +78,7 @@ def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
     found = list[RopeLayers]()
     for layer_type in (*scaled, *local):
         used = _used_settings(positions, layer_type)
-        for copied in copies_of_settings(positions):
+        for copied in positions_of_copies(positions):
             _check_copy(positions, copied, layer_type, used)
         found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
     return tuple(found)
@@ -424,7 +424,7 @@ def rotary_dim(positions: "Rotary", parameters: Parameters) -> int:
 # Copies of the settings
 
 
-def copies_of_settings(positions: "Rotary") -> Iterator["Rotary"]:
+def positions_of_copies(positions: "Rotary") -> Iterator["Rotary"]:
     """Yield the positions that readers of copies of a text config find.
 
     A copy is a config around the text config that states its rotary settings, or its sizes, again;
@@ -444,7 +444,7 @@ def copies_of_settings(positions: "Rotary") -> Iterator["Rotary"]:
     inherited = {key: value for key, value in text_config.items() if key not in (OLD, NEW)}
     sizes = {"hidden_size", positions.effective_key}
     settings = {OLD, NEW, THETA, facts.old.partial_key, *facts.old.theta_keys.values()}
-    for path in positions.around():
+    for path in positions.outer_paths():
         outer = nested(positions.config, path)
         if not isinstance(outer, Mapping):
             continue

@@ -76,8 +76,6 @@ class Rows(Positions):
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
-    is_computed: ClassVar = False
-    ignores_stored_rows: ClassVar = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,7 +177,7 @@ class Rows(Positions):
         if has_config:
             key = self.effective_key
             value = self.value(key)
-            expected = self.row_count(self.key_length(value))
+            expected = self.row_count(self.length_of_key(value))
             if self.rows != expected:
                 default = ""
                 if self.stated(key) is None:
@@ -319,7 +317,7 @@ class Rows(Positions):
         return choice
 
     def _check_settings(self, settings: Resize, after: int) -> None:
-        """Raise ResizeError if the method, its flags or the length do not apply."""
+        """Raise MethodError or ResizeError if the method, its flags or the length do not apply."""
         before = self.length()
         choice = settings.choice
         if choice.facts.scheme:  # a rotary method

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.json_output import not_in_json
-from ctxextend.positions.change import describe_random
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import Step
@@ -19,6 +18,7 @@ from ctxextend.tables.stats import (
     Repetition,
     RowRange,
     TableStats,
+    describe_random,
     describe_range,
     describe_rows,
     find_outliers,

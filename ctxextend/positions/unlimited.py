@@ -38,7 +38,7 @@ class Unlimited(Positions):
         return tuple(key for key in (NEW, OLD) if self.stated(key) is not None)
 
     @property
-    def removed_types(self) -> set[str]:
+    def unrotated_types(self) -> set[str]:
         """The rope types of settings that rotate nothing."""
         found = set[str]()
         for key in self.dialects:

@@ -47,7 +47,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     positions = kinds.pop()
     change = plan.changes[0]
     after = change.positions_after
-    if positions == REMOVED and after.removed_types != {LINEAR}:
+    if positions == REMOVED and after.unrotated_types != {LINEAR}:
         return None
     rope: Parameters = {}
     trained_key = None

@@ -121,7 +121,7 @@ def config_override(plan: Plan) -> dict[str, Any]:
         location = table.positions.with_config(with_values(config, changes))
         values = {path: nested(location.config, path) for path in _length_paths(location)}
         if table.settings:
-            values |= location.new_dialect()
+            values |= location.values_in_new_dialect()
         inside = _config_path(location)
         for path, value in values.items():
             loaded = (*_loaded_path(plan, inside), *path[len(inside) :])

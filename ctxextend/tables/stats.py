@@ -1,7 +1,7 @@
 """Statistics of the rows of a position table."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.errors import counted
 from ctxextend.tables.layouts import BLOCK_ROWS, Floats
 
 Table = NDArray[Any]
@@ -406,3 +407,14 @@ def describe_range(start: int, stop: int) -> str:
     if stop == start + 1:
         return str(start)
     return f"{start}-{stop - 1}"
+
+
+def describe_random(rows: Mapping[int, float]) -> Iterator[str]:
+    """Yield a clause for each standard deviation of rows like random initialisation."""
+    for std in dict.fromkeys(rows.values()):
+        matching = [row for row, fitted in rows.items() if fitted == std]
+        count = counted(len(matching), "row")
+        yield (
+            f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with "
+            f"std {std:g})"
+        )
