@@ -147,19 +147,20 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
 
     See `PATH_KEYS` for what else than a path a value may be.
     """
-
-    def changed(key: str, value: Any) -> Any:
-        if key in PATH_KEYS and isinstance(value, list):
-            return [changed(key, item) for item in value]
+    mapped = dict[str, Any]()
+    for key, value in values.items():
         if key in PATH_KEYS and isinstance(value, str):
-            return change(value, PATH_KEYS[key])
-        if key in (*RECIPE_STEPS, "provenance") and isinstance(value, Mapping):
-            return map_paths(value, change)
-        if key == "steps" and isinstance(value, list):
-            return [changed("provenance", step) for step in value]
-        return value
-
-    return {key: changed(key, value) for key, value in values.items()}
+            mapped[key] = change(value, PATH_KEYS[key])
+        elif key in PATH_KEYS and isinstance(value, list):
+            mapped[key] = [map_paths({key: item}, change)[key] for item in value]
+        elif key in (*RECIPE_STEPS, "provenance") and isinstance(value, Mapping):
+            mapped[key] = map_paths(value, change)
+        elif key == "steps" and isinstance(value, list):
+            steps = [map_paths({"provenance": step}, change) for step in value]
+            mapped[key] = [step["provenance"] for step in steps]
+        else:
+            mapped[key] = value
+    return mapped
 
 
 def read_path(folder: Path, text: str, may_be_model: bool) -> str:

@@ -235,7 +235,9 @@ def open_checkpoint(
         # Before any file is read.
         fingerprints = {name: file_fingerprint(root / name) for name in listed}
         model = _model_folder(source)
-        config = _read_config(source, model, listed, check)
+        config = _read_config(source, model, listed)
+        if config:
+            check(config)
         path = _find_weights(source, root / model, variant)
         if path is None:
             check(config or {}, False)
@@ -294,7 +296,7 @@ def open_config(source: Source) -> Mapping[str, Any]:
     """
     with reading(source.folder):
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        config = _read_config(source, _model_folder(source), listed, lambda *_: None)
+        config = _read_config(source, _model_folder(source), listed)
         if not config:
             _refuse_without_config(source, listed)
         return config
@@ -412,14 +414,12 @@ def _is_single_file(source: Source) -> bool:
 
 
 def _read_config(
-    source: Source, model: PurePosixPath, listed: Sequence[str], check: ConfigCheck
+    source: Source, model: PurePosixPath, listed: Sequence[str]
 ) -> Mapping[str, Any] | None:
     root = source.folder
     path = root / model / CONFIG
     if has_file(source, path):
-        config = load_object(path)
-        check(config)
-        return config
+        return load_object(path)
     if has_file(source, root / ADAPTER_CONFIG):
         return {}  # the adapter's base model is elsewhere
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):

@@ -58,7 +58,6 @@ def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) 
             found = found[index]
             planned = planned[index]
         texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
-        texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
         yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
 
 

@@ -33,11 +33,16 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend import inspect, list_families, list_methods, resize
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
+from ctxextend.families.lookup import Architecture
+from ctxextend.positions.change import Change
+from ctxextend.positions.positions import Positions
+from ctxextend.positions.rows import Rows
 from ctxextend.recipe import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
@@ -547,6 +552,10 @@ def test_design_names_exist() -> None:
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(f"ctxextend.{module}"), attribute), name
+    classes = {cls.__name__: cls for cls in (Architecture, Change, Checkpoint, Positions, Rows)}
+    for name, attribute in re.findall(rf"`({'|'.join(classes)})\.(\w+)`", page):
+        known = {*dir(classes[name]), *classes[name].__annotations__}
+        assert attribute in known, f"{name}.{attribute}"
 
 
 @pytest.mark.slow
