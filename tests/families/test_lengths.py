@@ -322,6 +322,13 @@ def test_resize_with_limits_changes_no_setting_of_rotary_positions(
     succeed("verify", "out")
 
 
+def test_resize_keeps_a_scaling_that_scales_nothing() -> None:
+    make("source", "llama", max_position_embeddings=32 * K, rope_scaling={"rope_type": "default"})
+    done = resize(64 * K, "--method", "theta", "--verify")
+    assert done.exit_code == 0
+    assert config_of("out")["rope_scaling"] == {"rope_type": "default", "type": "default"}
+
+
 @pytest.mark.parametrize(
     ("model_type", "key"),
     [
