@@ -123,11 +123,10 @@ def _refuse_difference(
     key = TYPE if TYPE in unequal else unequal[0]  # the type explains what else differs
     followed, settings = used
     place, others = other
-    values = [f"{key} {settings[key]!r:.100}" if key in settings else f"no {key}"]
-    values.append(f"{key} {others[key]!r:.100}" if key in others else f"no {key}")
+    values = [f"{item[key]!r:.100}" if key in item else "not set" for item in (settings, others)]
     raise CheckpointError(
-        f"config.json: {followed} states {values[0]}, which transformers follows, and {place} "
-        f"states {values[1]}.",
+        f"config.json: {key} is {values[0]} by {followed}, which transformers follows, but "
+        f"{values[1]} by {place}.",
         f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same.",
     )
 

@@ -194,8 +194,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
-            "config.json: rope_scaling states factor 4.0, which transformers follows, and "
-            "rope_parameters states factor 2.0.",
+            "config.json: factor is 4.0 by rope_scaling, which transformers follows, but "
+            "2.0 by rope_parameters.",
         ),
         (
             "llama-2",
@@ -204,14 +204,14 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
                 "rope_theta": 5e5,
                 "rope_parameters": {**YARN, "rope_theta": 1e6},
             },
-            "rope_scaling states rope_theta 500000.0, which transformers follows, and "
-            "rope_parameters states rope_theta 1000000.0.",
+            "rope_theta is 500000.0 by rope_scaling, which transformers follows, but "
+            "1000000.0 by rope_parameters.",
         ),
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "rope_theta": 1e6}},
-            "rope_scaling states rope_theta 10000.0, which transformers follows, and "
-            "rope_parameters states rope_theta 1000000.0.",
+            "rope_theta is 10000.0 by rope_scaling, which transformers follows, but "
+            "1000000.0 by rope_parameters.",
         ),
         (
             "llama-2",
@@ -220,8 +220,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
                 "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                 "rope_parameters": {FULL: {"rope_type": "linear", "factor": 4.0}},
             },
-            "rope_scaling states factor 8.0, which transformers follows, and "
-            "rope_parameters.full_attention states factor 4.0.",
+            "factor is 8.0 by rope_scaling, which transformers follows, but "
+            "4.0 by rope_parameters.full_attention.",
         ),
         (
             "llama-2",
@@ -231,8 +231,8 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
         (
             "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
-            "rope_parameters states rope_theta 1000000.0, which transformers follows, and "
-            "rope_theta states rope_theta 500000.0.",
+            "rope_theta is 1000000.0 by rope_parameters, which transformers follows, but "
+            "500000.0 by rope_theta.",
         ),
         (
             "llama-2",
@@ -314,26 +314,26 @@ def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
 @pytest.mark.parametrize(
     ("text", "outer", "differing"),
     [
-        ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "text_config states rope_theta 1000000.0"),
+        ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 by text_config"),
         (
             {"rope_parameters": {"rope_theta": 1e6}},
             {"rope_theta": 1e5},
-            "text_config states rope_theta 1000000.0",
+            "rope_theta is 1000000.0 by text_config",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_scaling": {**SCALED, "factor": 8.0}},
-            "text_config states factor 4.0",
+            "factor is 4.0 by text_config",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_parameters": {**SCALED, "factor": 8.0}},
-            "text_config states factor 4.0",
+            "factor is 4.0 by text_config",
         ),
         (
             {"rope_scaling": SCALED},
             {"rope_scaling": {"type": "default"}},
-            "text_config states rope_type 'yarn'",
+            "rope_type is 'yarn' by text_config",
         ),
         ({}, {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
     ],

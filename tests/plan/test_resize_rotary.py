@@ -121,8 +121,8 @@ def test_commands_refuse_contradicting_dialects_and_say_what_transformers_follow
         settings = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
         pico.edit_json(folder / "config.json", rope_scaling=scaling, rope_parameters=settings)
     message = (
-        "config.json: rope_scaling states factor 2.0, which transformers follows, and "
-        "rope_parameters states factor 4.0."
+        "config.json: factor is 2.0 by rope_scaling, which transformers follows, but "
+        "4.0 by rope_parameters."
     )
     for command in (
         ["resize", "llama", "--to", "128"],

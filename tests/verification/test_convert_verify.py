@@ -142,8 +142,8 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
     (
         "gpt2",
         "table",
-        "rope_parameters states partial_rotary_factor 0.5, which transformers follows, and "
-        "rotary_pct states partial_rotary_factor 1.0.",
+        "partial_rotary_factor is 0.5 by rope_parameters, which transformers follows, but "
+        "1.0 by rotary_pct.",
         config(rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5}),
     ),
     (

@@ -321,13 +321,13 @@ def test_verify_passes_for_an_output_that_transformers_saved_again(
     [
         (
             {"rope_theta": 20000},
-            "rope_scaling states rope_theta 10000, which transformers follows, and rope_theta "
-            "states rope_theta 20000",
+            "rope_theta is 10000 by rope_scaling, which transformers follows, but "
+            "20000 by rope_theta",
         ),
         (
             {"rope_theta": 20000, "rope_parameters": None},
-            "rope_scaling states rope_theta 10000, which transformers follows, and rope_theta "
-            "states rope_theta 20000",
+            "rope_theta is 10000 by rope_scaling, which transformers follows, but "
+            "20000 by rope_theta",
         ),
         ({"rms_norm_eps": 1e-05}, "config.json: rms_norm_eps is 1e-05, expected 1e-06"),
         ({"attention_bias": True}, "config.json: attention_bias is true, expected missing"),
