@@ -90,9 +90,9 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
 
     @property
     def text(self) -> str:
-        """What is known of the lengths, as a sentence; empty if there is only one.
+        """What is known of the lengths, as a sentence; empty for rotary settings with only one.
 
-        They are three if the config states another than its settings serve.
+        They have three if the config states another than its settings serve.
         """
         if self.location.rows:
             return f"{self.positions} rows, which are not shown"

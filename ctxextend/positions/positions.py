@@ -354,7 +354,10 @@ class Positions(Model):
         return rows - self.reserved_rows - self.extra_rows
 
     def buffer(self, name: str) -> Buffer | None:
-        """Return the buffer with exactly this tensor name, with or without a prefix, or None."""
+        """Return the buffer with this tensor name, with or without a prefix, or None.
+
+        ``*`` in its own name stands for the number of a layer.
+        """
         names = (name, re.sub(r"\b[0-9]+\b", "*", name))
         for buffer in self.buffers:
             if any(prefix + buffer.name in names for prefix in self.prefixes):

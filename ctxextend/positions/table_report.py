@@ -180,7 +180,7 @@ class TableReport(
         ]
 
     def findings(self) -> Iterator[str]:
-        """Yield the findings, most severe first."""
+        """Yield the findings, most severe first; rows are numbered by position."""
         yield from describe_defects(self)
         yield from _describe_seams(self.seams_of_lengths)
         # Rows after the first period are copies.
@@ -188,7 +188,9 @@ class TableReport(
         if self.repetition.period:
             copies_start = self.repetition.start + self.repetition.period
         outliers = {
-            row: reason for row, reason in self.outlier_reasons.items() if row < copies_start
+            position: reason
+            for position, reason in self.outlier_reasons.items()
+            if position < copies_start
         }
         yield from _describe_outliers(outliers)
 
@@ -222,7 +224,10 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def describe_defects(table: TableReport) -> Iterator[str]:
-    """Yield the findings that make a table unusable or untrained, most severe first."""
+    """Yield the findings that make a table unusable or untrained, most severe first.
+
+    Rows are numbered by position, without reserved ones.
+    """
     if table.stats.nonfinite:
         yield f"NaN or infinity: {describe_rows(table.stats.nonfinite)}"
     if table.stats.zeros:
@@ -256,11 +261,11 @@ def _describe_seams(seams: dict[int, tuple[int, ...]]) -> Iterator[str]:
 
 
 def _describe_outliers(outliers: dict[int, str]) -> Iterator[str]:
-    rows = list(outliers)
-    for row in rows[:MAX_LISTED]:
-        yield f"outlier row {row}: {outliers[row]}"
-    if len(rows) > MAX_LISTED:
-        yield f"outlier rows: {describe_rows(rows[MAX_LISTED:])}"
+    positions = list(outliers)
+    for position in positions[:MAX_LISTED]:
+        yield f"outlier row {position}: {outliers[position]}"
+    if len(positions) > MAX_LISTED:
+        yield f"outlier rows: {describe_rows(positions[MAX_LISTED:])}"
 
 
 # Statistics of single rows
