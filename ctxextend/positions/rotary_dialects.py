@@ -32,6 +32,7 @@ from ctxextend.tables.rope_types import (
     TYPE,
     Parameters,
     rope_type,
+    rotates,
 )
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     main = layers[0]
     theta = main.parameters[THETA]
     if positions.is_loaded or (main.layer_type and not facts.old.reads_scaling):
+        return
+    if main.layer_type and not rotates(main.parameters):  # the classes fail on both at once
         return
     next_to = _keys_next_to(positions, layers, adds=True)
     scaling = {key: value for key, value in main.parameters.items() if key not in (THETA, PARTIAL)}
