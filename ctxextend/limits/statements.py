@@ -428,11 +428,16 @@ def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
     lengths = location.lengths
     if lengths.served != lengths.first_trained:
         return False
+    return _recorded_length(location, checkpoint) != lengths.context
+
+
+def _recorded_length(location: Positions, checkpoint: Checkpoint) -> int | None:
+    """Return the length that a recipe gave to positions; None without a recipe."""
     provenance = read_provenance(checkpoint)
     if provenance is None:
-        return True
+        return None
     _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-    return location.positions_in(after) != lengths.context
+    return location.positions_in(after)
 
 
 def may_state_trained_length(file: str) -> bool:
@@ -465,10 +470,9 @@ def _seen_lengths(location: Positions, checkpoint: Checkpoint) -> Iterator[int]:
     """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
     tokens.
     """
-    provenance = read_provenance(checkpoint)
-    if provenance is not None:
-        _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-        yield location.positions_in(after)
+    recorded = _recorded_length(location, checkpoint)
+    if recorded is not None:
+        yield recorded
     for _, length in config_length_keys(location):
         yield length
     for limit in stated_limits(checkpoint, location.tokenizer or ""):

@@ -93,8 +93,7 @@ def state_settings(
     for candidate in _old_candidates(positions, layers):
         values = always | candidate
         written = replace(positions, config=with_values(config, values))
-        is_read = _means(written, written.config, layers)
-        if is_read and _stating(written, layers) == (NEW, OLD):
+        if _means(written, layers) and _stating(written, layers) == (NEW, OLD):
             return copies | _differences(positions.config, values)
     return copies | _differences(positions.config, always | _keys_next_to(positions, layers))
 
@@ -115,17 +114,21 @@ def _stating(positions: "Rotary", layers: Sequence[RopeLayers]) -> tuple[str, ..
     without_old = with_values(positions.config, dict.fromkeys(_old_paths(positions)))
     without_new = with_values(positions.config, dict.fromkeys(positions.paths_of(NEW)))
     readers = {NEW: without_old, OLD: without_new}
-    return tuple(dialect for dialect, seen in readers.items() if _means(positions, seen, layers))
+    return tuple(
+        dialect
+        for dialect, seen in readers.items()
+        if _means(replace(positions, config=seen), layers)
+    )
 
 
 def _old_paths(positions: "Rotary") -> list[Keys]:
     return [path for key in old_keys(positions) for path in positions.paths_of(key)]
 
 
-def _means(positions: "Rotary", config: Mapping[str, Any], layers: Sequence[RopeLayers]) -> bool:
+def _means(positions: "Rotary", layers: Sequence[RopeLayers]) -> bool:
     """Whether a config states these settings."""
     try:
-        return list(replace(positions, config=config).layers) == list(layers)
+        return list(positions.layers) == list(layers)
     except CheckpointError:
         return False
 
