@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import yaml
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import read_bytes
-from ctxextend.checkpoints.source import is_hub_id
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.json_edit import read_bytes
+from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import printable
 from ctxextend.notes import Code, Note
 from ctxextend.plan import Plan

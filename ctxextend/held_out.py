@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import reading
+from ctxextend.checkpoint.copy import reading
 from ctxextend.recipe import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 

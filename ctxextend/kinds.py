@@ -253,7 +253,7 @@ MODEL_TYPE = Kind(
 
 SUBFOLDER = text(
     "a relative path inside MODEL",
-    lambda value: import_module("ctxextend.checkpoints.filenames").stays_inside(value),
+    lambda value: import_module("ctxextend.checkpoint.filenames").stays_inside(value),
 )
 VARIANT = text(
     "letters, digits, - and _, such as fp16", lambda value: re.fullmatch(r"[\w-]+", value)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, UNDECODED, resize_card
-from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX, SAFETENSORS
-from ctxextend.checkpoints.folder import Checkpoint, protected_paths
-from ctxextend.checkpoints.json_edit import delete, edit
-from ctxextend.checkpoints.rewrite import Layout, planned_sizes, write_files
-from ctxextend.checkpoints.weights import Weights
+from ctxextend.checkpoint.atomic_output import atomic_folder, check_output
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX, SAFETENSORS
+from ctxextend.checkpoint.folder import Checkpoint, protected_paths
+from ctxextend.checkpoint.json_edit import delete, edit
+from ctxextend.checkpoint.rewrite import Layout, planned_sizes, write_files
+from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import MethodError, OutputError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
@@ -28,7 +28,7 @@ from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 if TYPE_CHECKING:
-    from ctxextend.checkpoints.links import Link
+    from ctxextend.checkpoint.links import Link
     from ctxextend.gguf.gguf_output import GgufOutput
 
 
@@ -87,7 +87,7 @@ class Output:
     def with_links(self) -> "Output":
         """Return the output with links to the weights files of the source that stay as they are."""
         # Here, since few outputs have links.
-        from ctxextend.checkpoints.links import plan_link
+        from ctxextend.checkpoint.links import plan_link
 
         links: dict[str, Link] = {}
         for name in self.files.copied:
@@ -157,7 +157,7 @@ class Output:
             hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
             raise OutputError(message, hint)
         if self.links:
-            from ctxextend.checkpoints.links import check_links
+            from ctxextend.checkpoint.links import check_links
 
             check_links(self.links, folder)
 
@@ -183,7 +183,7 @@ class Output:
             ResizeError: A new table does not fit in memory.
         """
         if self.links:
-            from ctxextend.checkpoints.links import make_links
+            from ctxextend.checkpoint.links import make_links
 
             make_links(self.links, staged, folder)  # first, since it may fail
         new = self.compute(folder)

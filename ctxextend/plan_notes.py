@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.mistral_files import mistral_params
-from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
+from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
+from ctxextend.checkpoint.json_edit import load_object
+from ctxextend.checkpoint.mistral_files import mistral_params
+from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, joined, listed
 from ctxextend.limits.edits import length_changes, raises_generation_limit
 from ctxextend.limits.generation import (

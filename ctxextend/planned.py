@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.checkpoints.folder import MODULES
-from ctxextend.checkpoints.json_edit import Edit
+from ctxextend.checkpoint.folder import MODULES
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
@@ -449,7 +449,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         if self.planned.output.has_weights:
             return None
         # Here, since few resizes write no weights.
-        from ctxextend.checkpoints.missing_weights import copy_command, download_command
+        from ctxextend.checkpoint.missing_weights import copy_command, download_command
 
         if self.plan.checkpoint.weights.is_remote:
             present = self.planned.output.texts

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_values
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, gguf_values
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,

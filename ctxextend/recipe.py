@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
-from ctxextend.checkpoints.source import is_hub_id
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX
+from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.kinds import ANY_TEXT, METHOD, NEW_LENGTH
 from ctxextend.recipe_names import builtin_recipes
@@ -274,7 +274,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             text = file.read_text(encoding="utf-8-sig")
         else:
             # Here, since reading it takes numpy.
-            from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, open_gguf
+            from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, open_gguf
 
             stated = open_gguf(file).metadata.values.get(RECIPE_KEY)
             if not isinstance(stated, str):

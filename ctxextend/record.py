@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.card import UNDECODED
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import ML_DTYPES_NAMES
 from ctxextend.plan import Plan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import Recipe, recipe_values, yaml_text

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeAlias, TypeVar
 
-from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
+from ctxextend.checkpoint.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
 from ctxextend.recipe import HUB_PREFIX
 

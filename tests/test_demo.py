@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
-from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.source import bundled_source
+from ctxextend.checkpoint.folder import open_checkpoint
+from ctxextend.checkpoint.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.comparison import python_text
 from ctxextend.opening.opened_model import identify_model

@@ -133,7 +133,7 @@ def test_recipes_refuse_what_is_no_length(text: str, message: str) -> None:
 def test_python_functions_read_lengths_as_text() -> None:
     from transformers import AutoModelForCausalLM
 
-    from ctxextend.checkpoints.source import BUNDLED
+    from ctxextend.checkpoint.source import BUNDLED
 
     model = AutoModelForCausalLM.from_pretrained(BUNDLED["tiny-gpt2"])
     extend_model(model, "1k")

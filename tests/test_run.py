@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend import RecipeError, pipeline, resize
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.opening.opened_model import open_reference

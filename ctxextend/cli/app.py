@@ -284,9 +284,9 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             # Nothing before it has imported what writes an output.
-            if "ctxextend.checkpoints.atomic_output" in sys.modules:
+            if "ctxextend.checkpoint.atomic_output" in sys.modules:
                 with suppress(ImportError):  # it is being imported
-                    from ctxextend.checkpoints.atomic_output import remove_unfinished
+                    from ctxextend.checkpoint.atomic_output import remove_unfinished
 
                     remove_unfinished()
             # What was kept; nothing may be imported.

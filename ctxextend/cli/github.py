@@ -23,7 +23,7 @@ ERROR_TITLE = "ctxextend inspect"
 
 def annotations(inspection: "Inspection") -> Iterator[str]:
     """Yield an annotation for each finding: at its line if it is in the repository."""
-    from ctxextend.checkpoints.json_edit import line_of_key, read_text
+    from ctxextend.checkpoint.json_edit import line_of_key, read_text
 
     root = os.path.realpath(os.environ.get(WORKSPACE) or Path.cwd())
     for finding in inspection.findings:

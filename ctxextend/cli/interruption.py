@@ -23,7 +23,7 @@ RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
 START_AGAIN = "Run the same command again."
 # Modules that write, as far as a command has imported them, each with the list of what it wrote.
 RUN_FOLDERS = ("ctxextend.training.training_run", "opened")
-OUTPUTS = ("ctxextend.checkpoints.atomic_output", "completed")
+OUTPUTS = ("ctxextend.checkpoint.atomic_output", "completed")
 WRITTEN = (RUN_FOLDERS, OUTPUTS)
 
 

@@ -176,7 +176,7 @@ def complete_model(incomplete: str) -> list[str]:
 
     Without a bundled model that matches, the shell offers files and folders itself.
     """
-    bundled = import_module("ctxextend.checkpoints.source").BUNDLED
+    bundled = import_module("ctxextend.checkpoint.source").BUNDLED
     names = [name for name in bundled if name.startswith(incomplete)]
     if not names:
         return []
@@ -187,7 +187,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def command_line() -> str:
     """Return the command line of this run, with local paths shortened to names."""
-    from ctxextend.checkpoints.source import public_name
+    from ctxextend.checkpoint.source import public_name
 
     words = []
     for word in sys.argv[1:]:

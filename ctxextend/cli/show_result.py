@@ -134,7 +134,7 @@ def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
 
 
 def _edit_items(planned: "Planned") -> Items:
-    from ctxextend.checkpoints.json_edit import shown_value
+    from ctxextend.checkpoint.json_edit import shown_value
     from ctxextend.limits.statements import NO_LIMIT
     from ctxextend.positions.rotary_dialects import ADDED
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.source import public_name
+from ctxextend.checkpoint.source import public_name
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison
 from ctxextend.comparison.comparison_settings import with_ranking

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import edit, load_object
-from ctxextend.checkpoints.mistral_files import without_format
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint.filenames import SINGLE_FILE, with_variant
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.json_edit import edit, load_object
+from ctxextend.checkpoint.mistral_files import without_format
+from ctxextend.checkpoint.safetensors_file import (
     TensorFile,
     describe_tensors,
     numpy_dtype,
 )
-from ctxextend.checkpoints.weights import Weights
+from ctxextend.checkpoint.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin, TwinHead
 from ctxextend.errors import ResizeError, counted, printable

@@ -13,7 +13,7 @@ from ctxextend.card import (
     model_card,
     read_card,
 )
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import printable
 from ctxextend.output import Output, compute_tensors, edited_texts
 from ctxextend.plan import Plan

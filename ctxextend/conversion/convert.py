@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctxextend.card import card_sentences
-from ctxextend.checkpoints.json_edit import edit
+from ctxextend.checkpoint.json_edit import edit
 from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import scheme_text, summarise

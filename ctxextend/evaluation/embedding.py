@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import stays_inside
-from ctxextend.checkpoints.folder import MODULES, load_modules
-from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import points_outside
+from ctxextend.checkpoint.filenames import stays_inside
+from ctxextend.checkpoint.folder import MODULES, load_modules
+from ctxextend.checkpoint.json_edit import load_object
+from ctxextend.checkpoint.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import (
     EvalModel,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import check_effective

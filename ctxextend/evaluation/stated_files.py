@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ctxextend.checkpoints.folder import (
+from ctxextend.checkpoint.folder import (
     MODULES,
     no_lm_head,
     open_checkpoint,
     open_config,
     stated_class,
 )
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
 from ctxextend.families.registry import POSITION_SCHEMES

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.checkpoints.source import BUNDLED, HUB_ID
+from ctxextend.checkpoint.source import BUNDLED, HUB_ID
 from ctxextend.errors import CheckpointError, DataError, one_line
 from ctxextend.held_out import Ids
 from ctxextend.limits.statements import TOKENIZER_FILES
@@ -40,7 +40,7 @@ class TextTokenizer:
             from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
             from transformers import PreTrainedTokenizerFast
 
-            from ctxextend.checkpoints.nanogpt import read_characters
+            from ctxextend.checkpoint.nanogpt import read_characters
 
             characters = Tokenizer(models.WordLevel(read_characters(Path(name))))
             characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

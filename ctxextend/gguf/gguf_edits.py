@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_values
-from ctxextend.checkpoints.json_edit import Edit
+from ctxextend.checkpoint.gguf_checkpoint import gguf_values
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.gguf.gguf_architectures import (
     GGUF_ARCHITECTURES,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint, no_lm
-from ctxextend.checkpoints.gguf_checkpoint import gguf_file, gguf_values
+from ctxextend.checkpoint.folder import Checkpoint, no_lm
+from ctxextend.checkpoint.gguf_checkpoint import gguf_file, gguf_values
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.lookup import Architecture
 from ctxextend.gguf.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture

@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ctxextend.checkpoints.atomic_output import atomic_new_file, check_new_file
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_file
-from ctxextend.checkpoints.gguf_header import MAGIC
-from ctxextend.checkpoints.gguf_rewrite import plan_gguf_layout, write_gguf
-from ctxextend.checkpoints.rewrite import Layout
+from ctxextend.checkpoint.atomic_output import atomic_new_file, check_new_file
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX, is_gguf
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import GgufFile, gguf_file
+from ctxextend.checkpoint.gguf_header import MAGIC
+from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout, write_gguf
+from ctxextend.checkpoint.rewrite import Layout
 from ctxextend.errors import OutputError
 from ctxextend.output import Filled, OutputFiles, compute_tensors
 from ctxextend.plan import Plan

@@ -1,6 +1,6 @@
 """What llama.cpp does with a planned GGUF file."""
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_values
+from ctxextend.checkpoint.gguf_checkpoint import gguf_values
 from ctxextend.gguf.gguf_config import IS_CAUSAL
 from ctxextend.plan import Plan
 from ctxextend.runtimes.rules.of_llama_cpp import ENCODER_FLAGS, LLAMA_CPP

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX, is_gguf
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX, is_gguf
 from ctxextend.errors import not_an_option
 from ctxextend.inspection.inspection_result import FixChoice, Limit
 from ctxextend.limits.statements import may_lack_scaling, may_state_trained_length

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint, source_notes
-from ctxextend.checkpoints.gguf_checkpoint import GgufFile, gguf_file
+from ctxextend.checkpoint.folder import Checkpoint, source_notes
+from ctxextend.checkpoint.gguf_checkpoint import GgufFile, gguf_file
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ctxextend.checkpoints.filenames import is_gguf
+from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.positions.position_report import PositionReport, SchemeReport

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import TensorFile
-from ctxextend.checkpoints.weights import layer_pattern
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import TensorFile
+from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.limits.generation import (
     GenerationLimit,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import Edit
-from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.json_edit import Edit
+from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture
 from ctxextend.gguf.gguf_edits import metadata_edits

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ctxextend.checkpoints.json_edit import Edit, shown_value
-from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.checkpoint.json_edit import Edit, shown_value
+from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.statements import LengthChange, following_value, params_lengths

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ctxextend.checkpoints.filenames import PARAMS_FILE, matches
-from ctxextend.checkpoints.folder import CONFIG, MODULES, Checkpoint
-from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.checkpoint.filenames import PARAMS_FILE, matches
+from ctxextend.checkpoint.folder import CONFIG, MODULES, Checkpoint
+from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.registry import FAMILIES

@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ctxextend.checkpoints.filenames import first_weights
-from ctxextend.checkpoints.folder import LINKED, Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_tensor
-from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
+from ctxextend.checkpoint.filenames import first_weights
+from ctxextend.checkpoint.folder import LINKED, Checkpoint
+from ctxextend.checkpoint.safetensors_file import read_tensor
+from ctxextend.checkpoint.source import IRREGULAR, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
 

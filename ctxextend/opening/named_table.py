@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.families.registry import FAMILIES

@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import is_gguf
-from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import open_gguf_checkpoint
-from ctxextend.checkpoints.mistral_files import mistral_params, without_format
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.filenames import is_gguf
+from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
+from ctxextend.checkpoint.mistral_files import mistral_params, without_format
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
 from ctxextend.families.registry import is_unknown

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.lookup import MAX_CONFIG_DEPTH
 from ctxextend.families.registry import FAMILIES, is_known

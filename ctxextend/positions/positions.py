@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.json_output import not_in_json
 from ctxextend.notes import Note
@@ -24,8 +24,8 @@ from ctxextend.tables.method_facts import LIMITS, SWITCH
 from ctxextend.tables.rope_types import NONE, Parameters
 
 if TYPE_CHECKING:
-    from ctxextend.checkpoints.folder import Checkpoint
-    from ctxextend.checkpoints.safetensors_file import TensorEntry
+    from ctxextend.checkpoint.folder import Checkpoint
+    from ctxextend.checkpoint.safetensors_file import TensorEntry
     from ctxextend.positions.change import Change, NewTensor
     from ctxextend.positions.position_report import PositionReport
     from ctxextend.provenance import Step

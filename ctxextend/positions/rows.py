@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint, no_lm
-from ctxextend.checkpoints.foreign_files import FROM_BASE
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint.folder import Checkpoint, no_lm
+from ctxextend.checkpoint.foreign_files import FROM_BASE
+from ctxextend.checkpoint.safetensors_file import (
     NUMPY_DTYPES,
     TensorEntry,
     float_dtype,

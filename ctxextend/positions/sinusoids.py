@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison

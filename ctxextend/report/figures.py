@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ctxextend.checkpoints.atomic_output import (
+from ctxextend.checkpoint.atomic_output import (
     atomic_file,
     check_disk_space,
     os_errors_as_output_error,
 )
-from ctxextend.checkpoints.source import public_name
+from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.evaluation.effective_result import TaskResult
 from ctxextend.evaluation.evaluation_result import (

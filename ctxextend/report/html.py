@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ctxextend.checkpoints.source import public_name
+from ctxextend.checkpoint.source import public_name
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.source import public_name
+from ctxextend.checkpoint.source import public_name
 from ctxextend.inspection.inspection_result import (
     Inspection,
     ModelTable,

@@ -1,6 +1,6 @@
 """What in a planned folder decides what runtimes do with it."""
 
-from ctxextend.checkpoints.folder import MODULES
+from ctxextend.checkpoint.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.opening.own_code import own_class
 from ctxextend.plan import Plan

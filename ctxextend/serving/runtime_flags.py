@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan

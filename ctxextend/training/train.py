@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from ctxextend.checkpoints.atomic_output import (
+from ctxextend.checkpoint.atomic_output import (
     check_disk_space,
     nearest_existing_parent,
 )

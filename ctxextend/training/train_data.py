@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
+from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.held_out import Ids
 

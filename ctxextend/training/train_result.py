@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ctxextend.checkpoints.folder import ADAPTER_CONFIG
+from ctxextend.checkpoint.folder import ADAPTER_CONFIG
 from ctxextend.errors import counted
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, not_in_json

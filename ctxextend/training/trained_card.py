@@ -1,7 +1,7 @@
 """The model card of a trained output: the source's card with a section about the training."""
 
 from ctxextend import card as cards
-from ctxextend.checkpoints.source import public_name
+from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import counted, printable
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.train_result import TrainResult

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
-from ctxextend.checkpoints.json_edit import edit
-from ctxextend.checkpoints.weights import Weights
+from ctxextend.checkpoint.json_edit import edit
+from ctxextend.checkpoint.weights import Weights
 from ctxextend.limits.edits import in_existing_objects, missing_engine_keys
 from ctxextend.output import ComputedTensors, Output
 from ctxextend.positions.rotary_dialects import both_dialects

@@ -4,7 +4,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from ctxextend.checkpoints.weights import layer_pattern
+from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import recipe_values, yaml_text
 from ctxextend.record import table_hash

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import DTYPE_KEYS, Checkpoint
-from ctxextend.checkpoints.json_edit import edit
-from ctxextend.checkpoints.rewrite import Layout, plan_layouts
-from ctxextend.checkpoints.safetensors_file import numpy_dtype
+from ctxextend.checkpoint.folder import DTYPE_KEYS, Checkpoint
+from ctxextend.checkpoint.json_edit import edit
+from ctxextend.checkpoint.rewrite import Layout, plan_layouts
+from ctxextend.checkpoint.safetensors_file import numpy_dtype
 from ctxextend.evaluation import eval_model
 from ctxextend.output import index_text
 from ctxextend.training.trainable import TrainableParameters

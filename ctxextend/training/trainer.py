@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
-from ctxextend.checkpoints.copy import sync
+from ctxextend.checkpoint.atomic_output import SIGNALS, disk_space
+from ctxextend.checkpoint.copy import sync
 from ctxextend.errors import OutputError, TrainingError, TrainingInterrupted, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory

@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from ctxextend.checkpoints.atomic_output import check_output
-from ctxextend.checkpoints.folder import protected_paths
-from ctxextend.checkpoints.mistral_files import format_files
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.atomic_output import check_output
+from ctxextend.checkpoint.folder import protected_paths
+from ctxextend.checkpoint.mistral_files import format_files
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.opening.opened_model import OpenedModel, open_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
+from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer

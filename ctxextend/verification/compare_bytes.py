@@ -8,9 +8,9 @@ from io import FileIO
 
 import numpy as np
 
-from ctxextend.checkpoints.copy import open_source, reading
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile
+from ctxextend.checkpoint.copy import open_source, reading
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import TensorEntry, TensorFile
 from ctxextend.progress import Progress
 
 # Bytes read at a time: two blocks stay in the CPU cache until they are compared.

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.card import CARD_FILE
-from ctxextend.checkpoints.copy import reading
-from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes, shown_value
+from ctxextend.checkpoint.copy import reading
+from ctxextend.checkpoint.filenames import IGNORED_NAMES, first_match
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.json_edit import load_object, parse_json, read_bytes, shown_value
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.positions.positions import Keys, nested

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.positions.change import Change

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import (
     METADATA,
     TensorEntry,
     TensorFile,
 )
-from ctxextend.checkpoints.weights import layer_pattern
+from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
 from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress

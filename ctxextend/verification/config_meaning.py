@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import TORCH_DTYPES
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Keys, nested
 from ctxextend.verification.json_changes import (

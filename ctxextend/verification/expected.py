@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.mistral_files import format_files
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.copy import open_source, reading
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile, gguf_file
-from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair, padded
-from ctxextend.checkpoints.json_edit import Edit
+from ctxextend.checkpoint.copy import open_source, reading
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile, gguf_file
+from ctxextend.checkpoint.gguf_header import ARRAY, GgufHeader, Pair, padded
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import counted
 from ctxextend.gguf.gguf_config import shortest
 from ctxextend.verification.checks import Check, Evidence

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import READABLE, is_gguf, variant_of
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_values, open_gguf_checkpoint
-from ctxextend.checkpoints.source import Source, has_file, resolve_source
+from ctxextend.checkpoint.filenames import READABLE, is_gguf, variant_of
+from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import gguf_values, open_gguf_checkpoint
+from ctxextend.checkpoint.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
 from ctxextend.gguf.gguf_config import ARCHITECTURE
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.filenames import is_gguf
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import (
+from ctxextend.checkpoint.filenames import is_gguf
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.gguf_checkpoint import (
     RECIPE_KEY,
     open_gguf,
     open_gguf_checkpoint,
 )
-from ctxextend.checkpoints.json_edit import read_text
-from ctxextend.checkpoints.source import Source, has_file, resolve_source
+from ctxextend.checkpoint.json_edit import read_text
+from ctxextend.checkpoint.source import Source, has_file, resolve_source
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, list_methods, plan_resize
-from ctxextend.checkpoints.source import bundled_source
+from ctxextend.checkpoint.source import bundled_source
 from ctxextend.cli import app
 from ctxextend.cli.app import build_app
 from ctxextend.tables.method_facts import Method
@@ -366,7 +366,7 @@ main()
 INTERRUPTED_IMPORT = """
 import sys
 from ctxextend.__main__ import main
-from ctxextend.checkpoints import atomic_output
+from ctxextend.checkpoint import atomic_output
 
 check = atomic_output.check_disk_space
 

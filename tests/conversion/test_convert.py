@@ -16,7 +16,7 @@ from transformers.models.falcon import modeling_falcon
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read

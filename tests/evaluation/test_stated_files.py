@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import ctxextend
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.comparison import costs
 from ctxextend.evaluation import eval_model
 from ctxextend.families.registry import POSITION_SCHEMES

@@ -233,7 +233,7 @@ def test_resize_reports_a_disk_without_free_inodes(source: Path) -> None:
 def _without_space_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the check for disk space, so that the disk fills while writing."""
     monkeypatch.setattr(
-        "ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None
+        "ctxextend.checkpoint.atomic_output.check_disk_space", lambda folder, files: None
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import close_session
 
 from ctxextend import SourceError
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import without_tokens
 from tests.helpers import pico
 from tests.helpers.hub_server import Fault, Hub, Repo, use_hub

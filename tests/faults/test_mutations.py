@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from safetensors import safe_open
 
-from ctxextend.checkpoints.safetensors_file import open_safetensors
+from ctxextend.checkpoint.safetensors_file import open_safetensors
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.planned import plan_resize
 from tests.helpers.hostile_weights import entry, model, open_with_safetensors, pack

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.checkpoints.nanogpt import LAYER_SHAPES
+from ctxextend.checkpoint.nanogpt import LAYER_SHAPES
 
 OLD = 16
 ARGUMENTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.checkpoints.pytorch_file import (
+from ctxextend.checkpoint.pytorch_file import (
     PytorchFile,
     as_tensor_file,
     find_tensors,

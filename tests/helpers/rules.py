@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend.checkpoints.json_edit import Edit
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.families.lookup import find_architecture
 from tests.helpers import tiny, zoo
 

@@ -7,8 +7,8 @@ import pytest
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctxextend import CheckpointError
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.source import Source
 from ctxextend.models.load import load
 from tests.helpers import pico
 

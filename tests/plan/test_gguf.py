@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from ctxextend import OutputError, inspect, plan_resize, resize, run, verify
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.errors import (
     CheckpointError,

@@ -12,7 +12,7 @@ import tiny_gpt2
 import tiny_lookup
 from corpus import documents, split, tokenize
 from ctxextend import resize
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 

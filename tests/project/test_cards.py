@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 
 from ctxextend import convert, resize
 from ctxextend.card import model_card
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.recipe import read_recipe
 from ctxextend.recipe_names import builtin_recipes
 from tests.helpers.hub_server import serve

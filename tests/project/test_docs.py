@@ -33,8 +33,8 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend import inspect, list_families, list_methods, resize
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections

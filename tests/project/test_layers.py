@@ -29,7 +29,7 @@ LAYERS = [
     "positions/facts",
     "gguf/gguf_architectures",
     "gguf/gguf_config",
-    "checkpoints",
+    "checkpoint",
     "runtimes",
     "recipe_names",
     "kinds",
@@ -85,7 +85,7 @@ ALLOWED = {
     "tables": {"ml_dtypes", "torch"},
     "families": set(),
     "families/rotary_class.py": {"transformers"},  # only for types without an entry
-    "checkpoints": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
+    "checkpoint": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
     "recipe": {"yaml"},
     "card": {"yaml"},
     "record": {"ml_dtypes"},
@@ -111,8 +111,8 @@ ALLOWED = {
 # They need torch at module level, and are themselves imported inside functions.
 IMPORT_TORCH = {
     "comparison/tune_table.py",
-    "checkpoints/pytorch_file.py",
-    "checkpoints/nanogpt.py",
+    "checkpoint/pytorch_file.py",
+    "checkpoint/nanogpt.py",
 }
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 

@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from ctxextend import resize
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.version import __version__
 from tests.helpers.json_schemas import check_schema

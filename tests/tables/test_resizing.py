@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.checkpoints.safetensors_file import numpy_dtype
+from ctxextend.checkpoint.safetensors_file import numpy_dtype
 from ctxextend.tables import methods
 from ctxextend.tables.apply import cast, resize_table
 from ctxextend.tables.methods import METHODS

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.atomic_output import locked
+from ctxextend.checkpoint.atomic_output import locked
 from ctxextend.errors import TrainingInterrupted
 from ctxextend.training.start import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer

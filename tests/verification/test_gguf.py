@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctxextend import Verification, inspect, resize, verify
-from ctxextend.checkpoints.gguf_checkpoint import open_gguf
+from ctxextend.checkpoint.gguf_checkpoint import open_gguf
 from ctxextend.errors import ResizeError, SourceError
 from tests.helpers.gguf_files import LENGTH, TABLE, WIDTH, other_tensors, write_gguf
 

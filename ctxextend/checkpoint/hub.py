@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ctxextend.checkpoints.safetensors_file import header_size
+from ctxextend.checkpoint.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, SourceError, did_you_mean
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have

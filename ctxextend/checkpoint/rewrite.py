@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import (
+from ctxextend.checkpoint.copy import (
     CHUNK,
     DISK_BLOCK,
     OnWrite,
@@ -26,8 +26,8 @@ from ctxextend.checkpoints.copy import (
     open_source,
     write_all,
 )
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 
 # Up to this size, start write-back with each write: otherwise the disk idles until the final sync.

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import read_range, reading
-from ctxextend.checkpoints.json_edit import unique_keys
+from ctxextend.checkpoint.copy import read_range, reading
+from ctxextend.checkpoint.json_edit import unique_keys
 from ctxextend.errors import CheckpointError, RemoteWeightsError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself

@@ -18,8 +18,8 @@ from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.copy import DISK_BLOCK, sync
-from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
+from ctxextend.checkpoint.copy import DISK_BLOCK, sync
+from ctxextend.checkpoint.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
 from ctxextend.errors import OutputError
 
 try:

@@ -17,8 +17,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from ctxextend.checkpoints.copy import open_source, reading
-from ctxextend.checkpoints.safetensors_file import TensorEntry
+from ctxextend.checkpoint.copy import open_source, reading
+from ctxextend.checkpoint.safetensors_file import TensorEntry
 from ctxextend.errors import CheckpointError
 
 MAGIC = b"GGUF"

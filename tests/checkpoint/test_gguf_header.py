@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ctxextend import inspect, resize
-from ctxextend.checkpoints.gguf_header import (
+from ctxextend.checkpoint.gguf_header import (
     MAX_PAIRS,
     MAX_TENSORS,
     MAX_TEXTS,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.filenames import CONSOLIDATED, matches
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoint.filenames import CONSOLIDATED, matches
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 
 # Keys that every params.json of a transformer has; many programs write a file of that name.

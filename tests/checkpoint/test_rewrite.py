@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ctxextend.checkpoints.copy import DISK_BLOCK, copy_range, write_all
-from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.rewrite import plan_layout, write_files, write_layout
-from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
-from ctxextend.checkpoints.source import bundled_source, resolve_source
+from ctxextend.checkpoint.copy import DISK_BLOCK, copy_range, write_all
+from ctxextend.checkpoint.folder import open_checkpoint
+from ctxextend.checkpoint.rewrite import plan_layout, write_files, write_layout
+from ctxextend.checkpoint.safetensors_file import TensorFile, open_safetensors
+from ctxextend.checkpoint.source import bundled_source, resolve_source
 from ctxextend.errors import CheckpointError
 
 ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block

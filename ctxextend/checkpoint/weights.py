@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints import filenames
-from ctxextend.checkpoints.copy import open_source, reading
-from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint import filenames
+from ctxextend.checkpoint.copy import open_source, reading
+from ctxextend.checkpoint.json_edit import load_object
+from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
     MODULE,
     TensorEntry,
@@ -24,7 +24,7 @@ from ctxextend.checkpoints.safetensors_file import (
     open_safetensors,
     plain_names,
 )
-from ctxextend.checkpoints.source import Source, has_file
+from ctxextend.checkpoint.source import Source, has_file
 from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
@@ -182,8 +182,8 @@ def open_weights(
         raise CheckpointError(message, "Run `git lfs pull` in its folder.")
     if path.suffix == ".safetensors":
         return open_safetensors(path), None
-    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoints.pytorch_file import as_tensor_file, open_state, unpickle
+    from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
+    from ctxextend.checkpoint.pytorch_file import as_tensor_file, open_state, unpickle
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ctxextend.checkpoints.pytorch_file import (
+from ctxextend.checkpoint.pytorch_file import (
     NAMES_OF_DTYPES,
     PytorchFile,
     find_tensors,

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import DISK_BLOCK, open_source
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, GgufFile
-from ctxextend.checkpoints.gguf_header import (
+from ctxextend.checkpoint.copy import DISK_BLOCK, open_source
+from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile
+from ctxextend.checkpoint.gguf_header import (
     FLOAT32,
     MAGIC,
     SCALAR_FORMATS,
@@ -23,7 +23,7 @@ from ctxextend.checkpoints.gguf_header import (
     GgufHeader,
     padded,
 )
-from ctxextend.checkpoints.rewrite import Layout, TensorRange, write_layout
+from ctxextend.checkpoint.rewrite import Layout, TensorRange, write_layout
 
 
 def plan_gguf_layout(

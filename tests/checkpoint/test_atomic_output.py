@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ctxextend.checkpoints import atomic_output
-from ctxextend.checkpoints.atomic_output import atomic_folder, locked
+from ctxextend.checkpoint import atomic_output
+from ctxextend.checkpoint.atomic_output import atomic_folder, locked
 from ctxextend.errors import OutputError
 from tests.helpers.pico import contents
 

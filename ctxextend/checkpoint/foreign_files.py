@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from ctxextend.checkpoints.filenames import CONSOLIDATED, STALE_KINDS, first_match
+from ctxextend.checkpoint.filenames import CONSOLIDATED, STALE_KINDS, first_match
 
 FROM_BASE = "Resize the checkpoint that it was made from, and export that again."
 PASS_WEIGHTS = "Pass the folder or the file with the model's weights."

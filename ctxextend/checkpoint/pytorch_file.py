@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import read_range
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint.copy import read_range
+from ctxextend.checkpoint.safetensors_file import (
     METADATA,
     ML_DTYPES_NAMES,
     NUMPY_NAMES,

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from ctxextend.checkpoints.filenames import (
+from ctxextend.checkpoint.filenames import (
     CONSOLIDATED,
     GGUF_SUFFIX,
     IGNORED_NAMES,
@@ -20,8 +20,8 @@ from ctxextend.checkpoints.filenames import (
     first_match,
     with_variant,
 )
-from ctxextend.checkpoints.foreign_files import STALE, find_foreign
-from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoint.foreign_files import STALE, find_foreign
+from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
 
@@ -245,7 +245,7 @@ def _hub_source(
     choose_files: Callable[[Sequence[str]], Iterable[str]],
     check: ConfigCheck,
 ) -> Source:
-    from ctxextend.checkpoints.hub import download
+    from ctxextend.checkpoint.hub import download
 
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
 
@@ -276,7 +276,7 @@ def _hub_source(
 def _hub_source_of_headers(
     hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
 ) -> Source | None:
-    from ctxextend.checkpoints.hub import download_header
+    from ctxextend.checkpoint.hub import download_header
 
     def choose(names: Sequence[str]) -> list[str]:
         weights = _remote_weights(names, variant)

@@ -11,9 +11,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from ctxextend import inspect, resize
-from ctxextend.checkpoints import hub as hub_client
-from ctxextend.checkpoints.safetensors_file import MAX_HEADER_BYTES
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoint import hub as hub_client
+from ctxextend.checkpoint.safetensors_file import MAX_HEADER_BYTES
+from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Fault, Hub, Repo

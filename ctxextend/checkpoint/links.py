@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
-from ctxextend.checkpoints.atomic_output import nearest_existing_parent
-from ctxextend.checkpoints.source import is_cache_blob
+from ctxextend.checkpoint.atomic_output import nearest_existing_parent
+from ctxextend.checkpoint.source import is_cache_blob
 from ctxextend.errors import OutputError
 
 LINK_HINT = "Use an output on the file system of the source with -o, or remove --link to copy."

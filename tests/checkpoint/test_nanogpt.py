@@ -12,7 +12,7 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import from_nanogpt, read_characters
+from ctxextend.checkpoint.nanogpt import from_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ctxextend.checkpoints.copy import reading
+from ctxextend.checkpoint.copy import reading
 from ctxextend.errors import CheckpointError
 from ctxextend.json_output import not_in_json
 

@@ -8,12 +8,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.safetensors_file import (
+from ctxextend.checkpoint.safetensors_file import (
     MAX_HEADER_BYTES,
     numpy_dtype,
     open_safetensors,
 )
-from ctxextend.checkpoints.weights import Weights
+from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import CheckpointError
 from tests.helpers.hostile_weights import entry, open_with_safetensors, pack
 from tests.helpers.time_limit import time_limit

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.copy import file_fingerprint
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_header import GgufHeader, read_header
-from ctxextend.checkpoints.safetensors_file import TensorFile
-from ctxextend.checkpoints.source import Source
-from ctxextend.checkpoints.weights import Weights
+from ctxextend.checkpoint.copy import file_fingerprint
+from ctxextend.checkpoint.filenames import GGUF_SUFFIX
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.gguf_header import GgufHeader, read_header
+from ctxextend.checkpoint.safetensors_file import TensorFile
+from ctxextend.checkpoint.source import Source
+from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import CheckpointError
 from ctxextend.gguf.gguf_config import read_config
 

@@ -10,12 +10,12 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from ctxextend.checkpoints import filenames
-from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
-from ctxextend.checkpoints.foreign_files import STALE, find_foreign
-from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.safetensors_file import TensorFile, open_remote
-from ctxextend.checkpoints.source import (
+from ctxextend.checkpoint import filenames
+from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
+from ctxextend.checkpoint.foreign_files import STALE, find_foreign
+from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
+from ctxextend.checkpoint.source import (
     CACHED_MODEL,
     FOLDER,
     OUTSIDE,
@@ -27,7 +27,7 @@ from ctxextend.checkpoints.source import (
     kind_of_path,
     points_outside,
 )
-from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
+from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
 
@@ -264,7 +264,7 @@ def open_checkpoint(
         if weights.is_index_new:
             generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
         if own_config is not None:
-            from ctxextend.checkpoints.nanogpt import ASSUMED_ACTIVATION
+            from ctxextend.checkpoint.nanogpt import ASSUMED_ACTIVATION
 
             config = own_config
             generated[CONFIG] = json.dumps(config, indent=2) + "\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ctxextend import resize
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.source import Source
 from ctxextend.errors import CheckpointError, OutputError
 from tests.helpers import pico
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ctxextend.checkpoints.copy import open_source
-from ctxextend.checkpoints.pytorch_file import find_tensors
+from ctxextend.checkpoint.copy import open_source
+from ctxextend.checkpoint.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.notes import Code, Level, Note
 

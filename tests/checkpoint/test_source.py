@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctxextend import SourceError, plan_resize
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
 from tests.helpers.pico import STALE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.checkpoints.json_edit import delete, edit, load_object
+from ctxextend.checkpoint.json_edit import delete, edit, load_object
 from ctxextend.errors import CheckpointError
 
 VALUES = st.recursive(
