@@ -10,10 +10,11 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from ctxextend.checkpoint import filenames
+from ctxextend.checkpoint import features, filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
+from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.foreign_files import STALE, find_foreign
-from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
@@ -71,8 +72,14 @@ class Checkpoint:
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
-    is_gguf: bool = False  # whether it consists of a GGUF file
+    config_name: str = CONFIG  # or that of a weights file, which states its config itself
+    # Of a checkpoint that consists of one file, which its output does too; empty for a folder.
+    file_suffix: str = ""
+    engine: str = ""  # the only engine that reads it; empty if there are several
+    recipe: str | None = None  # in the weights file; folders have a file
+    facts: tuple[str, ...] = ()  # what else to know of its files
+    # What cannot be done with it, by feature; see `features`.
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
@@ -122,6 +129,25 @@ class Checkpoint:
         if name not in self.objects:
             self.objects[name] = load_object(self.root / name)
         return self.objects[name]
+
+    def check(self, *requested: str) -> None:
+        """Check that features can be had; see `features`.
+
+        Raises:
+            CtxextendError: One cannot.
+        """
+        for feature in requested:
+            if feature in self.refused:
+                message, hint, error = self.refused[feature]
+                raise error(message.format(name=self.source.reference), hint)
+
+    def file_edits(self, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+        """Return the edits to its files that change the config, and other files, so.
+
+        Raises:
+            ResizeError: A file cannot state a value.
+        """
+        return tuple(edits)
 
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.
@@ -230,6 +256,10 @@ def open_checkpoint(
         CheckpointError: A file is missing, malformed or unreadable.
     """
     root = source.folder
+    if filenames.is_gguf(source.file):
+        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
+
+        return open_gguf_checkpoint(source)
     with reading(root):
         listed = _list_files(source)
         # Before any file is read.
@@ -275,6 +305,11 @@ def open_checkpoint(
             if has_file(source, root / ADAPTER_CONFIG):
                 adapter_config = load_object(root / ADAPTER_CONFIG)
             adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
+        refused: Mapping[str, Refusal] = {}
+        if adapter_of:
+            refused = features.ADAPTER
+        elif not config:
+            refused = features.WITHOUT_CONFIG
         return Checkpoint(
             source=source,
             model=model,
@@ -285,6 +320,7 @@ def open_checkpoint(
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
+            refused=refused,
         )
 
 

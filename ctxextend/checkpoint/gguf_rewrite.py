@@ -5,25 +5,22 @@ until the tensors are aligned as before, modulo 4,096 bytes, so that file system
 """
 
 import struct
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, BinaryIO
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ctxextend.checkpoint.copy import DISK_BLOCK, open_source
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile
+from ctxextend.checkpoint.copy import DISK_BLOCK
+from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoint.gguf_header import (
     FLOAT32,
     MAGIC,
     SCALAR_FORMATS,
     STRING,
+    TEXT_LENGTH,
     UINT32,
-    GgufHeader,
+    GgufFile,
     padded,
 )
-from ctxextend.checkpoint.rewrite import Layout, TensorRange, write_layout
+from ctxextend.checkpoint.rewrite import Layout, TensorRange
 
 
 def plan_gguf_layout(
@@ -40,122 +37,76 @@ def plan_gguf_layout(
         recipe: The text of `RECIPE_KEY`.
         shapes: The shape of the tensor that changes, by name; at most one does.
     """
-    header = file.metadata
-    pairs = _pairs(file, values)
-    descriptions = header.content[header.descriptions_start :]
-    size = header.file_size - header.data_start
-    ranges = [TensorRange(name="", size=size, offset=header.data_start, is_new=False)]
-    for name, shape in shapes.items():
-        descriptions, ranges = _with_table(header, name, shape)
-    before = len(pairs) + len(descriptions) + len(_pair(RECIPE_KEY, STRING, recipe))
-    padding = (header.data_start - before) % DISK_BLOCK
-    pairs += _pair(RECIPE_KEY, STRING, recipe + b"\n" * padding)
-    content = pairs + descriptions
-    content += b"\0" * (padded(len(content), header.alignment) - len(content))
+    pairs = new_pairs(file, values)
+    pairs.pop(RECIPE_KEY, None)
+    content = MAGIC + struct.pack("<IQQ", file.version, len(file.entries), len(pairs) + 1)
+    content += b"".join(pairs.values())
+    descriptions, ranges = _tensors(file, shapes)
+    size = len(content) + len(_pair(RECIPE_KEY, STRING, recipe)) + len(descriptions)
+    recipe += b"\n" * ((file.data_start - size) % DISK_BLOCK)
+    content += _pair(RECIPE_KEY, STRING, recipe) + descriptions
+    content += b"\0" * (padded(len(content), file.alignment) - len(content))
     return Layout(header=content, ranges=tuple(item for item in ranges if item.size > 0))
 
 
-def write_gguf(
-    file: GgufFile,
-    layout: Layout,
-    tensor_of: Callable[[str], NDArray[Any]],
-    output: BinaryIO,
-    on_write: Callable[[int], None],
-) -> None:
-    """Write a GGUF file in a layout.
-
-    Args:
-        file: The old file.
-        layout: From `plan_gguf_layout`.
-        tensor_of: Returns the tensor that changes, by name.
-        output: The new file, open for writing and empty.
-        on_write: Is called with the number of bytes after each write.
-
-    Raises:
-        CheckpointError: The old file cannot be read.
-        OSError: The new file cannot be written.
-    """
-
-    def padded_tensor(name: str) -> NDArray[np.uint8]:
-        content = np.ascontiguousarray(tensor_of(name)).view(np.uint8).reshape(-1)
-        size = padded(len(content), file.metadata.alignment)
-        return np.pad(content, (0, size - len(content)))
-
-    with open_source(file.path) as source:
-        write_layout(
-            file,
-            source,
-            layout,
-            padded_tensor,
-            output,
-            lambda _, count: on_write(count),
-        )
-
-
-def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
-    header = file.metadata
-    pairs = list[bytes]()
-    for pair in header.pairs.values():
-        if pair.key == RECIPE_KEY:
-            continue
-        if pair.key in values:
-            pairs.append(_value_pair(pair.key, values[pair.key], pair.value_type))
-        else:
-            pairs.append(header.content[pair.start : pair.end])
+def new_pairs(file: GgufFile, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the pairs of a file with other values, by key, as bytes."""
+    pairs = {key: pair.content for key, pair in file.pairs.items()}
     for key, value in values.items():
-        if key not in header.pairs:
-            pairs.append(_value_pair(key, value, None))
-    count = len(pairs) + 1  # with the recipe
-    start = MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), count)
-    return b"".join((start, *pairs))
+        pairs[key] = _value_pair(file, key, value)
+    return pairs
 
 
 def _pair(key: str, value_type: int, content: bytes) -> bytes:
     name = key.encode()
-    start = struct.pack("<Q", len(name)) + name + struct.pack("<I", value_type)
+    start = TEXT_LENGTH.pack(len(name)) + name + struct.pack("<I", value_type)
     if value_type == STRING:
-        start += struct.pack("<Q", len(content))
+        start += TEXT_LENGTH.pack(len(content))
     return start + content
 
 
-def _value_pair(key: str, value: Any, value_type: int | None) -> bytes:
+def _value_pair(file: GgufFile, key: str, value: Any) -> bytes:
     """Return a pair of the type that it had, unless that is unknown or cannot hold the value.
 
     Then it has the type that llama.cpp reads: UINT32, FLOAT32 or STRING.
     """
     if isinstance(value, str):
         return _pair(key, STRING, value.encode())
-    if value_type is not None and value_type in SCALAR_FORMATS:
-        with suppress(struct.error):
-            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
     value_type = FLOAT32 if isinstance(value, float) else UINT32
+    if key in file.pairs:
+        try:
+            layout = SCALAR_FORMATS[file.pairs[key].value_type]
+            return _pair(key, file.pairs[key].value_type, struct.pack(layout, value))
+        except (KeyError, struct.error):
+            pass
     return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
 
 
-def _with_table(
-    header: GgufHeader, name: str, shape: tuple[int, ...]
+def _tensors(
+    file: GgufFile, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[bytes, list[TensorRange]]:
-    table = header.tensors[name].entry
-    start = header.data_start + table.start
-    # The padding may be missing at the end of the file.
-    old_size = min(padded(table.size, header.alignment), header.file_size - start)
-    new_size = padded(table.size // table.shape[0] * shape[0], header.alignment)
-    described = list[bytes]()
-    for other in header.tensors.values():
-        entry = other.entry
-        if entry.name == name:
-            entry = entry._replace(shape=shape)
-        elif entry.start > table.start:
-            entry = entry._replace(start=entry.start + new_size - old_size)
-        encoded = entry.name.encode()
-        lengths = entry.shape[::-1]
-        described += (struct.pack("<Q", len(encoded)), encoded, struct.pack("<I", len(lengths)))
-        described.append(struct.pack(f"<{len(lengths)}Q", *lengths))
-        described.append(struct.pack("<IQ", other.type_number, entry.start))
-    end = start + old_size
-    ranges = [
-        TensorRange(name="", size=table.start, offset=header.data_start, is_new=False),
-        TensorRange(name=name, size=new_size, offset=None, is_new=True),
-        TensorRange(name="", size=header.file_size - end, offset=end, is_new=False),
-    ]
-    return b"".join(described), ranges
+    """Return the descriptions of all tensors, and the ranges of their bytes."""
+    changes = dict[str, int]()  # in the size of tensors with their padding
+    ranges = list[TensorRange]()
+    start = file.data_start
+    for name, shape in shapes.items():
+        table = file.entries[name]
+        offset = file.data_start + table.start
+        # The padding may be missing at the end of the file.
+        old_size = min(padded(table.size, file.alignment), file.size - offset)
+        new_size = padded(table.size // table.shape[0] * shape[0], file.alignment)
+        changes[name] = new_size - old_size
+        ranges.append(TensorRange(name="", size=offset - start, offset=start, is_new=False))
+        ranges.append(TensorRange(name=name, size=new_size, offset=None, is_new=True))
+        start = offset + old_size
+    ranges.append(TensorRange(name="", size=file.size - start, offset=start, is_new=False))
+    descriptions = list[bytes]()
+    for entry in file.entries.values():
+        name = entry.name.encode()
+        lengths = shapes.get(entry.name, entry.shape)[::-1]
+        moved = sum(by for other, by in changes.items() if file.entries[other].start < entry.start)
+        descriptions += (TEXT_LENGTH.pack(len(name)), name, struct.pack("<I", len(lengths)))
+        descriptions.append(struct.pack(f"<{len(lengths)}Q", *lengths))
+        type_number = file.type_numbers[entry.name]
+        descriptions.append(struct.pack("<IQ", type_number, entry.start + moved))
+    return b"".join(descriptions), ranges

@@ -1,19 +1,23 @@
 """The output of a resize of a GGUF file: one file with other metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoint.atomic_output import atomic_new_file, check_new_file
+from ctxextend.checkpoint.copy import open_source
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX, is_gguf
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import GgufFile, gguf_file
-from ctxextend.checkpoint.gguf_header import MAGIC
-from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout, write_gguf
-from ctxextend.checkpoint.rewrite import Layout
+from ctxextend.checkpoint.gguf_checkpoint import gguf_file
+from ctxextend.checkpoint.gguf_header import MAGIC, GgufFile, padded
+from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
+from ctxextend.checkpoint.rewrite import Layout, write_layout
 from ctxextend.errors import OutputError
 from ctxextend.output import Filled, OutputFiles, compute_tensors
 from ctxextend.plan import Plan
@@ -142,6 +146,24 @@ class GgufOutput:
         staged.chmod(self.file.path.stat().st_mode & 0o777)
         self.source.check_unchanged()
         return Filled(size=layout.size, warnings=new.warnings)
+
+
+def write_gguf(
+    file: GgufFile,
+    layout: Layout,
+    tensor_of: Callable[[str], NDArray[Any]],
+    output: BinaryIO,
+    on_write: Callable[[int], None],
+) -> None:
+    """Write a GGUF file in a layout."""
+
+    def padded_tensor(name: str) -> NDArray[np.uint8]:
+        content = np.ascontiguousarray(tensor_of(name)).view(np.uint8).reshape(-1)
+        size = padded(len(content), file.alignment)
+        return np.pad(content, (0, size - len(content)))
+
+    with open_source(file.path) as source:
+        write_layout(file, source, layout, padded_tensor, output, lambda _, count: on_write(count))
 
 
 def prepare_gguf(plan: Plan) -> GgufOutput:

@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from ctxextend.gguf.gguf_config import DEFAULT_BASE
 
 from ctxextend import inspect, resize, verify
 from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.errors import ResizeError
-from ctxextend.gguf.gguf_config import DEFAULT_BASE
 from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
 from tests.engines.cases import Case, Prepared, make_folder, method_of, prepare
