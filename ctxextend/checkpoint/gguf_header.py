@@ -24,9 +24,7 @@ from ctxextend.errors import CheckpointError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer reads it
-INSTALL = "pip install 'ctxextend[gguf]'"
-ALIGNMENT_KEY = "general.alignment"
-DEFAULT_ALIGNMENT = 32
+ALIGNMENT = "general.alignment"
 # Several times what the largest models have, so that a malformed file is refused in about a second.
 MAX_HEADER_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
 MAX_ITEMS = 1 << 16  # pairs, and tensors
@@ -38,19 +36,8 @@ UINT32 = 4
 FLOAT32 = 6
 STRING = 8
 ARRAY = 9
-SCALAR_FORMATS: Mapping[int, str] = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    UINT32: "<I",
-    5: "<i",
-    FLOAT32: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
+SCALAR_FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"]))
+SCALAR_FORMATS |= {10: "<Q", 11: "<q", 12: "<d"}
 TEXT_LENGTH = struct.Struct("<Q")  # before a text
 ARRAY_VALUE = "an array"  # instead of the items, which are not read
 
@@ -63,15 +50,14 @@ class Pair(NamedTuple):
     content: bytes  # with the key, as in the file
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GgufFile(TensorFile):
     """A GGUF file with a checked header."""
 
-    version: int = field(kw_only=True)
-    alignment: int = field(kw_only=True)  # of tensors, in bytes
-    pairs: Mapping[str, Pair] = field(kw_only=True)  # by key, in file order
-    type_numbers: Mapping[str, int] = field(kw_only=True)  # of the dtypes of tensors, by name
-    size: int = field(kw_only=True)  # in bytes
+    version: int
+    alignment: int  # of tensors, in bytes
+    pairs: Mapping[str, Pair]  # by key, in file order
+    size: int  # in bytes
 
     @property
     def values(self) -> dict[str, Any]:
@@ -92,42 +78,34 @@ def open_gguf(path: Path) -> GgufFile:
             package ``gguf`` is not installed or too old for a type of tensors.
     """
     with reading(path), open_source(path) as opened:
+        size = os.fstat(opened.fileno()).st_size
         cursor = _Cursor(path, opened)
-        magic = cursor.take(len(MAGIC))
-        if magic != MAGIC:
-            cursor.refuse(f"it starts with {magic!r}, not {MAGIC!r}")
+        if cursor.take(len(MAGIC)) != MAGIC:
+            cursor.refuse(f"it does not start with {MAGIC!r}")
         version = cursor.number("<I")
         if version not in VERSIONS:
-            known = " and ".join(map(str, VERSIONS))
             raise CheckpointError(
-                f"{path} has version {version} of the GGUF format, or is a big-endian GGUF file: "
-                f"ctxextend reads versions {known}, little-endian.",
-                "Convert the model again, or the file with the package gguf: gguf-convert-endian "
-                f"{path} little",
+                f"{path} has version {version} of the GGUF format, or the big-endian byte order: "
+                f"ctxextend reads little-endian files of versions {VERSIONS}.",
+                "Convert the model again, or the file: gguf-convert-endian FILE little",
             )
         tensor_count = cursor.number("<Q")
         pairs = _read_pairs(cursor, cursor.number("<Q"))
-        alignment = DEFAULT_ALIGNMENT
-        if ALIGNMENT_KEY in pairs:
-            alignment = pairs[ALIGNMENT_KEY].value
-            if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-                cursor.refuse(f"{ALIGNMENT_KEY} is {alignment!r:.100}, not a power of 2")
-        entries, type_numbers = _read_tensors(cursor, tensor_count)
-        size = os.fstat(opened.fileno()).st_size
+        alignment = pairs[ALIGNMENT].value if ALIGNMENT in pairs else 32
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            cursor.refuse(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")
+        entries = _read_tensors(cursor, tensor_count)
         data_start = padded(cursor.position, alignment)
-        position = 0
+        end = 0
         for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
             if data_start + entry.end > size:
-                end = f"{entry.name!r:.100} ends at byte {data_start + entry.end:,} of {size:,}"
-                cursor.refuse(f"it is truncated: {end}")
-            if entry.start < position or entry.start % alignment:
-                reason = "overlaps the previous tensor, or does not start at a multiple of"
-                cursor.refuse(f"{entry.name!r:.100} {reason} {alignment} bytes")
-            position = entry.end
-    described: dict[str, Any] = {
-        name: {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
-        for name, entry in entries.items()
-    }
+                cursor.refuse(f"it is truncated: {entry.name!r:.100} ends at byte {entry.end:,}")
+            if entry.start < end or entry.start % alignment:
+                cursor.refuse(f"{entry.name!r:.100} overlaps the previous tensor, or is not aligned")
+            end = entry.end
+    described = dict[str, Any]()
+    for name, entry in entries.items():
+        described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
     return GgufFile(
         path=path,
         header=described,
@@ -136,7 +114,6 @@ def open_gguf(path: Path) -> GgufFile:
         version=version,
         alignment=alignment,
         pairs=pairs,
-        type_numbers=type_numbers,
         size=size,
     )
 
@@ -150,17 +127,22 @@ class _Cursor:
         self._path = path
         self._file = file
 
+    def refuse(self, reason: str) -> NoReturn:
+        """Refuse a file that is not a valid GGUF file; the reason is a clause."""
+        message = f"{self._path} is not a valid GGUF file: {reason}."
+        raise CheckpointError(message, "Download or convert it again.")
+
     def move(self, count: int) -> int:
         """Move over bytes, which the file must have; return where they start."""
         start = self.position
         self.position += count
         while self.position > len(self.content):
-            if len(self.content) > MAX_HEADER_BYTES:
-                self.refuse(f"its header is longer than {MAX_HEADER_BYTES:,} bytes")
             piece = self._file.read(READ_BYTES)
             if not piece:
-                self.refuse(f"it is truncated: its header goes beyond {len(self.content):,} bytes")
+                self.refuse("it is truncated: the header goes beyond its end")
             self.content += piece
+            if len(self.content) > MAX_HEADER_BYTES:
+                self.refuse(f"its header is longer than {MAX_HEADER_BYTES:,} bytes")
         return start
 
     def take(self, count: int) -> bytes:
@@ -170,103 +152,85 @@ class _Cursor:
 
     def number(self, layout: str) -> Any:
         """Read a number, or a truth value."""
-        start = self.move(struct.calcsize(layout))
-        return struct.unpack_from(layout, self.content, start)[0]
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
 
     def text(self) -> str:
         """Read a text, which follows its length."""
-        content = self.take(self.number(TEXT_LENGTH.format))
+        content = self.take(self.number("<Q"))
         try:
             return content.decode()
         except UnicodeDecodeError:
             self.refuse(f"the text before byte {self.position:,} is not UTF-8")
 
-    def check_count(self, count: int, what: str) -> None:
-        """Refuse more items than any model has, before they are read."""
-        if count > MAX_ITEMS:
-            self.refuse(f"the number of {what} is {count:,}, more than {MAX_ITEMS:,}")
+    def scalar_format(self, value_type: int) -> str:
+        """Return the layout of a number, or a truth value."""
+        if value_type not in SCALAR_FORMATS:
+            self.refuse(f"it has a value of the unknown type {value_type}, or an array of such")
+        return SCALAR_FORMATS[value_type]
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Refuse a file that is not a valid GGUF file; the reason is a clause."""
-        message = f"{self._path} is not a valid GGUF file: {reason}."
-        raise CheckpointError(message, "Download or convert it again.") from None
+    def skip_array(self) -> None:
+        """Move over an array: most of the time of reading a header is spent on those of texts.
+
+        llama.cpp does not read arrays of arrays either.
+        """
+        item_type = self.number("<I")
+        count = self.number("<Q")
+        if item_type != STRING:
+            self.move(count * struct.calcsize(self.scalar_format(item_type)))
+            return
+        position = self.position
+        for _ in range(count):
+            if position + TEXT_LENGTH.size > len(self.content):
+                self.move(position + TEXT_LENGTH.size - self.position)
+            position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(self.content, position)[0]
+        self.move(position - self.position)
 
 
 def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    cursor.check_count(count, "keys")
     pairs = dict[str, Pair]()
     for _ in range(count):
         start = cursor.position
         key = cursor.text()
+        if key in pairs or len(pairs) == MAX_ITEMS:
+            cursor.refuse(f"the key {key!r:.100} is stated twice, or follows {MAX_ITEMS:,} others")
         value_type = cursor.number("<I")
-        if key in pairs:
-            cursor.refuse(f"the key {key!r:.100} is stated twice")
         value: Any = ARRAY_VALUE
         if value_type == STRING:
             value = cursor.text()
-        elif value_type in SCALAR_FORMATS:
-            value = cursor.number(SCALAR_FORMATS[value_type])
         elif value_type == ARRAY:
-            _skip_array(cursor, key)
+            cursor.skip_array()
         else:
-            cursor.refuse(f"{key!r:.100} has the unknown type {value_type}")
+            value = cursor.number(cursor.scalar_format(value_type))
         content = bytes(cursor.content[start : cursor.position])
         pairs[key] = Pair(value_type=value_type, value=value, content=content)
     return pairs
 
 
-def _skip_array(cursor: _Cursor, key: str) -> None:
-    """Move over an array: most of the time of reading a header is spent on those of texts."""
-    item_type = cursor.number("<I")
-    count = cursor.number("<Q")
-    if item_type in SCALAR_FORMATS:
-        cursor.move(count * struct.calcsize(SCALAR_FORMATS[item_type]))
-        return
-    if item_type != STRING:  # llama.cpp reads no arrays of arrays either
-        cursor.refuse(f"{key!r:.100} is an array of the unknown type {item_type}")
-    content = cursor.content
-    position = cursor.position
-    for _ in range(count):
-        if position + TEXT_LENGTH.size > len(content):
-            cursor.move(position + TEXT_LENGTH.size - cursor.position)
-        position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(content, position)[0]
-    cursor.move(position - cursor.position)
-
-
-def _read_tensors(cursor: _Cursor, count: int) -> tuple[dict[str, TensorEntry], dict[str, int]]:
-    """Return the entries of all tensors, with the rows first, and the numbers of their types."""
-    cursor.check_count(count, "tensors")
+def _read_tensors(cursor: _Cursor, count: int) -> dict[str, TensorEntry]:
+    """Return the entries of all tensors, with the rows first."""
     try:
-        from gguf.constants import GGML_QUANT_SIZES
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError as error:
         message = "GGUF files need the package gguf, which is not installed."
-        raise CheckpointError(message, f"Install it: {INSTALL}") from error
-    kinds = {int(kind): kind for kind in GGML_QUANT_SIZES}
+        raise CheckpointError(message, "Install it: pip install 'ctxextend[gguf]'") from error
     entries = dict[str, TensorEntry]()
-    type_numbers = dict[str, int]()
     for _ in range(count):
         name = cursor.text()
         dimensions = cursor.number("<I")
-        if name in entries or dimensions > MAX_DIMENSIONS:
-            reason = f"is described twice, or has {dimensions} dimensions"
+        if name in entries or len(entries) == MAX_ITEMS or dimensions > MAX_DIMENSIONS:
+            reason = f"is described twice, follows {MAX_ITEMS:,} others, or has {dimensions} axes"
             cursor.refuse(f"the tensor {name!r:.100} {reason}")
         lengths = [cursor.number("<Q") for _ in range(dimensions)]
         type_number = cursor.number("<I")
         start = cursor.number("<Q")
-        if type_number not in kinds:
+        try:
+            kind = GGMLQuantizationType(type_number)
+            block, block_bytes = GGML_QUANT_SIZES[kind]
+        except (ValueError, KeyError):
             message = f"{name!r:.100} has the type {type_number}, which the package gguf lacks."
-            raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
-        kind = kinds[type_number]
-        values_per_block, block_bytes = GGML_QUANT_SIZES[kind]
-        if math.prod(lengths[:1]) % values_per_block:
-            reason = f"not a multiple of {values_per_block}, as {kind.name} needs"
-            cursor.refuse(f"{name!r:.100} has {math.prod(lengths[:1]):,} columns, {reason}")
-        type_numbers[name] = type_number
-        entries[name] = TensorEntry(
-            name=name,
-            dtype=kind.name,
-            shape=tuple(reversed(lengths)),
-            start=start,
-            end=start + math.prod(lengths) // values_per_block * block_bytes,
-        )
-    return entries, type_numbers
+            raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf") from None
+        if math.prod(lengths[:1]) % block:
+            cursor.refuse(f"the columns of {name!r:.100} are no multiple of {block}")
+        end = start + math.prod(lengths) // block * block_bytes
+        entries[name] = TensorEntry(name, kind.name, tuple(reversed(lengths)), start, end)
+    return entries
