@@ -7,7 +7,7 @@ from typing import ClassVar
 from ctxextend.checkpoint.features import SCALE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
-from ctxextend.checkpoint.rewrite import Layout, plan_layouts
+from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.errors import ResizeError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.edits import plan_edits
@@ -148,7 +148,7 @@ def make_plan(
         settings=settings,
         changes=changes,
         edits=edits if has_effect else (),
-        layouts={} if model.checkpoint.file_suffix else weight_layouts(model.checkpoint, changes),
+        layouts=weight_layouts(model.checkpoint, changes),
         has_wrong_limits=bool(edits) and not has_effect,
     )
 

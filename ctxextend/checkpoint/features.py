@@ -91,8 +91,8 @@ GGUF: Mapping[str, Refusal] = {
     **{
         f"--method yarn:{key}": Refusal(
             f"--method yarn: a GGUF file does not state {key.replace('_', '-')}.",
-            f"Remove it, and pass --yarn-{key.replace('_', '-')} to llama.cpp.",
+            "Remove it, and see its flags --yarn-* of llama.cpp.",
         )
-        for key in ("beta_fast", "beta_slow")
+        for key in ("beta_fast", "beta_slow", "attention_factor")
     },
 }

@@ -13,10 +13,10 @@ import math
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from ctxextend.checkpoint.copy import open_source, reading
 from ctxextend.checkpoint.safetensors_file import TensorEntry, TensorFile
@@ -25,6 +25,8 @@ from ctxextend.errors import CheckpointError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer reads it
 ALIGNMENT = "general.alignment"
+# The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
+RECIPE_KEY = "ctxextend.recipe"
 # Several times what the largest models have, so that a malformed file is refused in about a second.
 MAX_HEADER_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
 MAX_ITEMS = 1 << 16  # pairs, and tensors
@@ -39,15 +41,7 @@ ARRAY = 9
 SCALAR_FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"]))
 SCALAR_FORMATS |= {10: "<Q", 11: "<q", 12: "<d"}
 TEXT_LENGTH = struct.Struct("<Q")  # before a text
-ARRAY_VALUE = "an array"  # instead of the items, which are not read
-
-
-class Pair(NamedTuple):
-    """A key/value pair."""
-
-    value_type: int  # `STRING`, `ARRAY` or one of `SCALAR_FORMATS`
-    value: Any  # a number, a truth value, a text or `ARRAY_VALUE`
-    content: bytes  # with the key, as in the file
+ARRAY_VALUE = "an array"  # its items are not read
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,13 +50,9 @@ class GgufFile(TensorFile):
 
     version: int
     alignment: int  # of tensors, in bytes
-    pairs: Mapping[str, Pair]  # by key, in file order
+    values: Mapping[str, Any]  # by key, in file order; `ARRAY_VALUE` for an array
+    pairs: Mapping[str, bytes]  # the same with their keys, as in the file
     size: int  # in bytes
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The values of all pairs, by key."""
-        return {key: pair.value for key, pair in self.pairs.items()}
 
 
 def padded(size: int, alignment: int) -> int:
@@ -77,32 +67,53 @@ def open_gguf(path: Path) -> GgufFile:
         CheckpointError: The file is truncated, malformed, of another version or byte order, or the
             package ``gguf`` is not installed or too old for a type of tensors.
     """
-    with reading(path), open_source(path) as opened:
-        size = os.fstat(opened.fileno()).st_size
-        cursor = _Cursor(path, opened)
-        if cursor.take(len(MAGIC)) != MAGIC:
-            cursor.refuse(f"it does not start with {MAGIC!r}")
-        version = cursor.number("<I")
-        if version not in VERSIONS:
-            raise CheckpointError(
-                f"{path} has version {version} of the GGUF format, or the big-endian byte order: "
-                f"ctxextend reads little-endian files of versions {VERSIONS}.",
-                "Convert the model again, or the file: gguf-convert-endian FILE little",
-            )
-        tensor_count = cursor.number("<Q")
-        pairs = _read_pairs(cursor, cursor.number("<Q"))
-        alignment = pairs[ALIGNMENT].value if ALIGNMENT in pairs else 32
-        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-            cursor.refuse(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")
-        entries = _read_tensors(cursor, tensor_count)
-        data_start = padded(cursor.position, alignment)
-        end = 0
-        for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
-            if data_start + entry.end > size:
-                cursor.refuse(f"it is truncated: {entry.name!r:.100} ends at byte {entry.end:,}")
-            if entry.start < end or entry.start % alignment:
-                cursor.refuse(f"{entry.name!r:.100} overlaps the previous tensor, or is not aligned")
-            end = entry.end
+    try:
+        with reading(path), open_source(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            return _read_file(path, _Cursor(opened), size)
+    except (ValueError, KeyError) as error:
+        reason = str(error)
+        if isinstance(error, KeyError):
+            reason = f"it has a value of the unknown type {error}"
+        message = f"{path} is not a valid GGUF file: {reason}."
+        raise CheckpointError(message, "Download or convert it again, or upgrade gguf.") from None
+
+
+def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
+    """Read and check a header.
+
+    Raises:
+        ValueError: It is malformed; the text is a clause.
+        KeyError: A value has an unknown type.
+        CheckpointError: The package ``gguf`` is not installed.
+    """
+    if cursor.take(len(MAGIC)) != MAGIC:
+        raise ValueError(f"it does not start with {MAGIC!r}")
+    version = cursor.number("<I")
+    if version not in VERSIONS:
+        known = "versions 2 and 3 are read, little-endian (gguf-convert-endian converts others)"
+        raise ValueError(f"it has version {version} or another byte order: {known}")
+    tensor_count = cursor.number("<Q")
+    values = dict[str, Any]()
+    pairs = dict[str, bytes]()
+    for _ in range(cursor.number("<Q")):
+        start = cursor.position
+        key = cursor.text()
+        if key in pairs or len(pairs) == MAX_ITEMS:
+            raise ValueError(f"the key {key!r:.100} is stated twice, or one of too many")
+        values[key] = cursor.value(cursor.number("<I"))
+        pairs[key] = bytes(cursor.content[start : cursor.position])
+    alignment = values.get(ALIGNMENT, 32)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")
+    entries = _read_tensors(cursor, tensor_count)
+    data_start = padded(cursor.position, alignment)
+    end = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+        if entry.start < end or entry.start % alignment or data_start + entry.end > size:
+            reason = "overlaps another one, is not aligned, or is truncated"
+            raise ValueError(f"the tensor {entry.name!r:.100} {reason}")
+        end = entry.end
     described = dict[str, Any]()
     for name, entry in entries.items():
         described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
@@ -113,6 +124,7 @@ def open_gguf(path: Path) -> GgufFile:
         data_start=data_start,
         version=version,
         alignment=alignment,
+        values=values,
         pairs=pairs,
         size=size,
     )
@@ -121,16 +133,10 @@ def open_gguf(path: Path) -> GgufFile:
 class _Cursor:
     """A position in a file, whose start is read piece by piece as far as it is needed."""
 
-    def __init__(self, path: Path, file: FileIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self.position = 0
         self.content = bytearray()
-        self._path = path
         self._file = file
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Refuse a file that is not a valid GGUF file; the reason is a clause."""
-        message = f"{self._path} is not a valid GGUF file: {reason}."
-        raise CheckpointError(message, "Download or convert it again.")
 
     def move(self, count: int) -> int:
         """Move over bytes, which the file must have; return where they start."""
@@ -138,11 +144,10 @@ class _Cursor:
         self.position += count
         while self.position > len(self.content):
             piece = self._file.read(READ_BYTES)
-            if not piece:
-                self.refuse("it is truncated: the header goes beyond its end")
+            if not piece or len(self.content) > MAX_HEADER_BYTES:
+                limit = f"or longer than {MAX_HEADER_BYTES:,} bytes"
+                raise ValueError(f"it is truncated, or its header is malformed {limit}")
             self.content += piece
-            if len(self.content) > MAX_HEADER_BYTES:
-                self.refuse(f"its header is longer than {MAX_HEADER_BYTES:,} bytes")
         return start
 
     def take(self, count: int) -> bytes:
@@ -156,27 +161,24 @@ class _Cursor:
 
     def text(self) -> str:
         """Read a text, which follows its length."""
-        content = self.take(self.number("<Q"))
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            self.refuse(f"the text before byte {self.position:,} is not UTF-8")
+        return self.take(self.number("<Q")).decode()
 
-    def scalar_format(self, value_type: int) -> str:
-        """Return the layout of a number, or a truth value."""
-        if value_type not in SCALAR_FORMATS:
-            self.refuse(f"it has a value of the unknown type {value_type}, or an array of such")
-        return SCALAR_FORMATS[value_type]
+    def value(self, value_type: int) -> Any:
+        """Read a value; of an array, no items."""
+        if value_type == STRING:
+            return self.text()
+        if value_type == ARRAY:
+            self._skip_array()
+            return ARRAY_VALUE
+        return self.number(SCALAR_FORMATS[value_type])
 
-    def skip_array(self) -> None:
-        """Move over an array: most of the time of reading a header is spent on those of texts.
-
-        llama.cpp does not read arrays of arrays either.
-        """
+    def _skip_array(self) -> None:
+        """Move over an array: most of the time of reading a header is spent on those of texts."""
         item_type = self.number("<I")
         count = self.number("<Q")
         if item_type != STRING:
-            self.move(count * struct.calcsize(self.scalar_format(item_type)))
+            # llama.cpp reads no arrays of arrays either.
+            self.move(count * struct.calcsize(SCALAR_FORMATS[item_type]))
             return
         position = self.position
         for _ in range(count):
@@ -184,26 +186,6 @@ class _Cursor:
                 self.move(position + TEXT_LENGTH.size - self.position)
             position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(self.content, position)[0]
         self.move(position - self.position)
-
-
-def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    pairs = dict[str, Pair]()
-    for _ in range(count):
-        start = cursor.position
-        key = cursor.text()
-        if key in pairs or len(pairs) == MAX_ITEMS:
-            cursor.refuse(f"the key {key!r:.100} is stated twice, or follows {MAX_ITEMS:,} others")
-        value_type = cursor.number("<I")
-        value: Any = ARRAY_VALUE
-        if value_type == STRING:
-            value = cursor.text()
-        elif value_type == ARRAY:
-            cursor.skip_array()
-        else:
-            value = cursor.number(cursor.scalar_format(value_type))
-        content = bytes(cursor.content[start : cursor.position])
-        pairs[key] = Pair(value_type=value_type, value=value, content=content)
-    return pairs
 
 
 def _read_tensors(cursor: _Cursor, count: int) -> dict[str, TensorEntry]:
@@ -218,19 +200,15 @@ def _read_tensors(cursor: _Cursor, count: int) -> dict[str, TensorEntry]:
         name = cursor.text()
         dimensions = cursor.number("<I")
         if name in entries or len(entries) == MAX_ITEMS or dimensions > MAX_DIMENSIONS:
-            reason = f"is described twice, follows {MAX_ITEMS:,} others, or has {dimensions} axes"
-            cursor.refuse(f"the tensor {name!r:.100} {reason}")
+            reason = f"is described twice, one of too many, or has {dimensions} axes"
+            raise ValueError(f"the tensor {name!r:.100} {reason}")
         lengths = [cursor.number("<Q") for _ in range(dimensions)]
         type_number = cursor.number("<I")
         start = cursor.number("<Q")
-        try:
-            kind = GGMLQuantizationType(type_number)
-            block, block_bytes = GGML_QUANT_SIZES[kind]
-        except (ValueError, KeyError):
-            message = f"{name!r:.100} has the type {type_number}, which the package gguf lacks."
-            raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf") from None
+        kind = GGMLQuantizationType(type_number)  # raises a ValueError that names it
+        block, block_bytes = GGML_QUANT_SIZES[kind]
         if math.prod(lengths[:1]) % block:
-            cursor.refuse(f"the columns of {name!r:.100} are no multiple of {block}")
+            raise ValueError(f"the columns of {name!r:.100} are no multiple of {block}")
         end = start + math.prod(lengths) // block * block_bytes
         entries[name] = TensorEntry(name, kind.name, tuple(reversed(lengths)), start, end)
     return entries

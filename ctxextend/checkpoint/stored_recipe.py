@@ -17,7 +17,7 @@ def recipe_text(path: Path) -> str | None:
     if not is_gguf(path) or not path.is_file():
         return path.read_text(encoding="utf-8-sig")
     # Here, since reading it takes numpy.
-    from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, open_gguf
+    from ctxextend.checkpoint.gguf_header import RECIPE_KEY, open_gguf
 
     recipe = open_gguf(path).values.get(RECIPE_KEY)
     if recipe is None:

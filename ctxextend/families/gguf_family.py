@@ -7,10 +7,8 @@ from ctxextend.checkpoint.gguf_config import (
     ARCHITECTURES,
     DEFAULT_BASE,
     FULL_LAYERS,
-    LENGTH,
     POSITION_TABLE,
     SLIDING_LAYERS,
-    WIDTH,
 )
 from ctxextend.positions.facts import ConfigCondition, Family, RotaryFacts
 from ctxextend.positions.positions import Positions
@@ -20,31 +18,40 @@ from ctxextend.positions.unlimited import Unlimited
 
 
 @cache
-def gguf_family(name: str) -> Family | None:
-    """Return the entry of an architecture; None if it is not known."""
-    row = ARCHITECTURES.get(name)
-    if row is None:
-        return None
-    key = f"{name}.{LENGTH}"
-    tables = list[Positions]()
+def gguf_family(name: str) -> Family:
+    """Return the entry of an architecture.
+
+    Raises:
+        KeyError: It is not known.
+    """
+    row = ARCHITECTURES[name]
+    key = f"{name}.context_length"
+    has_table = ConfigCondition("has_table", value=True)
+    tables: tuple[Positions, ...] = (Rows(tensor=POSITION_TABLE, config_key=key, when=has_table),)
     note = ""
     if "positions" not in row:
         methods = tuple(row.get("methods", GGUF_METHODS))
-        if "reason" in row:
-            note = f"only {' and '.join(methods) or 'limits'} applies, since {row['reason']}"
         facts = RotaryFacts(methods=methods, has_dialects=False, rounding=1e-6)
         of_windows = facts._replace(
             theta=dict.fromkeys((FULL_LAYERS, SLIDING_LAYERS), DEFAULT_BASE),
             local=(SLIDING_LAYERS,),
         )
-        for rope, has_window_base in ((facts, False), (of_windows, True)):
-            when = ConfigCondition("has_window_base", value=has_window_base)
-            tables.append(Rotary(rope=rope, config_key=key, settings_key=f"{name}.rope", when=when))
-    elif row["positions"] == "learned":
-        tables.append(Rows(tensor=POSITION_TABLE, config_key=key))
-    else:
-        when = ConfigCondition("has_table", value=True)
-        tables.append(Rows(tensor=POSITION_TABLE, config_key=key, when=when))
-        when = ConfigCondition("has_table", value=False)
-        tables.append(Unlimited(scheme=row["positions"], config_key=key, when=when))
-    return Family(name, tables=tuple(tables), width_keys=(WIDTH,), note=note)
+        tables = tuple(
+            Rotary(
+                rope=rope,
+                config_key=key,
+                settings_key=f"{name}.rope",
+                when=ConfigCondition("has_window_base", value=rope is of_windows),
+            )
+            for rope in (facts, of_windows)
+        )
+        if "reason" in row:
+            note = f"it is scaled by {' and '.join(methods) or 'no method'}, since {row['reason']}"
+    elif row["positions"] != "learned":
+        when = has_table._replace(value=False)
+        unlimited = Unlimited(scheme=row["positions"], config_key=key, when=when)
+        tables = (
+            Rows(tensor=POSITION_TABLE, config_key=key, when=when._replace(value=True)),
+            unlimited,
+        )
+    return Family(name, tables=tables, width_keys=("embedding_length",), note=note)

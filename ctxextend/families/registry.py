@@ -172,10 +172,7 @@ class KnownFamilies(Mapping[str, Family]):
         if ":" in model_type:  # of a file of another format, whose architectures have other names
             from ctxextend.families.gguf_family import gguf_family
 
-            family = gguf_family(model_type.partition(":")[2])
-            if family is None:
-                raise KeyError(model_type)
-            return family
+            return gguf_family(model_type.partition(":")[2])
         if not _has_only_classes(model_type):
             raise KeyError(model_type)
         from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy

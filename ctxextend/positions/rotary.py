@@ -477,7 +477,8 @@ class Rotary(Positions):
         self._check_query_scaling(layers.parameters, parameters)
         if not self.rope.has_dialects and parameters[TYPE] == "linear":
             # Nothing reads it there, but a later resize knows it from the file.
-            parameters = {TRAINED: lengths.first_trained, **parameters}
+            trained = parameters.get(TRAINED, lengths.first_trained)
+            parameters = {**parameters, TRAINED: trained}
         is_key_kept = choice.name == LIMITS and lengths.key_is_first_trained
         if is_key_kept and after > lengths.served:
             message = (
