@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ctxextend.checkpoint.formats import recipe_text
 from ctxextend.checkpoint.source import is_hub_id
-from ctxextend.checkpoint.stored_recipe import recipe_text
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.kinds import ANY_TEXT, METHOD, NEW_LENGTH
 from ctxextend.recipe_names import builtin_recipes

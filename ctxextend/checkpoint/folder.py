@@ -256,10 +256,6 @@ def open_checkpoint(
         CheckpointError: A file is missing, malformed or unreadable.
     """
     root = source.folder
-    if filenames.is_gguf(source.file):
-        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
-
-        return open_gguf_checkpoint(source)
     with reading(root):
         listed = _list_files(source)
         # Before any file is read.

@@ -27,9 +27,10 @@ VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer re
 ALIGNMENT = "general.alignment"
 # The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
 RECIPE_KEY = "ctxextend.recipe"
-# Several times what the largest models have, so that a malformed file is refused in about a second.
+# Several times what the largest models have, so that malformed files are refused in seconds.
 MAX_HEADER_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
 MAX_ITEMS = 1 << 16  # pairs, and tensors
+MAX_TEXTS = 1 << 22  # in an array; the largest vocabularies have fewer than a million words
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
 READ_BYTES = 1 << 20  # per call
 
@@ -40,7 +41,6 @@ STRING = 8
 ARRAY = 9
 SCALAR_FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"]))
 SCALAR_FORMATS |= {10: "<Q", 11: "<q", 12: "<d"}
-TEXT_LENGTH = struct.Struct("<Q")  # before a text
 ARRAY_VALUE = "an array"  # its items are not read
 
 
@@ -180,11 +180,15 @@ class _Cursor:
             # llama.cpp reads no arrays of arrays either.
             self.move(count * struct.calcsize(SCALAR_FORMATS[item_type]))
             return
+        if count > MAX_TEXTS:
+            raise ValueError(f"it has an array of {count:,} texts")
+        content = self.content
+        unpack = struct.Struct("<Q").unpack_from
         position = self.position
         for _ in range(count):
-            if position + TEXT_LENGTH.size > len(self.content):
-                self.move(position + TEXT_LENGTH.size - self.position)
-            position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(self.content, position)[0]
+            if position + 8 > len(content):
+                self.move(position + 8 - self.position)
+            position += 8 + unpack(content, position)[0]
         self.move(position - self.position)
 
 

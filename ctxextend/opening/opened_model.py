@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
+from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint
+from ctxextend.checkpoint.formats import open_any
 from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
@@ -22,7 +23,7 @@ from ctxextend.opening.unknown_models import (
     refuse_unknown_type,
 )
 from ctxextend.positions.positions import Positions
-from ctxextend.settings import CheckpointRef, option_of
+from ctxextend.settings import CheckpointRef
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
 
@@ -130,10 +131,9 @@ def open_reference(
     source = resolve_source(
         ref.source, ref.revision, ref.subfolder, ref.variant, check, only_headers=only_headers
     )
-    checkpoint = open_checkpoint(source, ref.variant, check)
-    for name in ("model_type", "table", "tokenizer"):
-        if getattr(ref, name) is not None:
-            checkpoint.check(option_of(name))
+    checkpoint = open_any(source, ref.variant, check)
+    stated = {"--model-type": ref.model_type, "--table": ref.table, "--tokenizer": ref.tokenizer}
+    checkpoint.check(*(flag for flag, value in stated.items() if value is not None))
     return checkpoint
 
 

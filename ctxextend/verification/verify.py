@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.source import Source, resolve_source
-from ctxextend.checkpoint.stored_recipe import source_recipe
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,

@@ -13,7 +13,7 @@ import pytest
 from ctxextend.gguf.gguf_config import DEFAULT_BASE
 
 from ctxextend import inspect, resize, verify
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile, open_gguf
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.errors import ResizeError
 from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
