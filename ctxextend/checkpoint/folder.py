@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint import features, filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
@@ -31,6 +31,9 @@ from ctxextend.checkpoint.source import (
 from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoint.writing import Layout
 
 CONFIG = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
@@ -75,7 +78,7 @@ class Checkpoint:
     config_name: str = CONFIG  # or that of a weights file, which states its config itself
     # Of a checkpoint that consists of one file, which its output does too; empty for a folder.
     file_suffix: str = ""
-    engine: str = ""  # the only engine that reads it; empty if there are several
+    engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
     recipe: str | None = None  # in the weights file; folders have a file
     facts: tuple[str, ...] = ()  # what else to know of its files
     # What cannot be done with it, by feature; see `features`.
@@ -148,6 +151,18 @@ class Checkpoint:
             ResizeError: A file cannot state a value.
         """
         return tuple(edits)
+
+    def layout_of_file(
+        self, values: Mapping[str, Any], recipe: bytes, shapes: Mapping[str, tuple[int, ...]]
+    ) -> "Layout":
+        """Return the layout of an output that is one file, of a format that can be one.
+
+        Args:
+            values: Changed values, by key of the edits of `file_edits`.
+            recipe: The text of its recipe.
+            shapes: Those of changed tensors, by name.
+        """
+        raise NotImplementedError
 
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.

@@ -18,9 +18,11 @@ from ctxextend.checkpoint.gguf_config import (
     read_config,
 )
 from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
+from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.source import Source
 from ctxextend.checkpoint.weights import Weights
+from ctxextend.checkpoint.writing import Layout
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.tables.rope_types import NEW, TYPE
 
@@ -57,6 +59,12 @@ class GgufCheckpoint(Checkpoint):
             for key, value in changes.items()
             if value != stated[key]
         )
+
+    def layout_of_file(
+        self, values: Mapping[str, Any], recipe: bytes, shapes: Mapping[str, tuple[int, ...]]
+    ) -> Layout:
+        """Return the layout of the file with other metadata, and another table."""
+        return plan_gguf_layout(gguf_file(self), values, recipe, shapes)
 
 
 def gguf_file(checkpoint: Checkpoint) -> GgufFile:

@@ -217,11 +217,8 @@ def single_file_layout(
     """
     if not checkpoint.file_suffix:
         return None
-    from ctxextend.checkpoint.gguf_checkpoint import gguf_file  # few checkpoints are such a file
-    from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
-
     values = {edit.key: edit.after for edit in edits}
-    return lambda recipe: plan_gguf_layout(gguf_file(checkpoint), values, recipe, shapes)
+    return lambda recipe: checkpoint.layout_of_file(values, recipe, shapes)
 
 
 class NewTensors(NamedTuple):

@@ -217,7 +217,11 @@ def test_only_positions_ask_for_their_kind() -> None:
 # What names a format, or a class of one.
 OF_FORMATS = re.compile(r"is_gguf|Gguf|gguf_|GGUF_|[Nn]ano_?gpt|NANOGPT|PytorchFile")
 # They write or compare a format, which checkpoints of it name.
-KNOW_FORMATS = {"families/gguf_family.py", "verification/gguf_metadata.py"}
+KNOW_FORMATS = {
+    "families/gguf_family.py",
+    "families/registry.py",
+    "verification/gguf_metadata.py",
+}
 
 
 def test_only_checkpoints_know_their_format() -> None:
