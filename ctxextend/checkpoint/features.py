@@ -60,8 +60,10 @@ _NO_KEY = {
     "proportional": "has no key for these settings",
 }
 GGUF: Mapping[str, Refusal] = {
-    LOAD: Refusal("{name} is a GGUF file, which transformers does not load.", _GGUF_RUNS),
-    CONVERT: Refusal("{name} is a GGUF file, which cannot be converted.", _GGUF_RUNS),
+    LOAD: Refusal(
+        "{name} is a GGUF file, which transformers does not load.", _GGUF_RUNS, CheckpointError
+    ),
+    CONVERT: Refusal("{name} is a GGUF file, which is not converted.", _GGUF_RUNS, CheckpointError),
     SERVE_WITH_FLAGS: Refusal(
         "A GGUF file states its rotary settings itself.",
         "Write a longer file: remove --dry-run.",
@@ -91,7 +93,7 @@ GGUF: Mapping[str, Refusal] = {
     **{
         f"--method yarn:{key}": Refusal(
             f"--method yarn: a GGUF file does not state {key.replace('_', '-')}.",
-            "Remove it, and see its flags --yarn-* of llama.cpp.",
+            "Remove it, and see the flags of llama.cpp.",
         )
         for key in ("beta_fast", "beta_slow", "attention_factor")
     },

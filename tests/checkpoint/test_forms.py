@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from ctxextend import (
     CheckpointError,
     CtxextendError,
-    ResizeError,
     ResizeResult,
     SourceError,
     plan_resize,
@@ -287,14 +286,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".safetensors",
             )
             for name in ("film.mp4", "model.safetensors.index.json")
-        ),
-        (
-            "model.gguf",
-            "model.gguf",
-            {"model_type": "gpt2"},
-            ResizeError,
-            "--model-type does not apply to .*model.gguf: a GGUF file states",
-            "Remove --model-type",
         ),
         (
             "tf_model.h5",
