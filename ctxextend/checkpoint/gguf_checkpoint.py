@@ -45,20 +45,17 @@ class GgufCheckpoint(Checkpoint):
             ResizeError: The file cannot state a length.
         """
         values = gguf_file(self).values
-        changes = dict[str, Any]()
+        stated = list[Edit]()
         for edit in edits:
             key = edit.key
             if edit.path[0] == NEW:
                 key = f"{values[ARCHITECTURE]}.{SETTINGS[edit.path[-1]]}"
             elif edit.after >= 1 << 32:
                 raise ResizeError("A GGUF file states a length of 32 bits.", "Use a shorter one.")
-            changes[key] = in_32_bits(edit.after)
-        stated = {key: in_32_bits(values.get(key)) for key in changes}
-        return tuple(
-            Edit(self.config_file, tuple(key.split(".")), stated[key], value)
-            for key, value in changes.items()
-            if value != stated[key]
-        )
+            path = tuple(key.split("."))
+            before = in_32_bits(values.get(key))
+            stated.append(Edit(self.config_file, path, before, in_32_bits(edit.after)))
+        return tuple(stated)
 
     def layout_of_file(
         self, values: Mapping[str, Any], recipe: bytes, shapes: Mapping[str, tuple[int, ...]]

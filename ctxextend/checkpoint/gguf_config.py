@@ -45,7 +45,8 @@ def in_32_bits(value: Any) -> Any:
 def main_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the rotary settings of the layers that see the whole input; empty without any."""
     settings: Mapping[str, Any] = config.get(NEW, {})
-    return settings.get(FULL_LAYERS, settings)
+    main: Mapping[str, Any] = settings.get(FULL_LAYERS, settings)
+    return main
 
 
 def read_config(

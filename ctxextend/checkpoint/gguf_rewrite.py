@@ -44,8 +44,8 @@ def plan_gguf_layout(
     padding = b"\n" * ((file.data_start - size) % DISK_BLOCK)
     content = start + _pair(RECIPE_KEY, recipe + padding) + end
     content = content.ljust(padded(len(content), file.alignment), b"\0")
-    kept = tuple(item for item in ranges if item.size > 0)
-    return Layout(header=content, ranges=kept, tensor_bytes=sum(item.size for item in kept))
+    size = sum(item.size for item in ranges)
+    return Layout(header=content, ranges=tuple(ranges), tensor_bytes=size)
 
 
 def new_pairs(file: GgufFile, values: Mapping[str, Any]) -> dict[str, bytes]:
