@@ -52,8 +52,10 @@ def _wrong_settings(
     for key in {**expected, **stated}:
         found = stated.get(key)
         planned = expected.get(key)
+        if found == planned:
+            continue
         are_numbers = isinstance(found, float) and isinstance(planned, float)
-        if found == planned or (are_numbers and math.isclose(found, planned, rel_tol=rounding)):
+        if are_numbers and math.isclose(float(found or 0), float(planned or 0), rel_tol=rounding):
             continue
         path = key
         if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):

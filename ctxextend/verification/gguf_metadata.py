@@ -40,7 +40,7 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
     return Evidence(failures=faults, findings=[finding]).check("metadata")
 
 
-def _gaps(file: GgufFile) -> Iterator[tuple[str, bytes]]:
+def _gaps(file: GgufFile) -> Iterator[tuple[str, bytearray]]:
     """Yield each tensor with the bytes after it, which belong to none."""
     entries = sorted(file.entries.values(), key=lambda entry: (entry.start, entry.end))
     ends = [*(entry.start for entry in entries[1:]), file.size - file.data_start]
