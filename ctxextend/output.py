@@ -68,9 +68,10 @@ def output_of(
     for change in plan.stored:
         if change.is_changed:
             shapes[change.name] = (change.rows_after, change.hidden_size)
-    if source.layout_of is not None:
-        layout_of = partial(source.layout_of, plan.edits, shapes)
-        file = Path(f"{Path(source.config_file).stem}-{plan.max_len_after}.gguf")
+    if source.file_suffix:
+        values = {change.key: change.after for change in plan.edits}
+        layout_of = partial(source.layout_of_file, values, shapes)
+        file = Path(f"{Path(source.config_file).stem}-{plan.max_len_after}{source.file_suffix}")
         return Output(
             source=source,
             path=file,

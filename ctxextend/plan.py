@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ctxextend.checkpoint.features import SCALE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.errors import ResizeError
-from ctxextend.gguf.gguf_edits import check_gguf_settings, with_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
@@ -125,10 +125,7 @@ def make_plan(
     check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
-    is_gguf = model.checkpoint.is_gguf
-    if is_gguf:
-        check_gguf_settings(model, settings)
-        model = with_methods_note(model, settings)
+    model.checkpoint.check(*_features(settings.choice))
     learned = max(positions.length() for positions in selected)
     given = settings.choice.keep_first
     kept = limit_kept_first(settings.choice, learned).keep_first
@@ -140,9 +137,8 @@ def make_plan(
     changes = change_positions(
         model.tables, selected, settings, recorded or {}, checks_width=checks_width
     )
-
-    if is_gguf:
-        changes = with_gguf_settings(changes)
+    if any(change.settings and change.scales for change in changes):
+        model.checkpoint.check(SCALE)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
     has_effect = settings.fix_limits or any(change.is_changed for change in changes)
@@ -152,9 +148,15 @@ def make_plan(
         settings=settings,
         changes=changes,
         edits=edits if has_effect else (),
-        layouts={} if is_gguf else weight_layouts(model.checkpoint, changes),
+        layouts=weight_layouts(model.checkpoint, changes),
         has_wrong_limits=bool(edits) and not has_effect,
     )
+
+
+def _features(choice: MethodChoice) -> list[str]:
+    """Return a method, and its settings, as features of formats."""
+    name = f"--method {choice.name}"
+    return [name, *(f"{name}:{key}" for key, value in choice.settings.items() if value is not None)]
 
 
 def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping[str, Layout]:

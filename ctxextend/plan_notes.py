@@ -248,7 +248,7 @@ def _unchanged(plan: Plan) -> Note:
     text = f"the output is {output}."
     if plan.settings.method_flags:
         text += f" No effect: {', '.join(plan.settings.method_flags)}."
-    if plan.has_wrong_limits and not plan.checkpoint.is_gguf:
+    if plan.has_wrong_limits:
         text += " Some length limits differ: --fix-limits makes them agree."
     start = f"The context length already is {plan.max_len_before}"
     return Note(Code.UNCHANGED, Level.WARNING, f"{start}: {text}")
@@ -277,7 +277,7 @@ def _other_files(plan: Plan) -> Iterator[Note]:
     """Yield what must change besides the output: a config, a base, a tensor that was not named."""
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
-    if not checkpoint.has_config and not base and not checkpoint.is_gguf:
+    if not checkpoint.config and not base:
         lengths = {}
         for change in plan.changes:
             lengths[change.config_key] = change.positions.key_value(change.max_len_after)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoint.features import CONVERT
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Output, OutputFiles, write_output
-from ctxextend.errors import MethodError, OutputError, listed
+from ctxextend.errors import OutputError, listed
 from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
@@ -282,9 +283,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The weights change too, or the output is a GGUF file.
         """
-        if self.output.is_file:
-            message = "--edit-only does not apply to a GGUF file, which is written as a whole."
-            raise MethodError(message, "Remove --edit-only.")
+        self.plan.checkpoint.check("--edit-only")
         return replace(self, output=make_output(self.plan, self.notes, edit_only=True))
 
     def with_links(self) -> "Planned":
@@ -293,9 +292,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The output is a GGUF file.
         """
-        if self.output.is_file:
-            message = "--link does not apply to a GGUF file, which is written as a whole."
-            raise MethodError(message, "Remove --link.")
+        self.plan.checkpoint.check("--link")
         output = self.output.with_links()
         linked = output.files.linked
         notes = list(self.notes)
@@ -416,7 +413,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         GGUF file needs no request: it is that of llama.cpp, if it serves the type. Else None.
         """
         plan = self.planned.plan
-        if plan.checkpoint.is_gguf:
+        if plan.checkpoint.file_suffix:
             if not self.runtimes:
                 return None
             return file_command(self.runtimes[0], str(self.output), plan.max_len_after)
@@ -484,11 +481,13 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
         RemoteWeightsError: `only_headers` is set, but values of tensors are needed.
         CtxextendError: As `plan_resize`.
     """
-    model = open_model(ref, reads_gguf=True, only_headers=only_headers)
-    if model.checkpoint.is_gguf:
-        from ctxextend.gguf.gguf_edits import check_gguf_steps
-
-        check_gguf_steps(settings)
+    model = open_model(ref, only_headers=only_headers)
+    requested = {
+        "--train": settings.train,
+        "--tune": settings.tune,
+        "--for": settings.engine not in (None, model.checkpoint.engine),
+    }
+    model.checkpoint.check(*(flag for flag, value in requested.items() if value))
     if settings.engine is None:
         return planned_resize(make_plan(model, settings))
     for_runtime = plan_for_runtime(model, settings, settings.engine)
@@ -518,7 +517,7 @@ def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Pla
 
 def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     """Return what each runtime does with the output of a plan; of an unknown type, nothing."""
-    if plan.checkpoint.is_gguf:
+    if plan.checkpoint.file_suffix:
         return gguf_statements(plan)
     facts = folder_facts(plan)
     if facts is None:
@@ -532,6 +531,7 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
+    model.checkpoint.check(CONVERT)
     if settings.scheme == WITHOUT_POSITIONS:
         return _planned_removal(model, settings)
     # Here, since the rules of conversions take longer to import than a small resize to plan.

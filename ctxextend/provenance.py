@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import gguf_values
-from ctxextend.checkpoint.gguf_header import RECIPE_KEY
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -114,13 +112,12 @@ class BaseCheckpoint(NamedTuple):
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
-    """Read the recipe of a folder or GGUF file; None if it is missing or cannot be read."""
+    """Read the recipe of a checkpoint; None if it is missing or cannot be read."""
     with suppress(CheckpointError, RecipeError):
         if RECIPE_FILE in checkpoint.copied:
             return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
-        if checkpoint.is_gguf and RECIPE_KEY in gguf_values(checkpoint):
-            text = str(gguf_values(checkpoint)[RECIPE_KEY])
-            return parse_provenance(text, RECIPE_KEY, checkpoint.root)
+        if checkpoint.recipe is not None:
+            return parse_provenance(checkpoint.recipe, checkpoint.config_file, checkpoint.root)
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ctxextend.checkpoint.filenames import GGUF_SUFFIX
+from ctxextend.checkpoint.formats import recipe_text
 from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.kinds import ANY_TEXT, METHOD, NEW_LENGTH
@@ -270,20 +270,12 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         if not file.is_file() and str(path) in builtin:
             file = builtin[str(path)]
             folder = None
-        if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
-            text = file.read_text(encoding="utf-8-sig")
-        else:
-            # Here, since reading it takes numpy.
-            from ctxextend.checkpoint.gguf_checkpoint import open_gguf
-            from ctxextend.checkpoint.gguf_header import RECIPE_KEY
-
-            stated = open_gguf(file).metadata.values.get(RECIPE_KEY)
-            if not isinstance(stated, str):
-                raise RecipeError(
-                    f"{file} contains no recipe: ctxextend did not write it.",
-                    "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
-                )
-            text = stated
+        text = recipe_text(file)
+        if text is None:
+            raise RecipeError(
+                f"{file} contains no recipe: ctxextend did not write it.",
+                "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
+            )
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, ValueError):

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoint.filenames import is_gguf
+from ctxextend.checkpoint.features import LOAD
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
@@ -109,20 +108,9 @@ def plan_run(file: RecipeFile) -> Planned | None:
     Raises:
         CheckpointError: The source changed after the recipe was written.
         DataError: The training text did.
-        RecipeError: Sections of a recipe of a GGUF file need a checkpoint of transformers.
         CtxextendError: As `resize`.
     """
     recipe = file.recipe
-    source = recipe.checkpoint.source
-    sections = {"convert": recipe.convert, "train": recipe.train, "evaluate": recipe.evaluate}
-    others = [name for name, settings in sections.items() if settings is not None]
-    if others and is_gguf(source) and Path(source).is_file():
-        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
-        hint = (
-            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
-            "it was made from: --set source=BASE"
-        )
-        raise RecipeError(message, hint)
     recorded = step_of(file)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
@@ -130,7 +118,9 @@ def plan_run(file: RecipeFile) -> Planned | None:
         _check_training_text(recipe.train, file.provenance)
     if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
         return None
-    model = open_model(recipe.checkpoint, reads_gguf=not others)
+    model = open_model(recipe.checkpoint)
+    if any((recipe.convert, recipe.train, recipe.evaluate)):
+        model.checkpoint.check(LOAD)
     check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
         return planned_conversion(model, recipe.convert)

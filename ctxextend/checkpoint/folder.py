@@ -4,14 +4,15 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ctxextend.checkpoint import filenames
+from ctxextend.checkpoint import features, filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
+from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
@@ -74,13 +75,14 @@ class Checkpoint:
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
-    is_gguf: bool = False  # whether it consists of a GGUF file
-    # Of a checkpoint that is one file, and so is an output: its layout by edits of its config, the
-    # shapes of changed tensors by name, and the recipe, which it contains.
-    layout_of: "Callable[[Sequence[Edit], Mapping[str, tuple[int, ...]], bytes], Layout] | None" = (
-        None
-    )
+    config_name: str = CONFIG  # or that of a weights file, which states its config itself
+    # Of a checkpoint that consists of one file, which its output does too; empty for a folder.
+    file_suffix: str = ""
+    engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
+    recipe: str | None = None  # in the weights file; folders have a file
+    facts: tuple[str, ...] = ()  # what else to know of its files
+    # What cannot be done with it, by feature; see `features`.
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
@@ -130,6 +132,37 @@ class Checkpoint:
         if name not in self.objects:
             self.objects[name] = load_object(self.root / name)
         return self.objects[name]
+
+    def check(self, *requested: str) -> None:
+        """Check that features can be had; see `features`.
+
+        Raises:
+            CtxextendError: One cannot.
+        """
+        for feature in requested:
+            if feature in self.refused:
+                message, hint, error = self.refused[feature]
+                raise error(message.format(name=self.source.reference), hint)
+
+    def file_edits(self, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+        """Return the edits to its files that change the config, and other files, so.
+
+        Raises:
+            ResizeError: A file cannot state a value.
+        """
+        return tuple(edits)
+
+    def layout_of_file(
+        self, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], recipe: bytes
+    ) -> "Layout":
+        """Return the layout of an output that is one file, of a format that can be one.
+
+        Args:
+            values: Changed values, by key of the edits of `file_edits`.
+            shapes: Those of changed tensors, by name.
+            recipe: The text of its recipe.
+        """
+        raise NotImplementedError
 
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.
@@ -283,6 +316,11 @@ def open_checkpoint(
             if has_file(source, root / ADAPTER_CONFIG):
                 adapter_config = load_object(root / ADAPTER_CONFIG)
             adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
+        refused: Mapping[str, Refusal] = {}
+        if adapter_of:
+            refused = features.ADAPTER
+        elif not config:
+            refused = features.WITHOUT_CONFIG
         return Checkpoint(
             source=source,
             model=model,
@@ -293,6 +331,7 @@ def open_checkpoint(
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
+            refused=refused,
         )
 
 

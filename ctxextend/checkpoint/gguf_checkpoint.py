@@ -1,90 +1,144 @@
-"""A GGUF file as a checkpoint: it states its own config, and no other files belong to it."""
+"""A GGUF file as a checkpoint: its metadata are its config, and no other files belong to it."""
 
-from functools import partial
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoint.copy import file_fingerprint
+from ctxextend.checkpoint.features import GGUF, GGUF_METHODS, GGUF_ROUTE, SCALE, Refusal
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_header import GgufFile, read_header
+from ctxextend.checkpoint.gguf_config import (
+    ARCHITECTURES,
+    SETTINGS,
+    in_32_bits,
+    main_settings,
+    read_config,
+)
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.source import Source
 from ctxextend.checkpoint.weights import Weights
-from ctxextend.errors import CheckpointError
-from ctxextend.gguf.gguf_config import read_config
+from ctxextend.checkpoint.writing import Layout
+from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.tables.rope_types import NEW, TYPE
 
-SPLIT_COUNT = "split.count"
+ARCHITECTURE = "general.architecture"
+# Tensors of factors that divide frequencies: of llama3 settings, and of longrope ones.
+FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+# Keys after the name of the architecture: the first name of the factor, and by what all cosines and
+# sines are multiplied, in addition to what follows from yarn settings.
+OTHER_SCALES = ("rope.scale_linear", "rope.scaling.attn_factor")
 
 
-def open_gguf(path: Path) -> GgufFile:
-    """Open a GGUF file; read no tensor.
+@dataclass(frozen=True)
+class GgufCheckpoint(Checkpoint):
+    """A checkpoint that consists of a GGUF file."""
 
-    Raises:
-        CheckpointError: The file cannot be read, or is malformed.
-    """
-    header = read_header(path)
-    described = dict[str, Any]()
-    entries = {name: tensor.entry for name, tensor in header.tensors.items()}
-    for name, entry in entries.items():
-        described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
-    return GgufFile(
-        path=path,
-        header=described,
-        entries=entries,
-        data_start=header.data_start,
-        metadata=header,
-    )
+    def file_edits(self, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+        """Return the edits to the metadata that change the config so.
+
+        Raises:
+            ResizeError: The file cannot state a length.
+        """
+        values = gguf_file(self).values
+        stated = list[Edit]()
+        for edit in edits:
+            key = edit.key
+            if edit.path[0] == NEW:
+                key = f"{values[ARCHITECTURE]}.{SETTINGS[edit.path[-1]]}"
+            elif edit.after >= 1 << 32:
+                raise ResizeError("A GGUF file states a length of 32 bits.", "Use a shorter one.")
+            path = tuple(key.split("."))
+            before = in_32_bits(values.get(key))
+            stated.append(Edit(self.config_file, path, before, in_32_bits(edit.after)))
+        return tuple(stated)
+
+    def layout_of_file(
+        self, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], recipe: bytes
+    ) -> Layout:
+        """Return the layout of the file with other metadata, and another table."""
+        return plan_gguf_layout(gguf_file(self), values, shapes, recipe)
 
 
 def gguf_file(checkpoint: Checkpoint) -> GgufFile:
-    """Return the GGUF file that a checkpoint consists of.
-
-    Raises:
-        CheckpointError: It consists of other files.
-    """
-    for file in checkpoint.weights.files.values():
-        if isinstance(file, GgufFile):
-            return file
-    raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
+    """Return the GGUF file that a checkpoint consists of."""
+    file = checkpoint.weights.first_file
+    assert isinstance(file, GgufFile)
+    return file
 
 
-def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the metadata of a GGUF file by key, without arrays."""
-    return gguf_file(checkpoint).metadata.values
-
-
-def open_gguf_checkpoint(source: Source) -> Checkpoint:
+def open_gguf_checkpoint(source: Source) -> GgufCheckpoint:
     """Open a GGUF file as a checkpoint without other files.
 
     Raises:
-        CheckpointError: The file cannot be read, is malformed or one of several, or states no
-            valid positions.
+        CheckpointError: The file cannot be read, is malformed or one of several.
         UnsupportedModelError: Its architecture is not known.
     """
-    assert source.file is not None
-    path = source.folder / source.file
+    file_name = str(source.file)
+    path = source.folder / file_name
     fingerprint = file_fingerprint(path)  # before it is read
     file = open_gguf(path)
-    values = file.metadata.values
-    count = values.get(SPLIT_COUNT, 1)
-    if isinstance(count, int) and count != 1:
-        merged = path.name.partition("-00001-of-")[0].removesuffix(GGUF_SUFFIX)
-        raise CheckpointError(
-            f"{path} is one of {count} files that a model was split into.",
-            f"Merge them with llama.cpp: llama-gguf-split --merge FIRST.gguf {merged}{GGUF_SUFFIX}",
-        )
-    return Checkpoint(
-        source=source,
+    values = file.values
+    if values.get("split.count", 1) != 1:
+        hint = "Merge them with llama.cpp: llama-gguf-split --merge FIRST.gguf MERGED.gguf"
+        raise CheckpointError(f"{path} is one of several files of a model.", hint)
+    name = str(values.get(ARCHITECTURE))
+    config = read_config(name, values, file.entries.keys(), file_name)
+    kind = main_settings(config).get(TYPE)
+    # What llama.cpp applies in addition to rotary settings.
+    others = [tensor for tensor in file.entries if tensor.endswith(FACTOR_TENSORS)]
+    others += [key for key in OTHER_SCALES if config[name].get(key, 1) != 1]
+    types = Counter(entry.dtype for entry in file.entries.values())
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in types.most_common())
+    facts = [f"{path.name}: GGUF version {file.version}, tensors: {counts or 'none'}."]
+    if others:
+        facts.append(f"{others[0]} applies too: the wavelengths are those without it.")
+    refused = dict(GGUF)
+    if kind is not None:
+        refused |= _refused_methods(name, kind, others)
+    return GgufCheckpoint(
+        source=source._replace(name=Path(file_name).stem),
         model=PurePosixPath(),
-        config=read_config(values, file.metadata.arrays, file.entries.keys(), source.file),
-        weights=Weights(files={source.file: file}),
+        config=config,
+        weights=Weights(files={file_name: file}),
         generated={},
         copied=(),
         omitted={},
-        fingerprints={source.file: fingerprint},
+        fingerprints={file_name: fingerprint},
         adapter_of=None,
-        config_name=source.file,
-        is_gguf=True,
-        layout_of=partial(plan_gguf_layout, file),
+        config_name=file_name,
+        file_suffix=GGUF_SUFFIX,
+        engine="llama.cpp",
+        recipe=values.get(RECIPE_KEY),
+        facts=tuple(facts),
+        refused=refused,
     )
+
+
+def _refused_methods(name: str, kind: str, others: Sequence[str]) -> Mapping[str, Refusal]:
+    """Return the methods that do not scale the rotary settings of a file.
+
+    Args:
+        name: Its architecture.
+        kind: The rope type of its settings, which scaled ones keep.
+        others: What llama.cpp applies in addition to the settings.
+    """
+    row = ARCHITECTURES[name]
+    methods = row.get("methods", GGUF_METHODS)
+    cause = row.get("reason", "")
+    hint = f"Use --method {' or '.join(methods)}."
+    if others:
+        methods = ()
+        cause = f"{others[0]} applies too, and how both are scaled was not trained"
+    if not methods or kind not in ("default", *methods):
+        methods = ()
+        hint = GGUF_ROUTE
+    names = [f"--method {method}" for method in GGUF_METHODS if method not in methods]
+    if not methods:
+        names.append(SCALE)
+    message = f"No such method scales {kind} settings of architecture {name} in {{name}}: {cause}."
+    return dict.fromkeys(names, Refusal(message, hint))

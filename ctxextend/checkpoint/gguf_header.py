@@ -9,13 +9,14 @@ words, that takes seconds and more than half a gigabyte. So arrays are only skip
 are copied as they are. The package knows the types of tensors and their sizes.
 """
 
+import math
 import os
 import struct
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from ctxextend.checkpoint.copy import open_source, reading
 from ctxextend.checkpoint.safetensors_file import TensorEntry, TensorFile
@@ -23,25 +24,14 @@ from ctxextend.errors import CheckpointError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer reads it
-INSTALL = "pip install 'ctxextend[gguf]'"
-DEFAULT_ALIGNMENT = 32
-ALIGNMENT_KEY = "general.alignment"
+ALIGNMENT = "general.alignment"
 # The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
 RECIPE_KEY = "ctxextend.recipe"
-# Several times what the largest models have, so that a malformed file is refused in about a second.
-MAX_METADATA_BYTES = 1 << 27  # of the whole header; the largest vocabularies have about 20 MB
-MAX_PAIRS = 1 << 16
-MAX_TENSORS = 1 << 16
-MAX_TEXTS = 1 << 22  # in all arrays; the largest vocabularies have fewer than a million words
-# The fewest bytes of items: of a pair, an empty key, a type and a value; of a tensor, an empty
-# name, a number of dimensions, a type and a start.
-MIN_PAIR_BYTES = 8 + 4 + 1
-MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
-TEXT_LENGTH = struct.Struct("<Q")  # before a text
-MAX_TEXT_BYTES = 1 << 24  # of a value; chat templates, the longest ones, have about 100 kB
-MAX_KEY_BYTES = (1 << 16) - 1  # the limit of the format
+# Several times what the largest models have, so that malformed files are refused in seconds.
+MAX_HEADER_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
+MAX_ITEMS = 1 << 16  # pairs, and tensors
+MAX_TEXTS = 1 << 22  # in an array; the largest vocabularies have fewer than a million words
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
-MAX_ALIGNMENT = 1 << 20
 READ_BYTES = 1 << 20  # per call
 
 # Types of values, by their numbers in the format.
@@ -49,71 +39,20 @@ UINT32 = 4
 FLOAT32 = 6
 STRING = 8
 ARRAY = 9
-SCALAR_FORMATS: Mapping[int, str] = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    UINT32: "<I",
-    5: "<i",
-    FLOAT32: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
+SCALAR_FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"]))
+SCALAR_FORMATS |= {10: "<Q", 11: "<q", 12: "<d"}
+ARRAY_VALUE = "an array"  # its items are not read
 
 
-class Pair(NamedTuple):
-    """A key/value pair, and where it is in the file."""
-
-    key: str
-    value_type: int  # `STRING`, `ARRAY` or one of `SCALAR_FORMATS`
-    value: Any  # a number, a truth value or a text; None for an array
-    start: int  # its first byte
-    end: int  # the byte after its last one
-
-
-class Described(NamedTuple):
-    """The description of a tensor in the header."""
-
-    entry: TensorEntry  # its shape has the rows first
-    type_number: int  # of its dtype in the format
-
-
-@dataclass(frozen=True)
-class GgufHeader:
-    """The header of a GGUF file."""
-
-    content: bytes  # up to the first byte of padding
-    version: int
-    alignment: int  # of tensors, in bytes
-    pairs: Mapping[str, Pair]  # by key, in file order
-    tensors: Mapping[str, Described]  # by name, in file order
-    descriptions_start: int  # the offset of the first description of a tensor
-    file_size: int  # in bytes
-
-    @property
-    def data_start(self) -> int:
-        """The file offset of the first tensor byte."""
-        return padded(len(self.content), self.alignment)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The values of all pairs but arrays, by key."""
-        return {pair.key: pair.value for pair in self.pairs.values() if pair.value_type != ARRAY}
-
-    @property
-    def arrays(self) -> Set[str]:
-        """The keys of all arrays, whose items are not read."""
-        return {pair.key for pair in self.pairs.values() if pair.value_type == ARRAY}
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GgufFile(TensorFile):
     """A GGUF file with a checked header."""
 
-    metadata: GgufHeader = field(kw_only=True)
+    version: int
+    alignment: int  # of tensors, in bytes
+    values: Mapping[str, Any]  # by key, in file order; `ARRAY_VALUE` for an array
+    pairs: Mapping[str, bytes]  # the same with their keys, as in the file
+    size: int  # in bytes
 
 
 def padded(size: int, alignment: int) -> int:
@@ -121,265 +60,159 @@ def padded(size: int, alignment: int) -> int:
     return size + -size % alignment
 
 
-def read_header(path: Path) -> GgufHeader:
+def open_gguf(path: Path) -> GgufFile:
     """Read and check the header of a GGUF file; read no tensor.
 
     Raises:
         CheckpointError: The file is truncated, malformed, of another version or byte order, or the
             package ``gguf`` is not installed or too old for a type of tensors.
     """
-    with reading(path), open_source(path) as file:
-        cursor = _Cursor(path, file)
-        version, tensor_count, pair_count = _read_start(cursor)
-        pairs = _read_pairs(cursor, pair_count)
-        alignment = DEFAULT_ALIGNMENT
-        if ALIGNMENT_KEY in pairs:
-            alignment = pairs[ALIGNMENT_KEY].value
-            is_number = pairs[ALIGNMENT_KEY].value_type == UINT32
-            if not is_number or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-                reason = f"{ALIGNMENT_KEY} is {alignment!r:.100}, not a power of 2 as UINT32"
-                refuse(path, reason)
-        descriptions_start = cursor.position
-        tensors = _read_tensors(cursor, tensor_count)
-        header = GgufHeader(
-            content=cursor.content,
-            version=version,
-            alignment=alignment,
-            pairs=pairs,
-            tensors=tensors,
-            descriptions_start=descriptions_start,
-            file_size=cursor.size,
-        )
-        _check_ranges(path, header)
-    return header
+    try:
+        with reading(path), open_source(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            return _read_file(path, _Cursor(opened), size)
+    except (ValueError, KeyError) as error:
+        reason = str(error)
+        if isinstance(error, KeyError):
+            reason = f"it has a value of the unknown type {error}"
+        message = f"{path} is not a valid GGUF file: {reason}."
+        raise CheckpointError(message, "Download or convert it again, or upgrade gguf.") from None
+
+
+def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
+    """Read and check a header.
+
+    Raises:
+        ValueError: It is malformed; the text is a clause.
+        KeyError: A value has an unknown type.
+        CheckpointError: The package ``gguf`` is not installed.
+    """
+    if cursor.take(len(MAGIC)) != MAGIC:
+        raise ValueError(f"it does not start with {MAGIC!r}")
+    version = cursor.number("<I")
+    if version not in VERSIONS:
+        known = "versions 2 and 3 are read, little-endian (gguf-convert-endian converts others)"
+        raise ValueError(f"it has version {version} or another byte order: {known}")
+    tensor_count = cursor.number("<Q")
+    values = dict[str, Any]()
+    pairs = dict[str, bytes]()
+    for _ in range(cursor.number("<Q")):
+        start = cursor.position
+        key = cursor.text()
+        if key in pairs or len(pairs) == MAX_ITEMS:
+            raise ValueError(f"the key {key!r:.100} is stated twice, or one of too many")
+        values[key] = cursor.value(cursor.number("<I"))
+        pairs[key] = bytes(cursor.content[start : cursor.position])
+    alignment = values.get(ALIGNMENT, 32)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")
+    entries = _read_tensors(cursor, tensor_count)
+    data_start = padded(cursor.position, alignment)
+    end = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+        if entry.start < end or entry.start % alignment or data_start + entry.end > size:
+            reason = "overlaps another one, is not aligned, or is truncated"
+            raise ValueError(f"the tensor {entry.name!r:.100} {reason}")
+        end = entry.end
+    described = dict[str, Any]()
+    for name, entry in entries.items():
+        described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
+    return GgufFile(
+        path=path,
+        header=described,
+        entries=entries,
+        data_start=data_start,
+        version=version,
+        alignment=alignment,
+        values=values,
+        pairs=pairs,
+        size=size,
+    )
 
 
 class _Cursor:
     """A position in a file, whose start is read piece by piece as far as it is needed."""
 
-    def __init__(self, path: Path, file: FileIO) -> None:
-        self.path = path
-        self.size = os.fstat(file.fileno()).st_size
+    def __init__(self, file: FileIO) -> None:
         self.position = 0
+        self.content = bytearray()
         self._file = file
-        self._read = bytearray()
-        self._texts = 0  # in arrays, so far
 
-    @property
-    def content(self) -> bytes:
-        """All bytes before the position."""
-        return bytes(self._read[: self.position])
-
-    def skip(self, count: int) -> int:
+    def move(self, count: int) -> int:
         """Move over bytes, which the file must have; return where they start."""
         start = self.position
-        self._read_up_to(start + count)
-        self.position = start + count
+        self.position += count
+        while self.position > len(self.content):
+            piece = self._file.read(READ_BYTES)
+            if not piece or len(self.content) > MAX_HEADER_BYTES:
+                limit = f"or longer than {MAX_HEADER_BYTES:,} bytes"
+                raise ValueError(f"it is truncated, or its header is malformed {limit}")
+            self.content += piece
         return start
 
-    def _read_up_to(self, end: int) -> int:
-        if end > self.size:
-            refuse(self.path, f"it is truncated: the header goes beyond {self.size:,} bytes")
-        if end > MAX_METADATA_BYTES:
-            limit = f"{MAX_METADATA_BYTES:,} bytes"
-            refuse(self.path, f"its header is longer than {limit}")
-        while end > len(self._read):
-            piece = self._file.read(max(READ_BYTES, end - len(self._read)))
-            if not piece:
-                refuse(self.path, "it became shorter while it was read")
-            self._read += piece
-        return len(self._read)
-
-    def check_count(self, count: int, what: str, *, smallest: int, maximum: int) -> None:
-        """Check a number of items before they are read.
-
-        Args:
-            count: As the file states it.
-            what: The items, in the plural.
-            smallest: The fewest bytes of one.
-            maximum: The most items that are read.
-
-        Raises:
-            CheckpointError: The file is too short for so many items, or they are too many.
-        """
-        available = self.size - self.position
-        if count * smallest > available:
-            reason = f"the number of {what} is {count:,}, too many for {available:,} bytes"
-            refuse(self.path, f"it is truncated: {reason}")
-        if count > maximum:
-            reason = f"the number of {what} is {count:,}, more than {maximum:,}"
-            refuse(self.path, reason)
+    def take(self, count: int) -> bytes:
+        """Read bytes."""
+        start = self.move(count)
+        return bytes(self.content[start : self.position])
 
     def number(self, layout: str) -> Any:
         """Read a number, or a truth value."""
-        start = self.skip(struct.calcsize(layout))
-        return struct.unpack_from(layout, self._read, start)[0]
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
 
-    def text(self, maximum: int = MAX_TEXT_BYTES) -> str:
+    def text(self) -> str:
         """Read a text, which follows its length."""
-        length = self.number(TEXT_LENGTH.format)
-        if length > maximum:
-            refuse(self.path, f"a name or text has {length:,} bytes, more than {maximum:,}")
-        start = self.skip(length)
-        try:
-            return self._read[start : self.position].decode()
-        except UnicodeDecodeError:
-            refuse(self.path, f"the text at byte {start:,} is not UTF-8")
+        return self.take(self.number("<Q")).decode()
 
-    def skip_texts(self, count: int) -> None:
-        """Move over texts: most of the time of reading a header is spent here."""
-        self.check_count(
-            count, "texts in arrays", smallest=TEXT_LENGTH.size, maximum=MAX_TEXTS - self._texts
-        )
-        self._texts += count
-        content = self._read
-        position = self.position
-        read = len(content)
-        for _ in range(count):
-            if position + TEXT_LENGTH.size > read:
-                read = self._read_up_to(position + TEXT_LENGTH.size)
-            position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(content, position)[0]
-        self._read_up_to(position)
-        self.position = position
-
-
-def refuse(path: Path, reason: str) -> NoReturn:
-    """Refuse a file that is not a valid GGUF file; the reason is a clause.
-
-    Raises:
-        CheckpointError: Always.
-    """
-    message = f"{path} is not a valid GGUF file: {reason}."
-    raise CheckpointError(message, "Download or convert it again.") from None
-
-
-def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
-    """Read the version, the number of tensors and the number of pairs."""
-    path = cursor.path
-    if cursor.size < len(MAGIC):
-        refuse(path, f"it has {cursor.size} bytes")
-    start = cursor.skip(len(MAGIC))
-    magic = cursor.content[start:]
-    if magic != MAGIC:
-        refuse(path, f"it starts with {magic!r}, not {MAGIC!r}")
-    version = cursor.number("<I")
-    if version not in VERSIONS:
-        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-        if swapped in VERSIONS:
-            raise CheckpointError(
-                f"{path} is a big-endian GGUF file, which ctxextend does not read.",
-                f"Convert it with the package gguf: gguf-convert-endian {path} little",
-            )
-        known = " and ".join(map(str, VERSIONS))
-        has = f"has version {version} of the GGUF format"
-        hint = "Convert the model again: llama.cpp does not read it either."
-        if version > max(VERSIONS):
-            hint = "Upgrade ctxextend, or convert the model again."
-        raise CheckpointError(f"{path} {has}; ctxextend reads versions {known}.", hint)
-    tensor_count = cursor.number("<Q")
-    pair_count = cursor.number("<Q")
-    return version, tensor_count, pair_count
-
-
-def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    cursor.check_count(count, "keys", smallest=MIN_PAIR_BYTES, maximum=MAX_PAIRS)
-    pairs = dict[str, Pair]()
-    for _ in range(count):
-        start = cursor.position
-        key = cursor.text(MAX_KEY_BYTES)
-        if key in pairs:
-            refuse(cursor.path, f"the key {key!r:.100} is stated twice")
-        value_type = cursor.number("<I")
-        value = None
+    def value(self, value_type: int) -> Any:
+        """Read a value; of an array, no items."""
         if value_type == STRING:
-            value = cursor.text()
-        elif value_type in SCALAR_FORMATS:
-            value = cursor.number(SCALAR_FORMATS[value_type])
-        elif value_type == ARRAY:
-            _skip_array(cursor, key)
-        else:
-            refuse(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
-        pairs[key] = Pair(
-            key=key, value_type=value_type, value=value, start=start, end=cursor.position
-        )
-    return pairs
+            return self.text()
+        if value_type == ARRAY:
+            self._skip_array()
+            return ARRAY_VALUE
+        return self.number(SCALAR_FORMATS[value_type])
+
+    def _skip_array(self) -> None:
+        """Move over an array: most of the time of reading a header is spent on those of texts."""
+        item_type = self.number("<I")
+        count = self.number("<Q")
+        if item_type != STRING:
+            # llama.cpp reads no arrays of arrays either.
+            self.move(count * struct.calcsize(SCALAR_FORMATS[item_type]))
+            return
+        if count > MAX_TEXTS:
+            raise ValueError(f"it has an array of {count:,} texts")
+        content = self.content
+        unpack = struct.Struct("<Q").unpack_from
+        position = self.position
+        for _ in range(count):
+            if position + 8 > len(content):
+                self.move(position + 8 - self.position)
+            position += 8 + unpack(content, position)[0]
+        self.move(position - self.position)
 
 
-def _skip_array(cursor: _Cursor, key: str) -> None:
-    item_type = cursor.number("<I")
-    count = cursor.number("<Q")
-    if item_type == STRING:
-        cursor.skip_texts(count)
-    elif item_type in SCALAR_FORMATS:
-        cursor.skip(count * struct.calcsize(SCALAR_FORMATS[item_type]))
-    elif item_type == ARRAY:
-        reason = f"{key!r:.100} is an array of arrays, which llama.cpp does not read either"
-        refuse(cursor.path, reason)
-    else:
-        refuse(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
-
-
-def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
-    cursor.check_count(count, "tensors", smallest=MIN_TENSOR_BYTES, maximum=MAX_TENSORS)
+def _read_tensors(cursor: _Cursor, count: int) -> dict[str, TensorEntry]:
+    """Return the entries of all tensors, with the rows first."""
     try:
-        from gguf.constants import GGML_QUANT_SIZES
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError as error:
         message = "GGUF files need the package gguf, which is not installed."
-        raise CheckpointError(message, f"Install it: {INSTALL}") from error
-    kinds = {int(kind): kind for kind in GGML_QUANT_SIZES}
-    tensors = dict[str, Described]()
+        raise CheckpointError(message, "Install it: pip install 'ctxextend[gguf]'") from error
+    entries = dict[str, TensorEntry]()
     for _ in range(count):
-        name = cursor.text(MAX_KEY_BYTES)
-        if name in tensors:
-            refuse(cursor.path, f"the tensor {name!r:.100} is described twice")
+        name = cursor.text()
         dimensions = cursor.number("<I")
-        if dimensions > MAX_DIMENSIONS:
-            reason = f"the tensor {name!r:.100} has {dimensions} dimensions"
-            refuse(cursor.path, reason)
+        if name in entries or len(entries) == MAX_ITEMS or dimensions > MAX_DIMENSIONS:
+            reason = f"is described twice, one of too many, or has {dimensions} axes"
+            raise ValueError(f"the tensor {name!r:.100} {reason}")
         lengths = [cursor.number("<Q") for _ in range(dimensions)]
         type_number = cursor.number("<I")
         start = cursor.number("<Q")
-        if type_number not in kinds:
-            message = (
-                f"{cursor.path}: {name!r:.100} has the type {type_number}, which the package gguf "
-                "does not know."
-            )
-            raise CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
-        kind = kinds[type_number]
-        values_per_block, block_bytes = GGML_QUANT_SIZES[kind]
-        columns = lengths[0] if lengths else 1
-        if columns % values_per_block:
-            reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {values_per_block}"
-            refuse(cursor.path, f"{reason}, as {kind.name} needs")
-        values = 1
-        for length in lengths:
-            values *= length
-            if values >= 1 << 63:
-                refuse(cursor.path, f"{name!r:.100} has too many values")
-        entry = TensorEntry(
-            name=name,
-            dtype=kind.name,
-            shape=tuple(reversed(lengths)),
-            start=start,
-            end=start + values // values_per_block * block_bytes,
-        )
-        tensors[name] = Described(entry=entry, type_number=type_number)
-    return tensors
-
-
-def _check_ranges(path: Path, header: GgufHeader) -> None:
-    size = header.file_size
-    available = size - header.data_start
-    entries = [described.entry for described in header.tensors.values()]
-    position = 0
-    for entry in sorted(entries, key=lambda entry: (entry.start, entry.end)):
-        if entry.end > available:
-            needed = header.data_start + entry.end
-            reason = f"it is truncated: {entry.name!r:.100} ends at byte {needed:,} of {size:,}"
-            refuse(path, reason)
-        if entry.start % header.alignment:
-            reason = f"{entry.name!r:.100} does not start at a multiple of {header.alignment} bytes"
-            refuse(path, reason)
-        if entry.start < position:
-            refuse(path, f"{entry.name!r:.100} overlaps the previous tensor")
-        position = entry.end
+        kind = GGMLQuantizationType(type_number)  # raises a ValueError that names it
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        if math.prod(lengths[:1]) % block:
+            raise ValueError(f"the columns of {name!r:.100} are no multiple of {block}")
+        end = start + math.prod(lengths) // block * block_bytes
+        entries[name] = TensorEntry(name, kind.name, tuple(reversed(lengths)), start, end)
+    return entries

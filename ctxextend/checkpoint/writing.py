@@ -96,7 +96,7 @@ def plan_layouts(
         CheckpointError: A new header is too long.
     """
     layouts = dict[str, Layout]()
-    if checkpoint.layout_of is not None:
+    if checkpoint.file_suffix:
         return layouts
     for name, file in checkpoint.weights.files.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}

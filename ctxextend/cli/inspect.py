@@ -128,7 +128,7 @@ def _inspect_model(ref: CheckpointRef, model: str, part: str | None) -> "Inspect
     from ctxextend.inspection.inspect import inspect_model
     from ctxextend.opening.opened_model import open_model
 
-    return inspect_model(open_model(replace(ref, source=model), reads_gguf=True), part)
+    return inspect_model(open_model(replace(ref, source=model)), part)
 
 
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:

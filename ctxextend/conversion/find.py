@@ -115,8 +115,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
 
 
 def _check_complete(model: OpenedModel, scheme: str) -> None:
-    checkpoint = model.checkpoint
-    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.table:
+    if model.ref.table:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
         raise UnsupportedModelError(message, _pass_type(scheme))
 

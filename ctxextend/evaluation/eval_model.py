@@ -203,7 +203,7 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
     checkpoint = opened.checkpoint
     table = opened.tables[0]
     check_source(checkpoint, opened.ref, fingerprint)
-    check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
+    check_loadable(checkpoint)
     max_len = table.length()
     table.check_rows()
     provenance = read_provenance(checkpoint)

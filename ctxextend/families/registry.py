@@ -169,6 +169,10 @@ class KnownFamilies(Mapping[str, Family]):
     def __getitem__(self, model_type: str) -> Family:
         if model_type in ENTRIES:
             return read_family(model_type)
+        if ":" in model_type:  # of a file of another format, whose architectures have other names
+            from ctxextend.families.gguf_family import gguf_family
+
+            return gguf_family(model_type.partition(":")[2])
         if not _has_only_classes(model_type):
             raise KeyError(model_type)
         from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy

@@ -1,7 +1,6 @@
 """What llama.cpp does with a planned GGUF file."""
 
-from ctxextend.checkpoint.gguf_checkpoint import gguf_values
-from ctxextend.gguf.gguf_config import IS_CAUSAL
+from ctxextend.checkpoint.gguf_checkpoint import gguf_file
 from ctxextend.plan import Plan
 from ctxextend.runtimes.rules.of_llama_cpp import ENCODER_FLAGS, LLAMA_CPP
 from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
@@ -18,11 +17,11 @@ def gguf_statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
     A plan has only methods that llama.cpp applies to the architecture, and it reads the length that
     the file states.
     """
-    if not plan.checkpoint.is_gguf or not plan.is_changed:
+    if not plan.checkpoint.file_suffix or not plan.is_changed:
         return ()
     max_len = plan.max_len_after
     option = ""
-    if gguf_values(plan.checkpoint).get(f"{plan.model_type}.{IS_CAUSAL}") is False:
+    if gguf_file(plan.checkpoint).values.get(f"{plan.model_type}.attention.causal") is False:
         option = ENCODER_FLAGS.format(max_len=max_len)
     statement = RuntimeStatement(
         runtime=find_runtime(LLAMA_CPP),

@@ -40,6 +40,9 @@ def library_limits(
     tokenizer.json, which the other two ignore.
     """
     blocking = [limit for limit in limits if limit.is_blocking]
+    if checkpoint.engine is not None:
+        for table in tables:
+            yield _library_limit(checkpoint.engine, next(iter(blocking), None), table)
     for tokenizer, table in tables_by_tokenizer(tables).items():
         folders = {PurePosixPath("."), checkpoint.model}
         if tokenizer:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ctxextend.checkpoint.filenames import GGUF_SUFFIX, is_gguf
 from ctxextend.errors import not_an_option
 from ctxextend.inspection.inspection_result import FixChoice, Limit
 from ctxextend.limits.statements import may_lack_scaling, may_state_trained_length
@@ -73,17 +72,16 @@ def with_fixes(
 def output_next_to(model: OpenedModel, length: int) -> str | None:
     """Return the output of a resize that is next to the checkpoint.
 
-    None if the checkpoint is not the user's own folder or GGUF file.
+    None if the checkpoint is not the user's own folder or file.
     """
     source = model.checkpoint.source
     path = os.path.normpath(os.path.expanduser(model.ref.source))  # noqa: PTH111 - as it is read
     if source.kind not in ("folder", "file") or model.ref.subfolder is not None:
         return None
-    if source.kind == "file" and not is_gguf(path):
+    suffix = model.checkpoint.file_suffix
+    if source.kind == "file" and not suffix:
         return None  # the checkpoint is the folder of the file
-    name = f"{source.name}-{length}"
-    if is_gguf(path):
-        name = f"{Path(path).stem}-{length}{GGUF_SUFFIX}"
+    name = f"{source.name}-{length}{suffix}"
     folder = Path(path).parent
     if Path(path).name in ("", ".."):
         folder = Path(path, "..")

@@ -2,30 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint, source_notes
-from ctxextend.checkpoint.gguf_checkpoint import gguf_file
-from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.errors import RemoteWeightsError
-from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
-from ctxextend.inspection.gguf_limits import (
-    gguf_libraries,
-    gguf_limits,
-    gguf_notes,
-    quantised_notes,
-)
-from ctxextend.inspection.inspection_result import Inspection, Limit
+from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.inspection.stated_limits import find_limits, width_limits
 from ctxextend.keywords import keyword_arguments
 from ctxextend.opening.opened_model import OpenedModel, open_model
-from ctxextend.positions.position_report import (
-    PositionReport,
-    report_quantised,
-)
+from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import of_part, positive_numbers
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
@@ -50,9 +37,9 @@ def inspect(ref: CheckpointRef, settings: Inspect) -> Inspection:
     """
     part = settings.part
     try:
-        return inspect_model(open_model(ref, reads_gguf=True, only_headers=True), part)
+        return inspect_model(open_model(ref, only_headers=True), part)
     except RemoteWeightsError:  # it has a table of rows
-        return inspect_model(open_model(ref, reads_gguf=True), part)
+        return inspect_model(open_model(ref), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
@@ -66,14 +53,10 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         method = resize.method
         trainable = provenance.trainable
     parameters = _count_parameters(model)
-    is_gguf = model.checkpoint.is_gguf
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:
-        if is_gguf and is_quantised(table):
-            reports[table.name] = report_quantised(table)
-        else:
-            reports[table.name] = table.report(model.checkpoint, resize, parameters)
+        reports[table.name] = table.report(model.checkpoint, resize, parameters)
     selected = [
         reports[table.name]
         for table in of_part(model.tables, part, model.checkpoint.weights.entries)
@@ -81,18 +64,10 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
     for report in selected:
         groups[report.group].append(report)
-    if not is_gguf:
-        limits = _folder_limits(model, reports, selected)
-        libraries = list(library_limits(model.checkpoint, limits, selected))
-        notes = _notes(model, selected, has_recipe=provenance is not None)
-    else:
-        limits = list(gguf_limits(model, selected))
-        if not any(is_quantised(table) for table in model.tables):
-            limits = list(with_fixes(model, reports, limits))
-        libraries = gguf_libraries(limits, selected)
-        notes = chain(
-            _gguf_notes(gguf_file(model.checkpoint), selected), quantised_notes(model.tables)
-        )
+    limits = list(with_fixes(model, reports, find_limits(model, selected)))
+    limits += width_limits(model.checkpoint, selected)
+    libraries = library_limits(model.checkpoint, limits, selected)
+    notes = _notes(model, selected, has_recipe=provenance is not None)
     return Inspection(
         source=model.ref.source,
         folder=str(model.checkpoint.root),
@@ -117,15 +92,6 @@ def _count_parameters(model: OpenedModel) -> int:
     return count
 
 
-def _folder_limits(
-    model: OpenedModel, reports: dict[str, PositionReport], selected: Sequence[PositionReport]
-) -> list[Limit]:
-    """Return the length limits in the files of a folder."""
-    limits = list(with_fixes(model, reports, find_limits(model, selected)))
-    limits += width_limits(model.checkpoint, selected)
-    return limits
-
-
 def _notes(
     model: OpenedModel, selected: Sequence[PositionReport], *, has_recipe: bool
 ) -> Iterator[str]:
@@ -133,6 +99,7 @@ def _notes(
     checkpoint = model.checkpoint
     for note in source_notes(checkpoint):
         yield note.text
+    yield from checkpoint.facts
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     for table in model.tables:
@@ -153,11 +120,3 @@ def _attention_windows(checkpoint: Checkpoint) -> Iterator[str]:
     if windows:
         sides = ", ".join(str(window // 2) for window in sorted({*windows}))
         yield f"Each token attends to {sides} tokens on either side (attention_window)."
-
-
-def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[str]:
-    """Yield what a GGUF file has, and what it does not tell."""
-    yield from gguf_notes(file, selected)
-    for report in selected:
-        if report.question:
-            yield report.question

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.positions.position_report import PositionReport, SchemeReport
@@ -168,8 +167,6 @@ def _counts(inspection: Inspection) -> Iterator[str]:
 def _agreement(inspection: Inspection) -> str:
     """Say whether all limits agree, or which do not."""
     wrong = [limit for limit in inspection.limits if not limit.agrees]
-    if not wrong and any(is_gguf(limit.file) for limit in inspection.limits):
-        return "all limits agree"  # of one file
     if not wrong:
         return "all files agree"
     listed = list[str]()

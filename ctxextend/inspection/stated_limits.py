@@ -64,7 +64,7 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     limits += _limits_of_params(model, tables)
     for table in tables:
         if table.location.weights_file:
-            limits.append(_limit_of_rows(table))
+            limits.append(_limit_of_rows(model, table))
         limits += _buffer_limits(model.checkpoint, table)
     for tokenizer, table in tables_by_tokenizer(tables).items():
         for stated in stated_limits(model.checkpoint, tokenizer):
@@ -73,14 +73,14 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     return tuple(limits)
 
 
-def _limit_of_rows(table: PositionReport) -> Limit:
+def _limit_of_rows(model: OpenedModel, table: PositionReport) -> Limit:
     """Return the limit that the rows of a stored table set."""
     return Limit(
         file=table.location.weights_file,
         key=table.name,
         value=table.location.rows,
         tokens=table.positions,
-        used_by=TRANSFORMERS,
+        used_by=model.checkpoint.engine or TRANSFORMERS,
         table=table.name,
     )
 
@@ -90,8 +90,6 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
 
     No resize fixes it.
     """
-    if not checkpoint.has_config:
-        return
     for table in tables:
         stated = table.location.stated_width() if table.location.weights_file else None
         if stated is None:
@@ -103,7 +101,7 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
                 key=key,
                 value=width,
                 tokens=None,
-                used_by=TRANSFORMERS,
+                used_by=checkpoint.engine or TRANSFORMERS,
                 table=table.name,
                 reason=f"{table.name} has {table.location.hidden_size} columns: {NOT_LOADED_LIMIT}",
                 is_blocking=True,
@@ -128,7 +126,7 @@ def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) ->
 
     All tables that share a key must agree with it, so a disagreement with any of them is returned.
     """
-    if not model.checkpoint.has_config:
+    if not model.checkpoint.config:
         return []
     limits = list[Limit]()
     for table in tables:
@@ -208,7 +206,7 @@ def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterat
             if path in location.engine_paths and type(value) is int:
                 yield _other_key_limit(model, table, path, value)
                 continue
-            library = _reader_of_length(table) if path == location.path_in_use else UNUSED
+            library = _reader_of_length(model, table) if path == location.path_in_use else UNUSED
             yield _own_key_limit(model, ".".join(path), value, table, library)
 
 
@@ -219,7 +217,7 @@ def _default_limit(model: OpenedModel, default: int, table: PositionReport) -> L
     disagrees is shown as the value, since it needs to be corrected.
     """
     key = f"{table.location.length_key}{NOT_SET}"
-    limit = _own_key_limit(model, key, default, table, _reader_of_length(table))
+    limit = _own_key_limit(model, key, default, table, _reader_of_length(model, table))
     if limit.agrees:
         return replace(limit, value=None)
     return limit
@@ -241,8 +239,10 @@ def _following_key_limits(model: OpenedModel, table: PositionReport) -> Iterator
             )
 
 
-def _reader_of_length(table: PositionReport) -> str:
+def _reader_of_length(model: OpenedModel, table: PositionReport) -> str:
     """Return the library that uses the length in the config: none if any length runs."""
+    if model.checkpoint.engine:
+        return model.checkpoint.engine
     if longer_inputs(table) is RUN_AT_ANY_LENGTH:
         return UNUSED
     return TRANSFORMERS

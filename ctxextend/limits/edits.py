@@ -8,7 +8,6 @@ from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture
-from ctxextend.gguf.gguf_edits import metadata_edits
 from ctxextend.limits.generation import (
     MAXIMA,
     GenerationLimit,
@@ -39,7 +38,7 @@ MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
 def plan_edits(
     model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
 ) -> tuple[Edit, ...]:
-    """Return the edits to configs and tokenizer files, or to the metadata of a GGUF file.
+    """Return the edits to configs and tokenizer files.
 
     Args:
         model: The source.
@@ -48,13 +47,11 @@ def plan_edits(
 
     Raises:
         CheckpointError: A file to edit is malformed, or two configs disagree.
-        MethodError: A config or a GGUF file cannot state the new rotary settings.
+        ResizeError: A file cannot state a length.
     """
     checkpoint = model.checkpoint
-    if checkpoint.is_gguf:
-        return metadata_edits(model, changes, fix_limits=fix_limits)
     edits = list[Edit]()
-    if checkpoint.has_config:
+    if checkpoint.config:
         edits += _config_edits(model, changes, fix_limits=fix_limits)
     if edits and rewrites_model_type(checkpoint, model.ref):
         edit = Edit(
@@ -91,7 +88,7 @@ def plan_edits(
         if is_generating and (change.is_changed or fix_limits):
             length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
             edits += generation_edits(checkpoint, length, fix_limits=fix_limits)
-    return tuple(edits)
+    return checkpoint.file_edits(edits)
 
 
 def _config_edits(

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ctxextend.checkpoint.features import LOAD
 from ctxextend.checkpoint.filenames import first_weights
 from ctxextend.checkpoint.folder import LINKED, Checkpoint
 from ctxextend.checkpoint.safetensors_file import read_tensor
@@ -41,12 +42,8 @@ class MoreThanTextError(Exception):
     """A model does not run on token ids only; the message says why."""
 
 
-def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
+def check_loadable(checkpoint: Checkpoint) -> None:
     """Check that transformers can safely load a checkpoint by itself.
-
-    Args:
-        checkpoint: The checkpoint.
-        hint: What to do with an adapter, or with a weights file without a config.
 
     Raises:
         CheckpointError: It cannot.
@@ -57,12 +54,7 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
             if reason == IRREGULAR:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
-    if checkpoint.adapter_of or not checkpoint.has_config:
-        kind = "a weights file without a config.json"
-        if checkpoint.adapter_of:
-            kind = "an adapter"
-        message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
-        raise CheckpointError(message, hint)
+    checkpoint.check(LOAD)
 
 
 def load(

@@ -7,9 +7,8 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.filenames import is_gguf
-from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
+from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint
+from ctxextend.checkpoint.formats import open_any
 from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
@@ -80,7 +79,6 @@ def open_model(
     ref: CheckpointRef,
     check_type: CheckType = lambda model_type: None,
     *,
-    reads_gguf: bool = False,
     only_headers: bool = False,
 ) -> OpenedModel:
     """Open a checkpoint, detect its architecture, and find its position tables.
@@ -88,7 +86,6 @@ def open_model(
     Args:
         ref: The checkpoint.
         check_type: As in `open_reference`.
-        reads_gguf: Whether it may be a GGUF file, which transformers does not load as it is.
         only_headers: As in `open_reference`.
 
     Raises:
@@ -97,7 +94,7 @@ def open_model(
         CheckpointError: A file is missing or malformed, or does not contain the table.
         UnsupportedModelError: The model has no supported position table.
     """
-    checkpoint = open_reference(ref, check_type, reads_gguf=reads_gguf, only_headers=only_headers)
+    checkpoint = open_reference(ref, check_type, only_headers=only_headers)
     return identify_model(checkpoint, ref)
 
 
@@ -105,7 +102,6 @@ def open_reference(
     ref: CheckpointRef,
     check_type: CheckType = lambda model_type: None,
     *,
-    reads_gguf: bool = False,
     only_headers: bool = False,
 ) -> Checkpoint:
     """Resolve a checkpoint reference, and read the headers.
@@ -114,7 +110,6 @@ def open_reference(
         ref: The reference.
         check_type: Raises for other model types that the caller does not support. Unsupported types
             fail before any download.
-        reads_gguf: Whether it may be a GGUF file.
         only_headers: Whether the caller needs only the headers of weights, and reads no tensor
             before it has caught `RemoteWeightsError`: those of a Hub id are then not downloaded.
 
@@ -136,12 +131,10 @@ def open_reference(
     source = resolve_source(
         ref.source, ref.revision, ref.subfolder, ref.variant, check, only_headers=only_headers
     )
-    if reads_gguf and is_gguf(source.file):
-        from ctxextend.gguf.gguf_model import check_gguf_ref
-
-        check_gguf_ref(ref)
-        return open_gguf_checkpoint(source)
-    return open_checkpoint(source, ref.variant, check)
+    checkpoint = open_any(source, ref.variant, check)
+    stated = {"--model-type": ref.model_type, "--table": ref.table, "--tokenizer": ref.tokenizer}
+    checkpoint.check(*(flag for flag, value in stated.items() if value is not None))
+    return checkpoint
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
@@ -153,21 +146,15 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
-    if checkpoint.is_gguf:
-        from ctxextend.gguf.gguf_model import find_gguf_positions, measure_gguf_tables
-
-        architecture = with_trained_length(
-            find_gguf_positions(checkpoint), checkpoint, ref.trained_length
-        )
-        tables = measure_gguf_tables(checkpoint, architecture)
-        return OpenedModel(ref, checkpoint, architecture, tables)
-
     model_type = ref.model_type
     is_named = model_type is not None or ref.table is not None
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
+    file = PurePath(checkpoint.config_file).name
+    locations = tuple(
+        replace(location.as_none_if_unrotated(), file=file) for location in architecture.locations
+    )
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
@@ -247,7 +234,7 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     if model_type is None and own_class(config):
         refuse_code(config, checkpoint.config_file, found="It has no model_type.")
     where = checkpoint.root
-    if checkpoint.has_config:
+    if checkpoint.config:
         where = checkpoint.root / checkpoint.config_file
     architecture = _known_architecture(config, str(where), ref.model_type)
     if checkpoint.adapter_of:

@@ -128,6 +128,7 @@ class RotaryFacts(NamedTuple):
     windows_all_layers: bool = False
     # Whether a config states the settings in a dialect of transformers; a GGUF file does not.
     has_dialects: bool = True
+    rounding: float = 0.0  # relative, of numbers as files state them: in 32 bits in GGUF files
 
 
 class EngineKey(NamedTuple):

@@ -74,12 +74,11 @@ class RopeReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
-    """Positions without a table of rows that can be read."""
+    """Positions without a table of rows."""
 
     group: ClassVar = "schemes"
 
-    # ``rotary``, ``ALiBi``, ``relative``, ``none``, or ``learned`` if the rows are quantised.
-    scheme: str
+    scheme: str  # ``rotary``, ``ALiBi``, ``relative`` or ``none``
     first_trained: int  # length of the first training, in tokens, before any scaling
     stated: int  # length that the config key states, in tokens
     served: int  # length up to which the settings need no further scaling, in tokens
@@ -94,8 +93,6 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
 
         They have three if the config states another than its settings serve.
         """
-        if self.location.rows:
-            return f"{self.positions} rows, which are not shown"
         if not self.layers:
             runs = "any length runs once the limits below allow it"
             if self.scheme == NONE:
@@ -155,26 +152,4 @@ def report_scheme(positions: "Positions", layers: tuple[RopeReport, ...] = ()) -
         served=lengths.served,
         layers=layers,
         rope_dialects=positions.dialects,
-    )
-
-
-def report_quantised(table: "Positions") -> SchemeReport:
-    """Report a table whose rows are quantised: their number, and nothing about their values.
-
-    Only GGUF files have such tables, without reserved rows.
-    """
-    return SchemeReport(
-        name=table.name,
-        part=table.part,
-        config_key=table.length_key,
-        positions=table.rows,
-        key_value=table.key_value(table.rows),
-        stated_in=f"{table.weights_file} {table.name}",
-        location=table,
-        scheme=table.scheme,
-        first_trained=table.rows,
-        stated=table.value(table.effective_key),
-        served=table.rows,
-        layers=(),
-        rope_dialects=(),
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.json_output import not_in_json
 from ctxextend.notes import Note
@@ -551,8 +550,8 @@ class Positions(Model):
 
     def hint_to_shorten(self, after: int) -> str:
         """Return what to do instead of a resize to a length that the model already accepts."""
-        if self.file.endswith(GGUF_SUFFIX):
-            return f"To use less memory in llama.cpp, pass it -c {after}."
+        if not self.file.endswith(".json"):
+            return f"To use less memory, tell the engine to read {after} tokens (-c in llama.cpp)."
         limit = f'"model_max_length": {after}'
         return f"To truncate texts at {after} tokens, set {limit} in tokenizer_config.json."
 

@@ -159,7 +159,7 @@ class Rotary(Positions):
         Raises:
             CheckpointError: The config's own settings are malformed.
         """
-        if not self.methods or not self.rope.has_dialects:
+        if not self.methods:
             return {}
         config = self.config
         if length is not None:
@@ -475,6 +475,10 @@ class Rotary(Positions):
             is_corrected=self._is_corrected(layers),
         )
         self._check_query_scaling(layers.parameters, parameters)
+        if not self.rope.has_dialects and parameters[TYPE] == "linear":
+            # Nothing reads it there, but a later resize knows it from the file.
+            trained = parameters.get(TRAINED, lengths.first_trained)
+            parameters = {**parameters, TRAINED: trained}
         is_key_kept = choice.name == LIMITS and lengths.key_is_first_trained
         if is_key_kept and after > lengths.served:
             message = (

@@ -1,11 +1,11 @@
 """Compare rotary settings with the planned ones, and the frequencies that both give."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError
 from ctxextend.positions.change import Change
@@ -27,6 +27,7 @@ def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Positio
         now: Those of the checkpoint.
     """
     result = PositionComparison()
+    rounding = before.rope.rounding
     try:
         stated = {layers.layer_type: layers.parameters for layers in now.layers}
     except CheckpointError as error:
@@ -37,19 +38,24 @@ def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Positio
         found = stated[layers.layer_type]
         planned = change.settings.get(layers.layer_type)
         if planned is None:
-            result.faults.extend(_wrong_settings(name, layers.parameters, found))
+            result.faults.extend(_wrong_settings(name, layers.parameters, found, rounding))
             continue
-        result.faults.extend(_wrong_settings(name, planned, found))
+        result.faults.extend(_wrong_settings(name, planned, found, rounding))
         _add_frequencies(result, name, change, (before, now), layers, found)
     return result
 
 
-def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_settings(
+    name: str, expected: Parameters, stated: Mapping[str, Any], rounding: float
+) -> Iterator[str]:
     """Yield the settings that are not as planned; of a list, the first item."""
     for key in {**expected, **stated}:
         found = stated.get(key)
         planned = expected.get(key)
         if found == planned:
+            continue
+        are_numbers = isinstance(found, float) and isinstance(planned, float)
+        if are_numbers and math.isclose(float(found or 0), float(planned or 0), rel_tol=rounding):
             continue
         path = key
         if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
@@ -78,9 +84,10 @@ def _add_frequencies(
     old = before.frequencies(layers.parameters, before.value(before.effective_key)).inverse
     ours = before.frequencies(planned, length, stated_after).inverse
     # Those of short inputs may be others.
-    matches = _are_close(ours, now.frequencies(stated, length).inverse) & _are_close(
-        before.frequencies(planned, 1, stated_after).inverse, now.frequencies(stated, 1).inverse
-    )
+    tolerance = max(FREQUENCY_TOLERANCE, before.rope.rounding)
+    matches = np.isclose(ours, now.frequencies(stated, length).inverse, rtol=tolerance, atol=0)
+    short = before.frequencies(planned, 1, stated_after).inverse
+    matches &= np.isclose(short, now.frequencies(stated, 1).inverse, rtol=tolerance, atol=0)
     assert change.choice is not None
     method = change.choice.text
     total = len(matches)
@@ -100,8 +107,3 @@ def _add_frequencies(
     if unchanged < total:
         kept += f", the others up to {slowdown.max():.3g}x slower"
     result.findings.append(f"{name}: {method}: {kept}")
-
-
-def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which frequencies are equal but for another order of float64 operations."""
-    return np.isclose(ours, theirs, rtol=FREQUENCY_TOLERANCE, atol=0)

@@ -175,7 +175,9 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     facts = positions.rope
     main = layers[0]
     theta = main.parameters[THETA]
-    if positions.is_loaded or (main.layer_type and not facts.old.reads_scaling):
+    if positions.is_loaded or not facts.has_dialects:
+        return
+    if main.layer_type and not facts.old.reads_scaling:
         return
     if main.layer_type and not rotates(main.parameters):  # the classes fail on both at once
         return

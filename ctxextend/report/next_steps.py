@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import not_an_option
@@ -72,7 +73,7 @@ def after_inspection(inspections: "Sequence[Inspection]") -> str:
 def after_verification(resized: str, *, passed: bool) -> str:
     """Return the command that measures a verified output, or shows what is wrong with another."""
     source = _word(resized)
-    if passed and not resized.endswith(".gguf"):
+    if passed and not Path(resized).is_file():
         return f"ctxextend evaluate {source} --data {TEXT}"
     return f"ctxextend inspect {source}"
 

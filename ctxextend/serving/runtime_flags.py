@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ctxextend.checkpoint.features import SERVE_WITH_FLAGS
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.limits.edits import config_changes
@@ -45,9 +46,7 @@ def runtime_flags(planned: RuntimePlan) -> str:
         if table.positions.rows:
             message = f"A longer context needs new rows of {table.name}, which no flag states."
             raise ResizeError(message, WRITE_FOLDER)
-    if plan.checkpoint.is_gguf:
-        message = "A GGUF file states its rotary settings itself."
-        raise ResizeError(message, "Write a longer file: remove --dry-run.")
+    plan.checkpoint.check(SERVE_WITH_FLAGS)
     if not plan.is_changed:
         message = f"The model reads {plan.max_len_before} tokens already, without any flags."
         raise ResizeError(message, "Serve it as it is.")

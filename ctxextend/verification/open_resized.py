@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from ctxextend.checkpoint.filenames import READABLE, is_gguf, variant_of
-from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import gguf_values, open_gguf_checkpoint
+from ctxextend.checkpoint.filenames import READABLE, variant_of
+from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.formats import open_any
 from ctxextend.checkpoint.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
-from ctxextend.gguf.gguf_config import ARCHITECTURE
 
 
 def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
@@ -16,11 +15,6 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: A file is missing, malformed, or a link that points outside the folder.
     """
-    if is_gguf(source.file) != base.is_gguf:
-        message = f"Of {source.reference} and {base.source.reference}, only one is a GGUF file."
-        raise CheckpointError(message, "Verify it against the one that it was resized from.")
-    if is_gguf(source.file):
-        return _open_gguf(source, base)
     files = list[Path]()
     if source.file is None:
         inside = (source.folder / base.model).glob("*.*")
@@ -31,21 +25,12 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         # Rejects a link that points outside, since the user did not name this file.
         has_file(source, files[0])
         source = resolve_source(files[0])
-    return open_checkpoint(source, variant)
-
-
-def _open_gguf(source: Source, base: Checkpoint) -> Checkpoint:
-    """Open a GGUF file of the architecture of its base.
-
-    Raises:
-        CheckpointError: It is malformed, or has another architecture.
-    """
-    resized = open_gguf_checkpoint(source)
-    before = gguf_values(base)[ARCHITECTURE]
-    after = gguf_values(resized)[ARCHITECTURE]
-    if before != after:
-        message = f"{source.reference} has architecture {after}, and its base {before}."
-        raise CheckpointError(message, "Verify it against the one that it was resized from.")
+    resized = open_any(source, variant)
+    if base.file_suffix or resized.file_suffix:
+        before, after = (one.config.get("model_type") for one in (base, resized))
+        if before != after:
+            message = f"{source.reference} is a {after} model, and its base a {before} one."
+            raise CheckpointError(message, "Verify it against the one that it was resized from.")
     return resized
 
 

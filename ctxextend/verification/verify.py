@@ -5,15 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import (
-    open_gguf,
-    open_gguf_checkpoint,
-)
-from ctxextend.checkpoint.gguf_header import RECIPE_KEY
-from ctxextend.checkpoint.json_edit import read_text
-from ctxextend.checkpoint.source import Source, has_file, resolve_source
+from ctxextend.checkpoint.formats import source_recipe
+from ctxextend.checkpoint.source import Source, resolve_source
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -89,9 +83,6 @@ def verify_checkpoint(
     deep = settings.deep
     given = {key: value for key, value in plain_values(ref).items() if key != "source"}
     source = resolve_source(reference)
-    if deep and is_gguf(source.file):
-        message = "--deep runs models in transformers, and does not apply to a GGUF file."
-        raise MethodError(message, "Remove --deep.")
     try:
         recipe = _read_recipe(source)
     except CheckpointError as error:
@@ -107,12 +98,14 @@ def verify_checkpoint(
     assert stated_base is not None
     ref = replace(stated_base.ref, **given)
     try:
-        base = open_reference(ref, reads_gguf=True)
+        base = open_reference(ref)
     except SourceError as error:
         if base_name is not None or given:
             raise
         message = f"The recipe of {reference} names its base, but {error.message}"
         raise SourceError(message, "Pass the base: --base MODEL.") from error
+    if deep:
+        base.check("--deep")
     _check_is_other(source, base.source, is_named=base_name is not None)
     try:
         resized = open_resized(source, base)
@@ -157,13 +150,10 @@ def check_output(planned: Planned, folder: Path) -> None:
         VerificationError: A check fails, or could not be made.
     """
     source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
+    if folder.is_file():
+        source = source._replace(kind="file", folder=folder.parent, file=folder.name)
     try:
-        if not planned.plan.checkpoint.is_gguf:
-            resized = open_resized(source, planned.plan.checkpoint)
-        else:
-            resized = open_gguf_checkpoint(
-                source._replace(kind="file", folder=folder.parent, file=folder.name)
-            )
+        resized = open_resized(source, planned.plan.checkpoint)
         checks = compare(Expected(planned, "as planned"), resized, no_progress)
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
@@ -208,10 +198,6 @@ def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:
 
 def _is_same(one: Source, other: Source) -> bool:
     """Whether two checkpoints are one folder, or one file of it."""
-    if is_gguf(one.file) or is_gguf(other.file):
-        if one.file is None or other.file is None:
-            return False
-        return (one.folder / one.file).samefile(other.folder / other.file)
     if not one.folder.samefile(other.folder):
         return False
     return one.file is None or other.file is None or one.file == other.file
@@ -232,7 +218,7 @@ def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list
         ResizeError: The tables of the base cannot be resized.
     """
     checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
-    if expected.base.is_gguf:
+    if expected.base.file_suffix:
         checks.append(check_metadata(expected, resized))
     else:
         checks.append(check_files(expected, resized))
@@ -240,7 +226,7 @@ def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list
 
 
 def _read_recipe(source: Source) -> Provenance | None:
-    """Return the recipe in a folder, also of weights without a config.json, or in a GGUF file.
+    """Return the recipe in a folder, also of weights without a config.json, or in the weights.
 
     None if there is none.
 
@@ -248,16 +234,10 @@ def _read_recipe(source: Source) -> Provenance | None:
         CheckpointError: A file cannot be read, or is malformed.
         RecipeError: The recipe is invalid.
     """
-    if is_gguf(source.file):
-        file = open_gguf(source.folder / str(source.file))
-        text = file.metadata.values.get(RECIPE_KEY)
-        if text is None:
-            return None
-        return parse_provenance(str(text), RECIPE_KEY, source.folder)
-    path = source.folder / RECIPE_FILE
-    if not has_file(source, path):
+    text = source_recipe(source, RECIPE_FILE)
+    if text is None:
         return None
-    return parse_provenance(read_text(path), RECIPE_FILE, source.folder)
+    return parse_provenance(text, RECIPE_FILE, source.folder)
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:

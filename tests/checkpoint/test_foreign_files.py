@@ -11,6 +11,7 @@ from ctxextend import plan_resize
 from ctxextend.checkpoint.foreign_files import FOREIGN_FILES, STALE_FILES, find_foreign
 from ctxextend.errors import CtxextendError
 from tests.helpers import pico
+from tests.helpers.gguf_files import write_gguf
 from tests.helpers.trainings import invoke, unwrapped
 
 # A file of each kind, in the order of `FOREIGN_FILES`.
@@ -74,13 +75,13 @@ def test_a_file_is_refused_by_what_it_is(name: str) -> None:
     "arguments", [("convert", "m.gguf", "--scheme", "rotary"), ("train", "m.gguf", "--steps", 1)]
 )
 def test_commands_that_read_no_gguf_file_say_so(arguments: tuple[str | int, ...]) -> None:
-    Path("m.gguf").write_bytes(b"GGUF")
+    write_gguf(Path("m.gguf"))
     Path("x.txt").write_text("text " * 100)
     command, *words = arguments
     more = ("--data", "x.txt") if command == "train" else ("--to", 32)
     done = invoke(str(command), *words, *more)
     assert done.exit_code == 1
-    assert "m.gguf is a GGUF file." in unwrapped(done.stderr)
+    assert "m.gguf is a GGUF file" in unwrapped(done.stderr)
 
 
 def test_an_output_lacks_files_with_the_old_table(make_pico: Callable[..., pico.Pico]) -> None:

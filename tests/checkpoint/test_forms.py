@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from ctxextend import (
     CheckpointError,
     CtxextendError,
-    ResizeError,
     ResizeResult,
     SourceError,
     plan_resize,
@@ -214,7 +213,6 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
-    assert result.planned.output.path == Path("pico-bert-40")
 
 
 def test_resize_of_a_file_without_a_config_reads_no_other_files(
@@ -241,7 +239,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     result = resize_and_check(
         file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
     )
-    assert result.planned.output.path == Path("my-roberta-40")
     warning = (
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
@@ -287,14 +284,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".safetensors",
             )
             for name in ("film.mp4", "model.safetensors.index.json")
-        ),
-        (
-            "model.gguf",
-            "model.gguf",
-            {"model_type": "gpt2"},
-            ResizeError,
-            "--model-type does not apply to .*model.gguf: a GGUF file states",
-            "Remove --model-type",
         ),
         (
             "tf_model.h5",
@@ -459,7 +448,6 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     written = set(pico.contents(result.output))
     assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
-    assert result.planned.output.path == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
     recipe = pico.recipe_of(result.output)
     assert recipe["source"] == "owner/model"
@@ -474,8 +462,8 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
     old = source.load()
     before = pico.tensor_bytes(source.folder)
     repo = tmp_path / "repo"
+    assert plan_resize(repo, to=NEW, subfolder="small").output.path == Path("repo-small-40")
     result = resize_and_check(repo, repo, before, subfolder="small")
-    assert result.planned.output.path == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
@@ -556,12 +544,12 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
     for path in cached.iterdir():
         assert path.is_symlink()
     untouched = snapshot(cached)
+    assert plan_resize(cached, to=NEW).output.path == Path("model-40")
     for number, reference in enumerate((cached, cached / SINGLE)):
         result = resize(reference, to=NEW, output=f"out-{number}")
         assert snapshot(cached) == untouched
         for path in result.output.rglob("*"):
             assert not path.is_symlink()
-        assert result.planned.output.path == Path("model-40")
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))

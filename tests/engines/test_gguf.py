@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ctxextend import inspect, resize, verify
-from ctxextend.checkpoint.gguf_checkpoint import open_gguf
-from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile
+from ctxextend.checkpoint.gguf_config import DEFAULT_BASE
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.errors import ResizeError
-from ctxextend.gguf.gguf_config import DEFAULT_BASE
 from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
 from tests.engines.cases import Case, Prepared, make_folder, method_of, prepare
@@ -126,7 +125,7 @@ def test_resized_file_is_the_converted_folder(
 
 def metadata(file: GgufFile) -> dict[str, object]:
     """Return what a file states, but for its names, its recipe, and what only linear ones have."""
-    values = file.metadata.values
+    values = file.values
     ignored = [RECIPE_KEY]
     ignored += [key for key in values if key.startswith("general.")]
     if "linear" in values.values():

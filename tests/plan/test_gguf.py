@@ -97,7 +97,8 @@ def test_resize_keeps_order_and_types_of_metadata(tmp_path: Path) -> None:
     before = types(base)
     after = types(tmp_path / "out.gguf")
     assert list(after) == [*before, RECIPE_KEY]
-    assert {key: after[key] for key in before} == before
+    changed = {"llama.context_length": ["UINT32"], "llama.rope.freq_base": ["FLOAT32"]}
+    assert {key: after[key] for key in before} == {**before, **changed}  # as llama.cpp reads them
 
 
 @pytest.mark.parametrize("alignment", [8, 32, 64, 8192])
@@ -131,18 +132,6 @@ def test_resize_of_scaled_settings_raises_their_factor(tmp_path: Path) -> None:
         assert list(values).count(RECIPE_KEY) == 1
 
 
-def test_resize_of_old_linear_settings_asks_for_the_trained_length(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.gguf", values={"llama.rope.scale_linear": 2.0})
-    with pytest.raises(
-        ResizeError, match="base.gguf: linear rotary settings with factor 2 do not say"
-    ):
-        resize(base, LONGER, output=tmp_path / "out.gguf")
-    resize(base, LONGER, output=tmp_path / "out.gguf", trained_length=LENGTH // 2)
-    values, _ = read(tmp_path / "out.gguf")
-    assert values["llama.rope.scaling.factor"] == 8
-    assert values["llama.rope.scale_linear"] == 8
-
-
 def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: Path) -> None:
     scaled = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
     base = write_gguf(tmp_path / "base.gguf", values=scaled)
@@ -151,50 +140,6 @@ def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: 
         "llama.context_length": LONGER,
         "llama.rope.scaling.original_context_length": LENGTH,
     }
-
-
-def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
-    stated = {
-        "llama.rope.scaling.type": "yarn",
-        "llama.rope.scaling.factor": 2.0,
-        "llama.rope.scaling.original_context_length": LENGTH // 2,
-        "llama.rope.scaling.attn_factor": 0.5,
-    }
-    base = write_gguf(tmp_path / "base.gguf", values=stated)
-    resize(base, 2 * LENGTH, output=tmp_path / "out.gguf", verify=True)
-    values, _ = read(tmp_path / "out.gguf")
-    before = 0.5 * (0.1 * np.log(2) + 1)
-    after = values["llama.rope.scaling.attn_factor"] * (0.1 * np.log(4) + 1)
-    assert after == pytest.approx(before)
-
-
-UNSCALED: dict[str, dict[str, Any]] = {
-    "no type": {},
-    "none": {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0},
-    "linear": {"llama.rope.scaling.type": "linear"},
-    "factor 1": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 1.0},
-}
-
-
-@pytest.mark.parametrize("stated", UNSCALED)
-@pytest.mark.parametrize("method", ["yarn", "linear", "theta", "limits"])
-def test_resize_keeps_an_attention_factor_without_scaling(
-    method: str, stated: str, tmp_path: Path
-) -> None:
-    values = {**UNSCALED[stated], "llama.rope.scaling.attn_factor": 0.75}
-    base = write_gguf(tmp_path / "base.gguf", values=values)
-    resize(base, LONGER, method, output=tmp_path / "out.gguf", verify=True)
-    assert verify(tmp_path / "out.gguf", base)
-    after, _ = read(tmp_path / "out.gguf")
-    assert after["llama.rope.scaling.attn_factor"] == 0.75
-    result = inspect(tmp_path / "out.gguf")
-    [layers] = result.schemes[0].layers
-    if method == "yarn":  # llama.cpp multiplies both
-        assert layers.attention_factor == pytest.approx(0.75 * (0.1 * np.log(4) + 1))
-        assert len(result.notes) == 1
-    else:
-        assert "attn_factor 0.75 multiplies the cosines and sines" in result.notes[1]
-    resize(tmp_path / "out.gguf", 2 * LONGER, output=tmp_path / "twice.gguf", verify=True)
 
 
 def test_resize_states_the_length_that_linear_settings_serve(tmp_path: Path) -> None:
@@ -222,19 +167,11 @@ def test_resize_keeps_the_base_of_layers_with_a_window(tmp_path: Path) -> None:
         "gemma3.context_length",
         "gemma3.rope.freq_base",
     }
-    # llama.cpp gives these layers the base of the others if the file states none.
-    unstated = {"laguna.rope.freq_base": 5e5, "laguna.attention.sliding_window": 16}
-    base = write_gguf(tmp_path / "laguna.gguf", "laguna", values=unstated)
-    resize(base, LONGER, "theta", output=tmp_path / "out-laguna.gguf")
-    assert changes(base, tmp_path / "out-laguna.gguf")["laguna.rope.freq_base_swa"] == 5e5
 
 
 def test_resize_refuses_a_base_that_layers_with_a_window_would_take(tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf", "olmo2")
-    resize(base, LONGER, "theta", output=tmp_path / "out.gguf")
-    values = {"olmo2.attention.sliding_window": 16}
-    base = write_gguf(tmp_path / "window.gguf", "olmo2", values=values)
-    with pytest.raises(MethodError, match="architecture olmo2 with a sliding window"):
+    with pytest.raises(MethodError, match="layers with a sliding window"):
         resize(base, LONGER, "theta", output=tmp_path / "other.gguf")
     resize(base, LONGER, "yarn", output=tmp_path / "other.gguf")
 
@@ -279,8 +216,7 @@ def test_resize_chooses_the_method_as_for_a_folder(
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
-@pytest.mark.parametrize("to", [7, 16, 33])
-@pytest.mark.parametrize("alignment", [32, 8192])
+@pytest.mark.parametrize(("to", "alignment"), [(7, 32), (16, 8192), (33, 32), (33, 8192)])
 def test_resize_moves_the_tensors_after_a_table(
     dtype: Any, to: int, alignment: int, tmp_path: Path
 ) -> None:
@@ -318,7 +254,7 @@ def test_resize_keeps_bytes_after_the_tensors(position: str, to: int, tmp_path: 
 def test_resize_of_a_quantised_table_names_the_route(tmp_path: Path) -> None:
     table = quantised(16)
     base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
-    with pytest.raises(CheckpointError, match=r"position_embd.weight is quantised \(Q8_0\)"):
+    with pytest.raises(CheckpointError, match="position_embd.weight has dtype Q8_0"):
         resize(base, 40, output=tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
 
@@ -355,51 +291,46 @@ def test_resize_to_a_shorter_length_names_the_flag_of_llama_cpp(
 
 
 @pytest.mark.parametrize(
-    ("method", "reason"),
-    [
-        ("dynamic", "has no key for a base that follows the length of the input"),
-        ("llama3", "as a tensor of factors, rope_freqs.weight"),
-        ("longrope", "as two tensors of factors"),
-        ("proportional", "has no key"),
-        ("bands", "does not apply to rotary positions"),
-    ],
+    "method",
+    ["dynamic", "llama3", "longrope", "switch", "proportional", "bands", "yarn:beta-fast=16"],
 )
-def test_resize_refuses_methods_that_the_format_cannot_state(
-    method: str, reason: str, tmp_path: Path
-) -> None:
+def test_resize_refuses_methods_that_the_format_cannot_state(method: str, tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf")
-    with pytest.raises(MethodError, match=reason):
-        resize(base, LONGER, method, output=tmp_path / "out.gguf")
-    assert not (tmp_path / "out.gguf").exists()
-
-
-def test_resize_refuses_betas_of_yarn(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.gguf")
-    method = "yarn:beta-fast=16,beta-slow=2"
-    with pytest.raises(MethodError, match="does not state beta-fast and beta-slow"):
+    with pytest.raises(MethodError, match=f"--method {method.partition(':')[0]}"):
         resize(base, LONGER, method, output=tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
 
 
 @pytest.mark.parametrize(
-    "name", ["rope_freqs.weight", "blk.0.rope_factors_long.weight", "rope_factors_short.weight"]
+    "name",
+    [
+        "rope_freqs.weight",
+        "blk.0.rope_factors_long.weight",
+        "rope.scaling.attn_factor",
+        "rope.scale_linear",
+    ],
 )
-def test_resize_refuses_tensors_of_factors(name: str, tmp_path: Path) -> None:
-    tensors = {**other_tensors(), name: np.ones(8, np.float32)}
-    base = write_gguf(tmp_path / "base.gguf", tensors=tensors)
-    with pytest.raises(ResizeError, match="divides its rotary frequencies"):
-        resize(base, LONGER, output=tmp_path / "out.gguf")
-    resize(base, LONGER, "limits", output=tmp_path / "out.gguf")
+def test_resize_scales_nothing_if_other_factors_apply(name: str, tmp_path: Path) -> None:
+    tensors = other_tensors()
+    values = {}
+    if name.endswith(".weight"):
+        tensors[name] = np.ones(8, np.float32)
+    else:
+        values = {f"llama.{name}": 2.0}
+    base = write_gguf(tmp_path / "base.gguf", tensors=tensors, values=values)
+    for method in (None, "yarn", "theta"):
+        with pytest.raises(ResizeError, match=f"{name} applies too"):
+            resize(base, LONGER, method, output=tmp_path / "out.gguf")
+    resize(base, LONGER, "limits", output=tmp_path / "out.gguf", verify=True)
     assert changes(base, tmp_path / "out.gguf") == {"llama.context_length": LONGER}
+    assert f"{name} applies too" in inspect(base).notes[1]
 
 
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
         ("deepseek2", "gives yarn settings of this architecture another attention factor"),
-        ("grok", "gives yarn settings of this architecture another attention factor"),
         ("mistral3", "scales attention by the position of a token"),
-        ("llama4", "scales attention by the position of a token"),
     ],
 )
 @pytest.mark.parametrize("method", [None, "yarn", "linear"])
@@ -418,13 +349,13 @@ def test_resize_refuses_methods_that_an_architecture_reads_otherwise(
     }
 
 
-@pytest.mark.parametrize("architecture", ["deepseek2", "grok", "mistral3", "llama4"])
-@pytest.mark.parametrize("method", [None, "yarn", "linear", "theta"])
+@pytest.mark.parametrize("architecture", ["deepseek2", "mistral3"])
+@pytest.mark.parametrize("method", [None, "yarn", "theta"])
 def test_resize_of_scaled_settings_that_an_architecture_reads_otherwise_names_the_route(
     method: str | None, architecture: str, tmp_path: Path
 ) -> None:
     base = write_gguf(tmp_path / "base.gguf", architecture, values=yarn_values(architecture))
-    with pytest.raises(ResizeError, match="has yarn settings, and those of architecture") as caught:
+    with pytest.raises(ResizeError, match="yarn settings of architecture") as caught:
         resize(base, LONGER, method, output=tmp_path / "out.gguf")
     assert architecture in caught.value.message
     hint = str(caught.value.hint)
@@ -442,17 +373,15 @@ def yarn_values(architecture: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("architecture", ["hunyuan_vl", "hunyuan-dense"])
-def test_resize_says_why_no_method_scales_an_architecture(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_resize_says_why_no_method_scales_an_architecture(tmp_path: Path) -> None:
+    architecture = "hunyuan_vl"
     base = write_gguf(tmp_path / "base.gguf", architecture)
-    reason = f"architecture {architecture}: its base also follows from other keys"
+    reason = "its base also follows from other keys"
     for method in ("yarn", "linear", "theta"):
         with pytest.raises(MethodError, match=reason):
             resize(base, LONGER, method, output=tmp_path / "out.gguf")
     result = resize(base, LONGER, output=tmp_path / "out.gguf")
-    assert f"No method scales {reason}." in texts(result, "method")
+    assert any(reason in text for text in texts(result, "source"))
     assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
 
 
@@ -465,7 +394,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
+        (["--for", "vllm"], "--for: a GGUF file is planned as llama.cpp reads it"),
         (["--tune", "x.txt"], "--tune runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
         (["--model-type", "llama"], "--model-type does not apply"),
@@ -529,22 +458,6 @@ def test_resize_for_llama_cpp_keeps_a_method_that_it_does_not_apply_out(tmp_path
         resize(base, LONGER, "yarn", output=tmp_path / "other.gguf", engine="llama.cpp")
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, "llama.context_length is missing"),
-        ([64, 64], "llama.context_length is an array"),
-        (0, "llama.context_length must be a positive integer of 32 bits, got 0"),
-    ],
-)
-def test_resize_says_what_is_wrong_with_the_length(
-    value: Any, message: str, tmp_path: Path
-) -> None:
-    base = write_gguf(tmp_path / "base.gguf", values={"llama.context_length": value})
-    with pytest.raises(CheckpointError, match=message):
-        resize(base, LONGER, output=tmp_path / "out.gguf")
-
-
 @pytest.mark.parametrize("name", ["no.gguf", "models/no.gguf", "no.safetensors", "no.bin"])
 def test_resize_of_a_missing_file_does_not_ask_the_hub(name: str) -> None:
     with pytest.raises(SourceError, match=f"The file {name} does not exist"):
@@ -581,14 +494,14 @@ def test_run_reads_the_recipe_in_a_file(tmp_path: Path) -> None:
         ("evaluate: {data: x.txt}", "evaluate"),
     ],
 )
-def test_run_names_the_sections_that_a_gguf_file_cannot_take(
+def test_run_refuses_the_sections_that_a_gguf_file_cannot_take(
     section: str, name: str, tmp_path: Path
 ) -> None:
     write_gguf(tmp_path / "base.gguf")
     (tmp_path / "x.txt").write_text("text")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"source: base.gguf\nresize: {{to: {LONGER}}}\n{section}\n")
-    with pytest.raises(RecipeError, match=f"^{name} cannot be used with"):
+    with pytest.raises(CheckpointError, match="is a GGUF file, which transformers"):
         run(recipe, tmp_path / "out.gguf")
     run(recipe, tmp_path / "out.gguf", changes=[f"{name}=null"])
 

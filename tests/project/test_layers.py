@@ -3,6 +3,7 @@
 import ast
 import math
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -27,8 +28,6 @@ LAYERS = [
     "json_output",
     "tables",
     "positions/facts",
-    "gguf/gguf_architectures",
-    "gguf/gguf_config",
     "checkpoint",
     "runtimes",
     "recipe_names",
@@ -40,9 +39,7 @@ LAYERS = [
     "positions",
     "families",
     "limits",
-    "gguf",
     "opening",
-    "gguf/gguf_edits",
     "limits/params_edits",
     "limits/edits",
     "plan",
@@ -156,7 +153,7 @@ def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 CREATE_POSITIONS = {
     "families/registry.py",
     "families/rotary_class.py",
-    "gguf/gguf_positions.py",
+    "families/gguf_family.py",
     "opening/named_table.py",
 }
 KINDS = {"Rows", "Sinusoids", "Rotary", "Unlimited", "TableReport", "SchemeReport"}
@@ -214,6 +211,28 @@ def test_only_positions_ask_for_their_kind() -> None:
         if package(module) != "positions" and module not in CREATE_POSITIONS:
             asked = [node for node in ast.walk(tree_of(module)) if asks_for_a_kind(node)]
             found += [f"{module}: {ast.unparse(node)}" for node in asked]
+    assert found == []
+
+
+# What names a format, or a class of one.
+OF_FORMATS = re.compile(r"is_gguf|Gguf|gguf_|GGUF_|[Nn]ano_?gpt|NANOGPT|PytorchFile")
+# They write or compare a format, which checkpoints of it name.
+KNOW_FORMATS = {
+    "families/gguf_family.py",
+    "families/registry.py",
+    "verification/gguf_metadata.py",
+}
+
+
+def test_only_checkpoints_know_their_format() -> None:
+    found: list[str] = []
+    for module in MODULES:
+        if package(module) == "checkpoint" or module in KNOW_FORMATS:
+            continue
+        for node in ast.walk(tree_of(module)):
+            name = getattr(node, "id", None) or getattr(node, "attr", None) or ""
+            if isinstance(name, str) and OF_FORMATS.search(name):
+                found.append(f"{module}: {name}")
     assert found == []
 
 

@@ -54,7 +54,7 @@ def test_after_inspection_trains_new_rows_and_resizes_others() -> None:
 def test_after_verification_measures_or_shows() -> None:
     assert after_verification("out", passed=True) == "ctxextend evaluate out --data TEXT"
     assert after_verification("out", passed=False) == "ctxextend inspect out"
-    assert after_verification("m.gguf", passed=True) == "ctxextend inspect m.gguf"
+    assert after_verification(__file__, passed=True) == f"ctxextend inspect {__file__}"
 
 
 @pytest.mark.slow

@@ -1,0 +1,100 @@
+"""What cannot be done with checkpoints of some formats, by feature.
+
+A feature is a flag (``--train``), a method, alone or with one of its settings (``--method yarn``,
+``--method yarn:beta_fast``), or one of the uses below. `Checkpoint.check` looks up all that a
+command requests.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ctxextend.errors import CheckpointError, CtxextendError, MethodError, UnsupportedModelError
+
+# Uses
+LOAD = "loading in transformers"
+CONVERT = "convert"
+SCALE = "rotary settings that scale"  # by any method
+SERVE_WITH_FLAGS = "flags of an engine"
+
+
+class Refusal(NamedTuple):
+    """Why a feature is refused, with the checkpoint as ``{name}``, and what to do instead."""
+
+    message: str
+    hint: str | None
+    error: type[CtxextendError] = MethodError
+
+
+def _incomplete(kind: str, hint: str) -> Mapping[str, Refusal]:
+    """Return what cannot be done with weights that are no complete model."""
+    cannot = f"{{name}} is {kind}, which transformers cannot load by itself."
+    return {
+        LOAD: Refusal(cannot, hint, CheckpointError),
+        CONVERT: Refusal(
+            f"{{name}} cannot be converted: it is {kind}, and no complete model.",
+            hint,
+            UnsupportedModelError,
+        ),
+    }
+
+
+ADAPTER = _incomplete("an adapter", "Load it onto its base, and pass the merged model.")
+WITHOUT_CONFIG = _incomplete(
+    "a weights file without a config.json", "Pass the folder of a complete checkpoint."
+)
+
+OF_TRANSFORMERS = "the checkpoint of transformers that it was made from"
+# Also of other reasons why a GGUF file cannot be resized.
+GGUF_ROUTE = "Resize the checkpoint that it was made from, and convert that again."
+GGUF_METHODS = ("yarn", "linear", "theta")  # that the keys of the format can state
+_RUNS_MODEL = "{} runs the model in transformers, and does not apply to a GGUF file."
+_IS_WHOLE = "{} does not apply to a GGUF file, which is written as a whole."
+_STATES_TYPE = "{} does not apply to {{name}}: a GGUF file states its architecture."
+_GGUF_RUNS = f"Pass {OF_TRANSFORMERS}; a resized one can be converted again."
+_METHODS = f"Use one of {', '.join(GGUF_METHODS)}. {GGUF_ROUTE}"
+_NO_KEY = {
+    "dynamic": "has no key for a base that follows the length of the input",
+    "llama3": "states these settings as a tensor of factors, rope_freqs.weight",
+    "longrope": "states these settings as two tensors of factors",
+    "switch": "states these settings as two tensors of factors",
+    "proportional": "has no key for these settings",
+}
+GGUF: Mapping[str, Refusal] = {
+    LOAD: Refusal(
+        "{name} is a GGUF file, which transformers does not load.", _GGUF_RUNS, CheckpointError
+    ),
+    CONVERT: Refusal("{name} is a GGUF file, which is not converted.", _GGUF_RUNS, CheckpointError),
+    SERVE_WITH_FLAGS: Refusal(
+        "A GGUF file states its rotary settings itself.",
+        "Write a longer file: remove --dry-run.",
+    ),
+    "--for": Refusal(
+        "--for: a GGUF file is planned as llama.cpp reads it.",
+        f"Use --for llama.cpp, or resize {OF_TRANSFORMERS}.",
+    ),
+    **{
+        flag: Refusal(_RUNS_MODEL.format(flag), f"Remove {flag}. {_GGUF_RUNS}")
+        for flag in ("--train", "--tune", "--deep")
+    },
+    **{
+        flag: Refusal(_IS_WHOLE.format(flag), f"Remove {flag}.")
+        for flag in ("--edit-only", "--link")
+    },
+    **{
+        flag: Refusal(_STATES_TYPE.format(flag), f"Remove {flag}.")
+        for flag in ("--model-type", "--table", "--tokenizer")
+    },
+    **{
+        f"--method {name}": Refusal(f"--method {name}: the GGUF format {reason}.", _METHODS)
+        for name, reason in _NO_KEY.items()
+    },
+    # The format has keys for them, but llama.cpp's converter writes none for Llama, and the model
+    # then gets the defaults: `tests.engines` runs it.
+    **{
+        f"--method yarn:{key}": Refusal(
+            f"--method yarn: a GGUF file does not state {key.replace('_', '-')}.",
+            "Remove it, and see the flags of llama.cpp.",
+        )
+        for key in ("beta_fast", "beta_slow", "attention_factor")
+    },
+}
