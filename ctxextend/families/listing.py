@@ -4,8 +4,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctxextend.families.lookup import find_architecture
-from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES, is_known, known_names
+from ctxextend.families.registry import (
+    FAMILIES,
+    POSITION_SCHEMES,
+    find_architecture,
+    is_known,
+    known_names,
+)
 from ctxextend.json_output import not_in_json
 from ctxextend.positions.facts import Family, PositionScheme, ReservedRows
 from ctxextend.positions.positions import Positions

@@ -8,7 +8,7 @@ from typing import Any
 from ctxextend.checkpoint.folder import Checkpoint, no_lm
 from ctxextend.checkpoint.gguf_checkpoint import gguf_file, gguf_values
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
-from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import Architecture
 from ctxextend.gguf.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture
 from ctxextend.gguf.gguf_config import ROUTE, SLIDING_WINDOW
 from ctxextend.gguf.gguf_positions import gguf_architecture

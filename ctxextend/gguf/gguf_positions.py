@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import Architecture
 from ctxextend.gguf.gguf_architectures import LEARNED_ROWS, GgufArchitecture
 from ctxextend.gguf.gguf_config import (
     CONTEXT_LENGTH,

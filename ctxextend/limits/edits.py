@@ -7,7 +7,7 @@ from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import Architecture
 from ctxextend.gguf.gguf_edits import metadata_edits
 from ctxextend.limits.generation import (
     MAXIMA,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoint.folder import MODULES, Checkpoint, no_lm
-from ctxextend.families.lookup import MAX_CONFIG_DEPTH
+from ctxextend.families.registry import MAX_CONFIG_DEPTH
 from ctxextend.limits.statements import GENERATION_CONFIG, MAX_LENGTH, NO_LIMIT, STATEMENTS
 from ctxextend.positions.positions import Keys, Positions, whole_number
 

@@ -14,8 +14,7 @@ from ctxextend.checkpoint.filenames import PARAMS_FILE, matches
 from ctxextend.checkpoint.folder import CONFIG, MODULES, Checkpoint
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError, joined
-from ctxextend.families.lookup import Architecture
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.registry import FAMILIES, Architecture
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
 from ctxextend.provenance import read_provenance
 
@@ -437,7 +436,7 @@ def _recorded_length(location: Positions, checkpoint: Checkpoint) -> int | None:
     if provenance is None:
         return None
     _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-    return location.positions_in(after)
+    return after - location.other_rows
 
 
 def may_state_trained_length(file: str) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.registry import Architecture, find_architecture
 from ctxextend.limits.edits import config_changes, lowered_limits
 from ctxextend.limits.generation import generating_table, limits_in_object
 from ctxextend.limits.statements import LengthChange, state_trained_length, with_config_lengths
@@ -113,10 +113,7 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = find_architecture(config)
-    locations = [
-        replace(location.as_none_if_unrotated(), is_loaded=True)
-        for location in architecture.locations
-    ]
+    locations = [replace(location, is_loaded=True) for location in architecture.locations]
     architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it

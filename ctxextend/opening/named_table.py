@@ -8,8 +8,7 @@ from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
-from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.registry import FAMILIES, Architecture, find_architecture
 from ctxextend.kinds import TableName
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows
 from ctxextend.positions.positions import Positions, nested

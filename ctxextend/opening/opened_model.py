@@ -13,8 +13,12 @@ from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
 from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
-from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
-from ctxextend.families.registry import is_unknown
+from ctxextend.families.registry import (
+    Architecture,
+    is_unknown,
+    look_up_architecture,
+    matching_types,
+)
 from ctxextend.limits.statements import with_trained_length
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.own_code import describe_code, own_class, refuse_code

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.lookup import MAX_CONFIG_DEPTH
-from ctxextend.families.registry import FAMILIES, is_known
+from ctxextend.families.registry import FAMILIES, MAX_CONFIG_DEPTH, is_known
 from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.facts import ALIBI, ROTARY
 from ctxextend.settings import CheckpointRef

@@ -6,8 +6,13 @@ from typing import NoReturn
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.registry import FAMILIES_HINT, describe_unknown, known_parts
+from ctxextend.families.registry import (
+    FAMILIES_HINT,
+    Architecture,
+    describe_unknown,
+    find_architecture,
+    known_parts,
+)
 from ctxextend.opening.own_code import (
     ANGLE_BUFFERS,
     advise_code,

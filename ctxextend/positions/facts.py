@@ -1,4 +1,4 @@
-"""What the registry states about a model type; `families.lookup` finds it in a config."""
+"""What the registry states about a model type; `families.registry` finds it in a config."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -229,9 +229,7 @@ class Part(NamedTuple):
     only_part: str = ""
     # Whether old files have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
     is_in_outer_config: bool = False
-    # The position of the first token. With 1, an input of the trained length reaches a position
-    # beyond it, which already has the frequencies of longer inputs where these follow the length.
-    first_position: int = 0
+    first_position: int = 0  # of its tokens; see `positions.positions.Model`
 
 
 class Family(NamedTuple):

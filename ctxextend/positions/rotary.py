@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from ctxextend.positions.rotary_settings import (
     positions_of_copies,
     read_layers,
     rotary_dim,
-    trained_length_next_to,
 )
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.provenance import Step
@@ -95,20 +94,17 @@ class Rotary(Positions):
     rope: RotaryFacts
     # They ``fail`` if the angles are computed once.
     longer_inputs: str = "reach untrained angles"
-    settings_key: str = NEW
+    settings_key: str = NEW  # type: ignore[misc]
 
     scheme: ClassVar = ROTARY
     unscaled_name: ClassVar = "unscaled"
 
     @property
-    def usual_name(self) -> str:
-        """The key of the settings in the whole config, with dots."""
-        return ".".join((*self.path, self.settings_key))
-
-    @property
     def methods(self) -> tuple[str, ...]:  # type: ignore[override]
         """The methods that the classes apply; none if they ignore the settings."""
-        return self.rope.methods
+        if self.first_position == 0:
+            return self.rope.methods
+        return tuple(name for name in self.rope.methods if name not in FOLLOWING_METHODS)
 
     @cached_property
     def layers(self) -> tuple[RopeLayers, ...]:  # type: ignore[override]
@@ -130,7 +126,7 @@ class Rotary(Positions):
         return [layers for layers in self.layers if not layers.is_local]
 
     @cached_property
-    def lengths(self) -> PositionLengths:
+    def lengths(self) -> PositionLengths:  # type: ignore[override]
         """The lengths of the layers that serve the shortest length.
 
         Layers with a sliding window do not count, since they are not scaled.
@@ -198,12 +194,6 @@ class Rotary(Positions):
         )
         return ADDED if is_added and nested(self.config, path) is None else ""
 
-    def with_trained_length(self, length: int) -> Self:
-        """Return them with the length of the first training, as the user states it, in tokens."""
-        if not self.methods:
-            return self
-        return replace(self, trained_length=length)
-
     def as_none_if_unrotated(self) -> Positions:
         """Return positions of scheme ``none`` instead if the settings rotate nothing."""
         try:
@@ -214,17 +204,10 @@ class Rotary(Positions):
             return self
         if not is_removed:
             return self
-        shared = {item.name: getattr(self, item.name) for item in fields(Positions)}
-        return Unlimited(**{**shared, "longer_inputs": "run"}, scheme=NONE)
-
-    def counted_from_one(self) -> "Rotary":
-        """Return them in a model whose first token has position 1.
-
-        An input of the trained length then has a position beyond it, which gets other frequencies
-        where these follow the length of the input: such methods do not apply.
-        """
-        methods = tuple(name for name in self.rope.methods if name not in FOLLOWING_METHODS)
-        return replace(self, rope=self.rope._replace(methods=methods))
+        shared = {item.name: getattr(self, item.name) for item in fields(Positions) if item.init}
+        rope_types = frozenset(layers.parameters[TYPE] for layers in self.layers)
+        shared |= {"longer_inputs": "run", "dialects": self.dialects, "rope_types": rope_types}
+        return Unlimited(**shared, scheme=NONE)
 
     def frequencies(
         self, parameters: Parameters, tokens: int, stated: int | None = None
@@ -241,29 +224,9 @@ class Rotary(Positions):
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
 
     @property
-    def trained_next_to(self) -> Any:
-        """The first trained length that the config has next to the settings; None if it has none.
-
-        It is not the one in the settings, which engines read by another rule: a config of only
-        ``rope_parameters`` may have no such key.
-        """
-        return trained_length_next_to(self, layer_type="")
-
-    def default_theta(self, layer_type: str) -> float | None:
-        """Return the base of layers of one type in a config that states none."""
-        return self.rope.theta[layer_type]
-
-    @property
-    def unrotated_types(self) -> set[str]:
-        """The rope types of settings that rotate nothing; empty if any rotates."""
-        if any(rotates(layers.parameters) for layers in self.layers):
-            return set()
-        return {layers.parameters[TYPE] for layers in self.layers}
-
-    @property
     def can_switch(self) -> bool:  # type: ignore[override]
         """Whether `SWITCH` applies to the settings of all layers that can scale."""
-        return SWITCH in self.rope.methods and all(
+        return SWITCH in self.methods and all(
             can_switch(layers.parameters) for layers in self.scaled_layers
         )
 
@@ -415,7 +378,7 @@ class Rotary(Positions):
         if name == LIMITS and self.trained_length is not None and not is_needed:
             message = "--trained-length has no effect with --method limits, which scales nothing."
             raise MethodError(message, "Remove one of them.")
-        applicable = self.rope.methods
+        applicable = self.methods
         if not applicable and name in SCALING_METHODS:
             model_type = self.family.model_type
             message = (
@@ -471,7 +434,7 @@ class Rotary(Positions):
             dim,
             name=settings.choice.name,
             given=settings.choice.settings,
-            methods=self.rope.methods,
+            methods=self.methods,
             is_corrected=self._is_corrected(layers),
         )
         self._check_query_scaling(layers.parameters, parameters)
@@ -509,7 +472,7 @@ class Rotary(Positions):
             f"{after[TYPE]} settings would state {TRAINED} {after[TRAINED]} instead of {stated}, "
             f"by which {LLAMA_4_BETA} scales queries."
         )
-        methods = [name for name in ("theta", LIMITS) if name in (*self.rope.methods, LIMITS)]
+        methods = [name for name in ("theta", LIMITS) if name in (*self.methods, LIMITS)]
         hint = (
             f"Use --method {' or '.join(methods)}, or pass --trained-length {stated} if the first "
             f"training read {stated} tokens."
@@ -574,8 +537,8 @@ class Rotary(Positions):
                 "their position, which would stay."
             )
             raise MethodError(message, hint)
-        kinds = [name for name in ("linear", "proportional") if name in self.rope.methods]
-        if not self.rope.methods:
+        kinds = [name for name in ("linear", "proportional") if name in self.methods]
+        if not self.methods:
             message = (
                 f"--scheme {NONE}: transformers ignores the rotary settings of {model_type} models."
             )
@@ -585,7 +548,7 @@ class Rotary(Positions):
             raise MethodError(message, hint)
         if not kinds:
             message = (
-                f"--scheme {NONE}: {model_type} models apply only {', '.join(self.rope.methods)}, "
+                f"--scheme {NONE}: {model_type} models apply only {', '.join(self.methods)}, "
                 "and no settings of these stop the rotation."
             )
             raise MethodError(message, hint)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.positions.facts import RotaryFacts
-from ctxextend.positions.positions import nested, with_value
+from ctxextend.positions.positions import nested, with_values
 from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
@@ -55,6 +55,7 @@ class RopeLayers(NamedTuple):
     layer_type: str  # such as ``full_attention``; empty: all layers
     parameters: Parameters  # as transformers uses them, with its defaults for missing keys
     is_local: bool = False  # whether the layers have a sliding window, so that they are not scaled
+    default_theta: float = 0  # the base in a config that states none
 
 
 def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
@@ -80,7 +81,8 @@ def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
         used = _used_settings(positions, layer_type)
         for copied in positions_of_copies(positions):
             _check_copy(positions, copied, layer_type, used)
-        found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
+        is_local = layer_type in facts.local
+        found.append(RopeLayers(layer_type, used, is_local, facts.theta[layer_type]))
     return tuple(found)
 
 
@@ -389,10 +391,7 @@ def trained_length_next_to(positions: "Rotary", layer_type: str) -> Any:
     """
     if layer_type:
         return None
-    stated = positions.stated(TRAINED)
-    if stated is None:
-        return positions.family.defaults.get(TRAINED)
-    return stated
+    return positions.stated_or_default(TRAINED)
 
 
 # The size of a head
@@ -449,8 +448,8 @@ def positions_of_copies(positions: "Rotary") -> Iterator["Rotary"]:
             continue
         stated = _without_nulls(outer)
         if sizes <= stated.keys() or not settings.isdisjoint(stated):
-            config = with_value(positions.config, path, {**inherited, **stated})
-            yield replace(positions, path=path, overrides=(), config=config)
+            config = with_values(positions.config, {path: {**inherited, **stated}})
+            yield replace(positions, path=path, override=None, config=config)
 
 
 def _check_copy(positions: "Rotary", copied: "Rotary", layer_type: str, used: Parameters) -> None:

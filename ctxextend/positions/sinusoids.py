@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.errors import CheckpointError
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rows import Rows
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
-from ctxextend.tables.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +42,6 @@ class Sinusoids(Rows):
         They are no part of its state dict.
         """
         return self.stored_rows == "ignored"
-
-    @property
-    def initial_layout(self) -> str:  # type: ignore[override]
-        """The layout of the sinusoids."""
-        return self.layout
-
-    @property
-    def layout_text(self) -> str:  # type: ignore[override]
-        """How the sinusoids are laid out, for lists of model types."""
-        return f"layout {self.layout}"
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the name of the table; one that is computed is named after tensors next to it.
@@ -109,30 +97,11 @@ class Sinusoids(Rows):
         result.findings.append(f"{size}, computed by transformers")
         return result
 
-    def allowed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the requested method, or of rows that transformers computes their formula.
-
-        Raises:
-            ResizeError: Another method is requested.
-        """
-        if self.dtype:
-            return choice
-        values = set(choice.settings.values())
-        is_formula = choice.name == FORMULA and values <= {None, self.layout}
-        if not is_formula and choice.name != DEFAULT_METHOD:
-            message = (
-                f"Only --method {FORMULA} applies to {self.name}: transformers computes its "
-                "sinusoids."
-            )
-            hint = "Remove --method: the length in config.json is all that changes."
-            raise ResizeError(message, hint)
-        return METHODS[FORMULA].choice().keeping(choice.keep_first)
-
     def computed_shape(self) -> tuple[int, int]:
         """Return rows and columns of the table that transformers computes from the config.
 
         Raises:
             CheckpointError: The config does not state them.
         """
-        rows = self.row_count(self.stated_length)
+        rows = self.stated_length + self.other_rows
         return rows, self.value(str(self.width_key))

@@ -362,7 +362,7 @@ def report_table(
     new_rows, older_length = _resized_rows(table, name, table.rows, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = table.positions_in(table.rows)
+    positions = table.rows - table.other_rows
     return TableReport(
         name=name,
         part=table.part,
@@ -438,4 +438,4 @@ def _resized_rows(
         return (), None
     settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
     kept = settings.choice.kept_rows(before - first)
-    return ((first + kept, rows),), location.positions_in(before)
+    return ((first + kept, rows),), before - location.other_rows

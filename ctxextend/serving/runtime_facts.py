@@ -21,6 +21,7 @@ from ctxextend.tables.rope_types import (
     FACTOR_OF_NO_ROTATION,
     LIST_MSCALES,
     THETA,
+    TRAINED,
     TYPE,
     YARN_BETAS,
     Parameters,
@@ -47,13 +48,14 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     positions = kinds.pop()
     change = plan.changes[0]
     after = change.positions_after
-    if positions == REMOVED and after.unrotated_types != {LINEAR}:
+    unrotated = {settings[TYPE] for settings in change.settings.values()} or after.rope_types
+    if positions == REMOVED and unrotated != {LINEAR}:
         return None
     rope: Parameters = {}
     trained_key = None
     if change.settings:
         _, rope = change.changed_layers[0]
-        trained_key = after.trained_next_to
+        trained_key = after.stated_or_default(TRAINED)
     other_betas = None
     if rope.get(TYPE) == YARN:
         betas = yarn_betas(rope)
@@ -90,6 +92,6 @@ def _positions_of(change: Change) -> str:
     kind: str = after[TYPE]
     if kind != "default":
         return kind
-    if after[THETA] != change.positions.default_theta(layers.layer_type):
+    if after[THETA] != layers.default_theta:
         return RAISED_THETA
     return change.positions.unscaled_name
