@@ -122,7 +122,8 @@ def make_plan(
         from ctxextend.opening.named_table import check_named_table  # few users name a table
 
         check_named_table(model.checkpoint, model.ref.table)
-    check_own_code(model)
+    if model.own_class is not None:
+        check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
     is_gguf = model.checkpoint.is_gguf
@@ -147,8 +148,10 @@ def make_plan(
         model = model.without_other_format()
     has_effect = settings.fix_limits or any(change.is_changed for change in changes)
     edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not has_effect)
+    if model.ref.model_type is not None:
+        model = with_type_note(model)
     return Plan(
-        model=with_type_note(model),
+        model=model,
         settings=settings,
         changes=changes,
         edits=edits if has_effect else (),

@@ -10,16 +10,14 @@ from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, joined, listed
 from ctxextend.limits.edits import length_changes, raises_generation_limit
-from ctxextend.limits.generation import (
+from ctxextend.limits.statements import (
+    MAX_NEW_TOKENS,
     TASKS,
+    config_length_keys,
     deciding_limit,
     generates_text,
     generating_table,
     generation_limits,
-)
-from ctxextend.limits.statements import (
-    MAX_NEW_TOKENS,
-    config_length_keys,
     lower_stated_length,
     may_lack_scaling,
     may_take,
@@ -79,17 +77,22 @@ def plan_notes(
     notes = list[Note]()
     if plan.is_changed:
         notes += _effect_notes(plan, truncated_before=bool(limits))
-        notes += _keeping_notes(plan, for_runtime)
+        is_default = plan.settings.choice.name == DEFAULT_METHOD
+        if plan.short_inputs is ShortInputs.CHANGED and is_default and plan.extended:
+            notes += _keeping_notes(plan, for_runtime)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))
     notes += table_notes(plan)
     notes += limits
-    notes += scaling_notes(plan)
-    notes += key_notes(plan)
-    notes += padding_notes(plan)
+    notes += _key_notes(plan)
     for change in plan.changes:
-        notes += change.positions.notes(change, generates=generates)
+        if change.positions.methods:
+            notes += _scaling_notes(plan, change)
+        if change.is_changed and change.positions.family.padding_effect:
+            notes.append(_padding_note(change))
+        if change.settings:
+            notes += change.positions.notes(change, generates=generates)
     notes += generation_notes(plan)
     notes += _other_files(plan)
     notes += model_notes(plan)
@@ -170,48 +173,34 @@ def old_lengths(plan: Plan) -> str:
 
 
 def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
-    """Yield how to keep outputs for short inputs, if the default method changes them.
+    """Yield how to keep outputs for short inputs, which the default method changes.
 
-    It is not part of the note on these outputs, which cards have: a recipe names the method.
+    It is not part of the note on these outputs, which cards have: a recipe names the method. That
+    of rotary positions is followed by the engines that apply it; there is no note if the model, the
+    files or the requested engine do not.
     """
-    is_default = plan.settings.choice.name == DEFAULT_METHOD
-    if plan.short_inputs is not ShortInputs.CHANGED or not is_default or not plan.extended:
-        return
     keeping = {change.positions.keeping_method for change in plan.changes}
     if len(keeping) > 1:  # no method applies to all
         return
     flag = f"--method {keeping.pop()}"
     if flag == f"--method {SWITCH}":
-        flag = _switch_flag(plan, for_runtime)
+        if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
+            return
+        folder = folder_facts(plan)
+        serving = list[str]()
+        for item in runtime_statements(replace(folder, positions=SWITCHED)) if folder else ():
+            if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
+                serving.append(item.name)
+        if for_runtime is not None and folder is not None:
+            if for_runtime.runtime.name not in serving:
+                return
+        elif serving:
+            flag += f" (right in {joined(serving)})"
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
     else:
         flag += ", which is mostly worse for long ones"
-    if flag:
-        yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
-
-
-def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
-    """Return the flag of the method that gives rotary positions two lists of factors.
-
-    It is followed by the engines that apply it. Empty if the model, the files or the requested
-    engine do not.
-    """
-    if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
-        return ""
-    flag = f"--method {SWITCH}"
-    folder = folder_facts(plan)
-    if folder is None:
-        return flag
-    serving = list[str]()
-    for item in runtime_statements(replace(folder, positions=SWITCHED)):
-        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
-            serving.append(item.name)
-    if for_runtime is not None:
-        return flag if for_runtime.runtime.name in serving else ""
-    if not serving:
-        return flag
-    return f"{flag} (right in {joined(serving)})"
+    yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
 def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
@@ -378,46 +367,40 @@ def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
         yield Note(Code.LIMITS, Level.WARNING, text)
 
 
-def scaling_notes(plan: Plan) -> Iterator[Note]:
+def _scaling_notes(plan: Plan, table: Change) -> Iterator[Note]:
     """Yield a warning if a lower limit may state the length of the training of a rotary model.
 
     Its own length may have been raised by hand, and no scaling is planned up to it.
     """
     if not (plan.extended or plan.settings.fix_limits):
         return
-    for table in plan.changes:
-        is_stated_by_user = table.settings and table.method == LIMITS
-        if is_stated_by_user or not may_lack_scaling(table.positions, plan.checkpoint):
-            continue
-        before = table.max_len_before
-        lower = lower_stated_length(table.positions, plan.checkpoint, before)
-        if lower is not None and lower < table.max_len_after:
-            text = (
-                f"{table.positions.file} {table.positions.length_key} states {before} tokens "
-                f"without scaling: if the model was trained at {lower}, pass --trained-length "
-                f"{lower}, which scales it."
-            )
-            yield Note(Code.LENGTHS, Level.WARNING, text)
-
-
-def padding_notes(plan: Plan) -> Iterator[Note]:
-    """Yield a warning for each table of a model whose outputs depend on the padding length."""
-    for table in plan.changes:
-        family = table.positions.family
-        if not family.padding_effect or not table.is_changed:
-            continue
-        before = table.max_len_before
-        after = table.max_len_after
-        condition = (
-            "short texts give the same outputs only if padded as before, for example with "
-            f"padding='max_length', max_length={before}"
+    is_stated_by_user = table.settings and table.method == LIMITS
+    if is_stated_by_user or not may_lack_scaling(table.positions, plan.checkpoint):
+        return
+    before = table.max_len_before
+    lower = lower_stated_length(table.positions, plan.checkpoint, before)
+    if lower is not None and lower < table.max_len_after:
+        text = (
+            f"{table.positions.file} {table.positions.length_key} states {before} tokens "
+            f"without scaling: if the model was trained at {lower}, pass --trained-length "
+            f"{lower}, which scales it."
         )
-        if table.keeps_padding:
-            files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
-        else:
-            files = f"Texts padded to {after} tokens give other outputs."
-        text = f"{family.model_type} {family.padding_effect}: {condition}. {files}"
-        yield Note(Code.PADDING, Level.WARNING, text)
+        yield Note(Code.LENGTHS, Level.WARNING, text)
+
+
+def _padding_note(change: Change) -> Note:
+    """Return a warning on positions of a model whose outputs depend on the padding length."""
+    family = change.positions.family
+    before = change.max_len_before
+    after = change.max_len_after
+    files = f"Texts padded to {after} tokens give other outputs."
+    if change.keeps_padding:
+        files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+    text = (
+        f"{family.model_type} {family.padding_effect}: short texts give the same outputs only if "
+        f"padded as before, for example with padding='max_length', max_length={before}. {files}"
+    )
+    return Note(Code.PADDING, Level.WARNING, text)
 
 
 def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
@@ -460,53 +443,45 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
     yield Note(Code.GENERATION, Level.NOTE, f"{stops} {use}{alternative}.")
 
 
-def key_notes(plan: Plan) -> Iterator[Note]:
+def _key_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each other length key that disagrees with the old length.
 
     A key above the length of positions that are scaled may be the length of the training. Any other
     key stays wrong, unless it states the new length already, or ``--fix-limits`` sets it.
     """
     model = plan.model
+    config = model.checkpoint.config
     stated = dict[Keys, tuple[Change, int]]()
     for table in plan.changes:
         for path, value in config_length_keys(table.positions):
             stated.setdefault(path, (table, value))
     if not stated:
         return
-    config = model.checkpoint.config
-    agreeing = set[Keys]()
     for location, before, _ in length_changes(config, model.architecture, plan.changes):
         for path, value in config_length_keys(location):
             if value in location.values_of_length(before):
-                agreeing.add(path)
+                stated.pop(path, None)
 
     for path, (table, value) in stated.items():
-        if path in agreeing:
-            continue
         name = f"{model.checkpoint.config_file} {'.'.join(path)}"
+        positions = table.positions
         after = table.max_len_after
         is_scaled = table.settings and table.method != LIMITS
-        is_given = table.positions.trained_length is not None
-        if is_scaled and value > table.max_len_before and not is_given:
-            yield Note(Code.LENGTHS, Level.WARNING, _longer_training(name, value, table))
-        elif not plan.settings.fix_limits and value not in table.positions.values_of_length(after):
-            stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
-            effect = may_take(readers(table.positions, path), value)
-            if effect:
-                stays += f": {effect} of {after}"
-            text = f"{stays}. To set it to {after}, pass --fix-limits."
+        if is_scaled and value > table.max_len_before and positions.trained_length is None:
+            is_now = "is" if value != after else "is already"
+            flags = "--method limits" if after == value else f"--to {value} --method limits"
+            advice = f"use {flags}, which raises the limits and scales nothing"
+            if after > value:
+                advice = f"pass --trained-length {value}, so that only the rest is scaled"
+            text = (
+                f"{name} {is_now} {value}, but {table.config_key} is {positions.lengths.stated}: "
+                f"if the model was trained at {value} tokens, {advice}."
+            )
             yield Note(Code.LENGTHS, Level.WARNING, text)
-
-
-def _longer_training(name: str, value: int, table: Change) -> str:
-    """Return the warning that a rotary model may have been trained at a longer length."""
-    after = table.max_len_after
-    is_now = "is" if value != after else "is already"
-    if after > value:
-        advice = f"pass --trained-length {value}, so that only the rest is scaled"
-    elif after < value:
-        advice = f"use --to {value} --method limits, which raises the limits and scales nothing"
-    else:
-        advice = "use --method limits, which raises the limits and scales nothing"
-    stated = f"{name} {is_now} {value}, but {table.config_key} is {table.positions.lengths.stated}"
-    return f"{stated}: if the model was trained at {value} tokens, {advice}."
+        elif not plan.settings.fix_limits and value not in positions.values_of_length(after):
+            text = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
+            effect = may_take(readers(positions, path), value)
+            if effect:
+                text += f": {effect} of {after}"
+            text += f". To set it to {after}, pass --fix-limits."
+            yield Note(Code.LENGTHS, Level.WARNING, text)

@@ -146,15 +146,17 @@ def _read(key: str, value: Any) -> Any:
     items = list[Any]()
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str) and key in _SHARED:
-            if item not in shared:
-                raise ValueError(f"{key} {item!r} is not under shared")
-            item = shared[item]
+            item = {"like": item}
         if not isinstance(item, dict):
             items.append(item)
             continue
-        own = {**shared[item["like"]], **item} if "like" in item else dict(item)
-        for name in ("like", "why"):
-            own.pop(name, None)
+        own = dict(item)
+        while "like" in own:
+            base = own.pop("like")
+            if base not in shared:
+                raise ValueError(f"{key} {base!r} is not under shared")
+            own = {**shared[base], **own}
+        own.pop("why", None)
         for name, inner in own.items():
             if isinstance(inner, dict | list) or name in _SHARED:
                 own[name] = _read(name, inner)

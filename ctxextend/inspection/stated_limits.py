@@ -8,12 +8,6 @@ from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
-from ctxextend.limits.generation import (
-    GenerationLimit,
-    deciding_limit,
-    generating_table,
-    generation_limits,
-)
 from ctxextend.limits.statements import (
     GENERATE,
     MAX_NEW_TOKENS,
@@ -21,8 +15,12 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     VLLM,
+    GenerationLimit,
     StatedLimit,
     config_length_keys,
+    deciding_limit,
+    generating_table,
+    generation_limits,
     may_take,
     params_lengths,
     readers,

@@ -7,8 +7,7 @@ from typing import Any
 from ctxextend.checkpoint.json_edit import Edit, shown_value
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.limits.generation import generating_table
-from ctxextend.limits.statements import LengthChange, following_value, params_lengths
+from ctxextend.limits.statements import following_value, generating_table, params_lengths
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor
@@ -59,16 +58,16 @@ def _length_changes(model: OpenedModel, table: Change, *, fix_limits: bool) -> d
     Raises:
         CheckpointError: One agrees with no length of config.json, and is not to be fixed.
     """
-    change = LengthChange(table.positions, table.max_len_before, table.max_len_after)
+    before = table.max_len_before
     changes = dict[str, int]()
     for key, value in params_lengths(model.checkpoint).items():
-        after = following_value(change, value)
+        after = following_value(table.positions, value, before, table.max_len_after)
         if after is None:
             if not fix_limits:
                 file = model.checkpoint.params_file
                 message = (
                     f"{file} and config.json disagree: {key} is {value}, and the context length "
-                    f"{table.max_len_before}."
+                    f"{before}."
                 )
                 hint = "Correct the wrong one, or pass --fix-limits to set both."
                 raise CheckpointError(message, hint)

@@ -14,8 +14,12 @@ from ctxextend.checkpoint.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.registry import Architecture, find_architecture
 from ctxextend.limits.edits import config_changes, lowered_limits
-from ctxextend.limits.generation import generating_table, limits_in_object
-from ctxextend.limits.statements import LengthChange, state_trained_length, with_config_lengths
+from ctxextend.limits.statements import (
+    GENERATION_KEYS,
+    generating_table,
+    lengths_in,
+    with_trained_length,
+)
 from ctxextend.opening.unknown_models import refuse_without_table
 from ctxextend.plan import change_positions, with_length
 from ctxextend.positions.change import Change
@@ -117,9 +121,7 @@ def _find_positions(
     architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
-    if ref.trained_length is None:
-        return with_config_lengths(architecture)
-    return state_trained_length(architecture, ref.trained_length)
+    return with_trained_length(architecture, None, ref.trained_length)
 
 
 def _find_tables(
@@ -161,10 +163,8 @@ def _lower_generation_limits(model: Any, change: Change) -> None:
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
-    stated = limits_in_object(vars(generation_config))
-    length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
-    lowered = lowered_limits(stated, length)
-    for key, tokens in lowered.items():
+    stated = lengths_in(vars(generation_config), GENERATION_KEYS)
+    for key, tokens in lowered_limits(stated, change).items():
         setattr(generation_config, key, tokens)
 
 

@@ -41,6 +41,7 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[Positions, ...]  # its position tables, in registry order
+    own_class: str | None = None  # in the folder's own code, that loads it
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -132,9 +133,11 @@ def open_reference(
         model_type = ref.model_type or config.get("model_type")
         if ref.table is not None or not isinstance(model_type, str):
             return
-        if has_weights and is_unknown(model_type, config):
-            return
-        _known_architecture(config, "config.json", ref.model_type)
+        architecture = look_up_architecture(config, "config.json", model_type)
+        if not architecture.locations:
+            if has_weights and is_unknown(model_type, config):
+                return
+            _refuse_type(architecture, config, "config.json", ref)
         check_type(model_type)
 
     source = resolve_source(
@@ -171,19 +174,19 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
-    locations = tuple(location.as_none_if_unrotated() for location in architecture.locations)
-    architecture = with_trained_length(
-        architecture._replace(locations=locations), checkpoint, ref.trained_length
-    )
+    architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     if mistral_params(checkpoint) is not None:
         architecture = _without_scaling_key(architecture)
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))
     if not found:
         refuse_missing_table(checkpoint, architecture)
+    own = None
+    if "auto_map" in checkpoint.config:
+        own = own_class(checkpoint.config)
     if ref.model_type is not None:
         check_model_type(checkpoint, found, ref.model_type)
-    elif own_class(checkpoint.config):
+    elif own is not None:
         text = describe_code(checkpoint.config, checkpoint.config_file)
         checkpoint = _with_note(checkpoint, Note(Code.OWN_CODE, Level.NOTE, text))
     return OpenedModel(
@@ -191,6 +194,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         checkpoint=checkpoint,
         architecture=architecture,
         tables=tuple(positions.sized_in(checkpoint) for positions in found),
+        own_class=own,
     )
 
 
@@ -246,14 +250,16 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
         _refuse_without_config(checkpoint)
-    if isinstance(model_type, str) and is_unknown(model_type, config):
-        refuse_unknown_type(checkpoint, model_type)
     if model_type is None and own_class(config):
         refuse_code(config, checkpoint.config_file, found="It has no model_type.")
     where = checkpoint.root
     if checkpoint.has_config:
         where = checkpoint.root / checkpoint.config_file
-    architecture = _known_architecture(config, str(where), ref.model_type)
+    architecture = look_up_architecture(config, str(where), model_type)
+    if not architecture.locations:
+        if is_unknown(model_type, config):
+            refuse_unknown_type(checkpoint, model_type)
+        _refuse_type(architecture, config, str(where), ref)
     if checkpoint.adapter_of:
         return _in_adapter(checkpoint, architecture)
     return architecture
@@ -273,22 +279,17 @@ def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
     )
 
 
-def _known_architecture(
-    config: Mapping[str, Any], where: str, model_type: str | None
-) -> Architecture:
-    """Return the architecture of a known type.
+def _refuse_type(
+    architecture: Architecture, config: Mapping[str, Any], where: str, ref: CheckpointRef
+) -> NoReturn:
+    """Refuse a known type without positions to resize, or the folder's own code if it has any.
 
     Raises:
-        CheckpointError: A key of the config is malformed.
-        UnsupportedModelError: The class of transformers has no position table; the folder's own
-            code is named if it has any.
+        UnsupportedModelError: Always.
     """
-    architecture = look_up_architecture(config, where, model_type)
-    if not architecture.locations:
-        if model_type is None and own_class(config):
-            refuse_code(config, PurePath(where).name)
-        architecture.refuse()
-    return architecture
+    if ref.model_type is None and own_class(config):
+        refuse_code(config, PurePath(where).name)
+    architecture.refuse()
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:

@@ -282,8 +282,9 @@ class Positions(Model):
         length_paths += [path for path, key in engine_paths.items() if not key.value]
         stated_aliases = [key for key in self.aliases if self.stated(key) is not None]
         reserved = self.reserved.rows
-        if self.reserved.config_key is not None and self.family is not UNKNOWN:
-            reserved += self.value(self.reserved.config_key)
+        if self.reserved.config_key is not None:
+            stated = self.stated_or_default(self.reserved.config_key)
+            reserved += stated if type(stated) is int else 0  # `Rows.check_rows` refuses others
         values = {
             "usual_name": usual_name,
             "names": names,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -75,16 +75,6 @@ from ctxextend.tables.rotary_methods import (
     long_settings,
     resize_rope,
 )
-
-
-class ResizedLayers(NamedTuple):
-    """New settings of the layers of one type."""
-
-    parameters: Parameters
-    choice: MethodChoice
-    # Settings that give all inputs what `parameters` give long ones; empty if these give no others.
-    long_inputs_as: Parameters
-    keeps_key: bool  # whether the key of the length states the first trained one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +158,13 @@ class Rotary(Positions):
             # ``standardize_rope_params`` of modeling_rope_utils.py in transformers.
             changes[self.paths_of(TRAINED)[-1]] = self.lengths.first_trained
         if length is not None:
-            changes |= self._copied_lengths(length)
+            # Copies of the settings that state the old length, or none.
+            key = self.effective_key
+            for copied in positions_of_copies(self):
+                path = (*copied.path, key)
+                if nested(self.config, path) in (None, self.stated(key)):
+                    changes[path] = self.key_value(length)
         return changes
-
-    def _copied_lengths(self, length: int) -> ConfigValues:
-        """Return the length of copies of the settings that state the old one, or none."""
-        key = self.effective_key
-        paths = [(*copied.path, key) for copied in positions_of_copies(self)]
-        old = (None, self.stated(key))
-        values = [path for path in paths if nested(self.config, path) in old]
-        return dict.fromkeys(values, self.key_value(length))
 
     def values_in_new_dialect(self) -> ConfigValues:
         """Return all settings as ``rope_parameters`` states them, by path of keys."""
@@ -231,13 +218,34 @@ class Rotary(Positions):
         )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of inputs that cross the old length, and of attention windows."""
-        yield from self._crossing_notes(change, generates=generates)
-        if change.settings:
-            yield from self._window_notes(change)
+        """Yield what to know of inputs that cross the old length, and of attention windows.
 
-    def _window_notes(self, change: Change) -> Iterator[Note]:
-        """Yield which layers see no further, since they have a sliding window."""
+        Transformers chooses frequencies that follow the length by the longest sequence of each
+        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
+        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
+        """
+        becomes_dynamic = any(
+            after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
+            for layers, after in change.changed_layers
+        )
+        if change.long_inputs_as or becomes_dynamic:
+            length = change.same_up_to
+            text = (
+                f"An input of up to {length} tokens gets the frequencies of long ones in a batch "
+                "with a longer one: batch them apart."
+            )
+            yield Note(Code.PADDING, Level.NOTE, text)
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+            if becomes_dynamic:
+                effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+            if generates and (becomes_dynamic or not self.rope.drops_cache):
+                text = (
+                    f"A text that grows past {length} tokens in generate() {effect}: use --method "
+                    "yarn for such texts."
+                )
+                yield Note(Code.GENERATION, Level.WARNING, text)
+
+        # Layers with a sliding window see no further.
         local = [
             layers.layer_type
             for layers in self.layers
@@ -246,46 +254,19 @@ class Rotary(Positions):
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
         sees_windows = self.rope.windows_all_layers and not self.stated("layer_types")
+        text = ""
         if local:
             text = (
                 f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
                 "settings."
             )
-            yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
         elif isinstance(window, int) and is_used and sees_windows:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."
             )
+        if text:
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-
-    def _crossing_notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what inputs get whose frequencies follow the length, as they cross the old one.
-
-        Transformers chooses such frequencies by the longest sequence of each call. Where
-        SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and by
-        78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
-        """
-        becomes_dynamic = any(
-            after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
-            for layers, after in change.changed_layers
-        )
-        if not change.long_inputs_as and not becomes_dynamic:
-            return
-        length = change.same_up_to
-        text = (
-            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
-            "a longer one: batch them apart."
-        )
-        yield Note(Code.PADDING, Level.NOTE, text)
-        effect = ""
-        if change.long_inputs_as and not self.rope.drops_cache:
-            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
-        elif becomes_dynamic:
-            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
-        if generates and effect:
-            text = f"A text that grows past {length} tokens in generate() {effect}"
-            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
@@ -331,42 +312,48 @@ class Rotary(Positions):
         is_corrected = any(map(self._is_corrected, self.scaled_layers))
         if lengths.question and not (after == before and settings.fix_limits and not is_corrected):
             raise ResizeError(f"{self.file}: {lengths.question}.", f"Pass {lengths.answer}.")
-        unchanged = limits_change(self, settings, after, has_others=has_others)
+        change = limits_change(self, settings, after, has_others=has_others)
         if not self.scaled_layers or (after == before and not is_corrected):
-            return unchanged
-        resized = {
-            layers.layer_type: self._resize_layers(layers, settings, after)
-            for layers in self.scaled_layers
-        }
-        choices = [item.choice for item in resized.values()]
-        reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
-        keeps_key = any(item.keeps_key for item in resized.values())
+            return change
+        choices = dict[str, MethodChoice]()
+        resized = dict[str, Parameters]()
+        long_inputs_as = dict[str, Parameters]()
+        stated_after = after
+        for layers in self.scaled_layers:
+            parameters, choice, long = self._resize_layers(layers, settings, after)
+            kind = layers.layer_type
+            choices[kind] = choice
+            resized[kind] = parameters
+            if long:
+                long_inputs_as[kind] = long
+            # A file whose key states the first trained length keeps this convention.
+            is_key_kept = layer_lengths(self, layers).key_is_first_trained
+            if choice.facts.keeps_max_len or is_key_kept:
+                stated_after = lengths.first_trained
+        first = choices[self.scaled_layers[0].layer_type]
+        reasons = dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
         change = replace(
-            unchanged,
-            choice=replace(choices[0], reason="; ".join(reasons)),
-            settings={kind: item.parameters for kind, item in resized.items()},
-            long_inputs_as={
-                kind: item.long_inputs_as for kind, item in resized.items() if item.long_inputs_as
-            },
-            stated_after=lengths.first_trained if keeps_key else after,
+            change,
+            choice=replace(first, reason="; ".join(reasons)),
+            settings=resized,
+            long_inputs_as=long_inputs_as,
+            stated_after=stated_after,
         )
-        return self._with_short_inputs(change, choices)
 
-    def _with_short_inputs(self, change: Change, choices: list[MethodChoice]) -> Change:
-        """Return a change with what its settings give inputs up to the old length."""
+        # What the settings give inputs up to the old length.
         scales = False
         worst = ShortInputs.IDENTICAL
-        same_up_to = change.max_len_before
-        for layers, choice in zip(self.scaled_layers, choices, strict=True):
-            before = layers.parameters
-            after = change.settings[layers.layer_type]
-            if before[TYPE] == "dynamic":
-                same_up_to = min(self.lengths.stated, change.stated_after)
-            if self._changes_angles(before, after, change):
+        same_up_to = before
+        for layers in self.scaled_layers:
+            old = layers.parameters
+            new = resized[layers.layer_type]
+            if old[TYPE] == "dynamic":
+                same_up_to = min(lengths.stated, stated_after)
+            if self._changes_angles(old, new, change):
                 scales = True
-                worst = max(worst, self._short_inputs(before, after, choice))
-        if change.long_inputs_as:
-            same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
+                worst = max(worst, self._short_inputs(old, new, choices[layers.layer_type]))
+        if long_inputs_as:
+            same_up_to = min(resized[kind][TRAINED] for kind in long_inputs_as)
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
 
     def _check_settings(self, settings: Resize) -> None:
@@ -410,8 +397,13 @@ class Rotary(Positions):
             )
         return super().hint_to_shorten(after)
 
-    def _resize_layers(self, layers: RopeLayers, settings: Resize, after: int) -> ResizedLayers:
-        """Return new settings of the layers of one type.
+    def _resize_layers(
+        self, layers: RopeLayers, settings: Resize, after: int
+    ) -> tuple[Parameters, MethodChoice, Parameters]:
+        """Return new settings of the layers of one type, and the method.
+
+        The last settings give all inputs what the new ones give long ones; empty if these give no
+        others.
 
         Raises:
             MethodError: The method does not apply to the settings.
@@ -451,9 +443,7 @@ class Rotary(Positions):
         if choice.name == SWITCH:
             given = {key: value for key, value in choice.settings.items() if key != MSCALE}
             long_inputs_as = long_settings(layers.parameters, rope_lengths, dim, **given)
-        # A file whose key states the first trained length keeps this convention.
-        keeps_key = choice.facts.keeps_max_len or lengths.key_is_first_trained
-        return ResizedLayers(parameters, choice, long_inputs_as, keeps_key)
+        return parameters, choice, long_inputs_as
 
     def _check_query_scaling(self, before: Parameters, after: Parameters) -> None:
         """Raise MethodError if settings that get a first trained length move the query scaling.

@@ -33,14 +33,12 @@ def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Positio
         result.faults.append(error.message)
         return result
     for layers in before.layers:
-        name = f"{before.name}.{layers.layer_type}" if layers.layer_type else before.name
-        found = stated[layers.layer_type]
-        planned = change.settings.get(layers.layer_type)
-        if planned is None:
-            result.faults.extend(_wrong_settings(name, layers.parameters, found))
-            continue
-        result.faults.extend(_wrong_settings(name, planned, found))
-        _add_frequencies(result, name, change, (before, now), layers, found)
+        kind = layers.layer_type
+        name = f"{before.name}.{kind}" if kind else before.name
+        planned = change.settings.get(kind, layers.parameters)
+        result.faults.extend(_wrong_settings(name, planned, stated[kind]))
+        if kind in change.settings:
+            _add_frequencies(result, name, change, now, layers, stated[kind])
     return result
 
 
@@ -66,12 +64,12 @@ def _add_frequencies(
     result: PositionComparison,
     name: str,
     change: Change,
-    positions: tuple["Rotary", "Rotary"],
+    now: "Rotary",
     layers: RopeLayers,
     stated: Parameters,
 ) -> None:
     """Add what is wrong with the frequencies of layers, and how far a method slows them down."""
-    before, now = positions
+    before = change.positions
     planned = change.settings[layers.layer_type]
     length = change.max_len_after
     stated_after = before.key_value(change.stated_after)

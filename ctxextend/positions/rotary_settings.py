@@ -166,7 +166,8 @@ def _complete(positions: "Rotary", layer_type: str, stated: Parameters) -> dict[
     1. The defaults of the model type.
     2. The keys next to the settings (`settings_next_to`).
     3. The stated settings.
-    4. Of types that need the first trained length: this length (`_used_trained_length`).
+    4. Of types that need the first trained length: the key next to the settings, then these; of
+       yarn settings without it, the length of the model. So does ``standardize_rope_params``.
 
     Raises:
         CheckpointError: The settings are malformed.
@@ -178,8 +179,11 @@ def _complete(positions: "Rotary", layer_type: str, stated: Parameters) -> dict[
     rope |= settings_next_to(positions, layer_type)
     rope |= {key: value for key, value in stated.items() if key not in (TYPE, OLD_TYPE)}
     if rope_type(rope).states_trained:
-        trained = _used_trained_length(positions, layer_type, rope)
-        if trained is not None and rope[TYPE] == "yarn" and TRAINED not in rope:
+        trained = trained_length_next_to(positions, layer_type)
+        is_missing = rope[TYPE] == "yarn" and TRAINED not in rope
+        if trained is None and is_missing:
+            trained = positions.value(positions.effective_key)
+        if trained is not None and is_missing:
             rope = {TRAINED: trained, **rope}  # in the order in which keys are added to a file
         elif trained is not None:
             rope[TRAINED] = trained
@@ -212,12 +216,16 @@ def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
 
 
 def _check_values(positions: "Rotary", rope: Parameters) -> None:
-    """Check the settings that formulas use: see `_checked_keys`.
+    """Check the settings that formulas use: what the type needs, and others if stated.
 
     Raises:
         CheckpointError: One is missing or malformed.
     """
-    for key in _checked_keys(rope):
+    needed = rope_type(rope).needs
+    of_many_types = (THETA, PARTIAL, FACTOR, TRAINED)
+    stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
+    optional = [key for key in OPTIONAL if rope.get(key)]  # 0 means the default
+    for key in (*stated_or_needed, *needed, *optional):
         value: Any = rope.get(key)
         if key in LISTS:
             pairs = rotary_dim(positions, rope) // 2
@@ -237,15 +245,6 @@ def _check_values(positions: "Rotary", rope: Parameters) -> None:
                 f"{value!r:.100}."
             )
             raise CheckpointError(message, f"Correct {positions.file}.")
-
-
-def _checked_keys(rope: Parameters) -> list[str]:
-    """Return the keys of settings that formulas use: what the type needs, and others if stated."""
-    needed = rope_type(rope).needs
-    of_many_types = (THETA, PARTIAL, FACTOR, TRAINED)
-    stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
-    optional = [key for key in OPTIONAL if rope.get(key)]
-    return [*stated_or_needed, *needed, *optional]
 
 
 def _is_positive(value: Any, maximum: float = MAX_NUMBER) -> bool:
@@ -328,29 +327,10 @@ def settings_next_to(positions: "Rotary", layer_type: str) -> dict[str, Any]:
 # A config can state it in the settings and in a key next to them. Which one counts depends on the
 # rope type:
 #
-# - Types that need it, such as ``yarn``: `_used_trained_length`, as transformers reads it. The key
-#   next to the settings comes first.
+# - Types that need it, such as ``yarn``: as transformers reads it (`_complete`). The key next to
+#   the settings comes first.
 # - Other types, such as ``linear``: `stated_trained_length`. No class of transformers reads it, and
 #   the settings come first.
-
-
-def _used_trained_length(positions: "Rotary", layer_type: str, rope: Parameters) -> Any:
-    """Return the first trained length that transformers uses for settings of a type that needs it.
-
-    The first of these that states it counts, as in ``standardize_rope_params``; None if none does:
-
-    1. The key next to the settings (`trained_length_next_to`).
-    2. The settings.
-    3. Of yarn settings only: the key of the length of the model.
-
-    It is as in the config, so it may be malformed.
-    """
-    next_to = trained_length_next_to(positions, layer_type)
-    if next_to is not None:
-        return next_to
-    if TRAINED not in rope and rope[TYPE] == "yarn":
-        return positions.value(positions.effective_key)
-    return rope.get(TRAINED)
 
 
 def stated_trained_length(positions: "Rotary", layer_type: str) -> int | None:

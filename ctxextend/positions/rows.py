@@ -176,8 +176,10 @@ class Rows(Positions):
             has_config: Whether the number of rows must be that of the config.
 
         Raises:
-            CheckpointError: It does not.
+            CheckpointError: It does not, or the number of reserved rows is malformed.
         """
+        if self.reserved.config_key is not None:
+            self.value(self.reserved.config_key)
         if has_config:
             key = self.effective_key
             value = self.value(key)

@@ -103,5 +103,7 @@ class Sinusoids(Rows):
         Raises:
             CheckpointError: The config does not state them.
         """
+        if self.reserved.config_key is not None:
+            self.value(self.reserved.config_key)
         rows = self.stated_length + self.other_rows
         return rows, self.value(str(self.width_key))

@@ -2,7 +2,6 @@
 
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
-from ctxextend.opening.own_code import own_class
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
 from ctxextend.runtimes.rule_schema import (
@@ -41,7 +40,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     checkpoint = plan.checkpoint
     is_known_type = plan.model.ref.table is None and checkpoint.has_config
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
-    runs_own_code = own_class(checkpoint.config) is not None and states_other_type
+    runs_own_code = plan.model.own_class is not None and states_other_type
     kinds = {_positions_of(change) for change in plan.changes}
     if not is_known_type or runs_own_code or len(kinds) != 1 or not plan.is_changed:
         return None
