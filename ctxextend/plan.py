@@ -118,13 +118,9 @@ def make_plan(
         UnsupportedModelError: The positions are those of the folder's own code.
         ResizeError: The length, the method or another setting is invalid for this model.
     """
-    if model.ref.table is not None:
-        from ctxextend.opening.named_table import check_named_table  # few users name a table
-
-        check_named_table(model.checkpoint, model.ref.table)
     if model.own_class is not None:
         check_own_code(model)
-    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
+    selected = of_part(model.tables, settings.part)
     settings = with_length(settings, selected)
     is_gguf = model.checkpoint.is_gguf
     if is_gguf:

@@ -1,14 +1,14 @@
 """The notes of a planned output: what to know before it is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Any
 
 from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, joined, listed
+from ctxextend.errors import CheckpointError, listed
 from ctxextend.limits.edits import length_changes, raises_generation_limit
 from ctxextend.limits.statements import (
     MAX_NEW_TOKENS,
@@ -28,15 +28,11 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.rule_schema import SWITCHED
 from ctxextend.runtimes.runtime_statements import (
-    RuntimeOutcome,
     RuntimeStatement,
     engine_notes,
-    runtime_statements,
 )
 from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
-from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_random, describe_rows
@@ -78,8 +74,9 @@ def plan_notes(
     if plan.is_changed:
         notes += _effect_notes(plan, truncated_before=bool(limits))
         is_default = plan.settings.choice.name == DEFAULT_METHOD
-        if plan.short_inputs is ShortInputs.CHANGED and is_default and plan.extended:
-            notes += _keeping_notes(plan, for_runtime)
+        is_changed = plan.short_inputs is ShortInputs.CHANGED and plan.extended
+        if is_changed and is_default and for_runtime is None:
+            notes += _keeping_notes(plan)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))
@@ -109,7 +106,6 @@ def plan_notes(
 
 
 def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
-    """Yield what short inputs give, and longer ones, if the length changes."""
     after = plan.max_len_after
     conditions = ""
     if any(change.positions.family.padding_effect for change in plan.changes):
@@ -145,22 +141,19 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
         longer = BEYOND[plan.extended[0].scheme]
     text = f"{NOT_TRAINED.format(after)} Beyond {kept}, {longer}."
     yield Note(Code.UNTRAINED, Level.NOTE, text)
-    match plan.short_inputs:
-        case ShortInputs.IDENTICAL:
-            text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
-        case ShortInputs.ROUNDED:
-            same = "give the same outputs within float32 rounding"
-            text = f"Inputs up to {kept} tokens {same}{conditions}."
-        case ShortInputs.CHANGED:
-            effect = choice.facts.short_inputs
-            if any(change.long_inputs_as for change in plan.changes):
-                effect = "the attention factor applies to short inputs too, so their outputs change"
-            if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
-                effect = "learned rows are replaced, so outputs for short inputs change too"
-            text = f"{effect[:1].upper()}{effect[1:]}"
-            if choice.keep_first:
-                text += f" (the first {choice.keep_first} rows are kept)"
-            text += "."
+    same = "identical outputs"
+    if plan.short_inputs is ShortInputs.ROUNDED:
+        same = "the same outputs within float32 rounding"
+    text = f"Inputs up to {kept} tokens give {same}{conditions}."
+    if plan.short_inputs is ShortInputs.CHANGED:
+        effect = choice.facts.short_inputs
+        if any(change.long_inputs_as for change in plan.changes):
+            effect = "the attention factor applies to short inputs too, so their outputs change"
+        if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+            effect = "learned rows are replaced, so outputs for short inputs change too"
+        if choice.keep_first:
+            effect += f" (the first {choice.keep_first} rows are kept)"
+        text = f"{effect[:1].upper()}{effect[1:]}."
     yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
 
@@ -172,30 +165,19 @@ def old_lengths(plan: Plan) -> str:
     return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
-def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
+def _keeping_notes(plan: Plan) -> Iterator[Note]:
     """Yield how to keep outputs for short inputs, which the default method changes.
 
-    It is not part of the note on these outputs, which cards have: a recipe names the method. That
-    of rotary positions is followed by the engines that apply it; there is no note if the model, the
-    files or the requested engine do not.
+    It is not part of the note on these outputs, which cards have: a recipe names the method. There
+    is none if no method applies to all positions, and to the files.
     """
     keeping = {change.positions.keeping_method for change in plan.changes}
-    if len(keeping) > 1:  # no method applies to all
-        return
     flag = f"--method {keeping.pop()}"
+    if keeping:
+        return
     if flag == f"--method {SWITCH}":
         if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
             return
-        folder = folder_facts(plan)
-        serving = list[str]()
-        for item in runtime_statements(replace(folder, positions=SWITCHED)) if folder else ():
-            if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
-                serving.append(item.name)
-        if for_runtime is not None and folder is not None:
-            if for_runtime.runtime.name not in serving:
-                return
-        elif serving:
-            flag += f" (right in {joined(serving)})"
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
     else:
@@ -228,7 +210,6 @@ def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
 
 
 def _unchanged(plan: Plan) -> Note:
-    """Return the note that the length stays, with the flags that have no effect."""
     output = "a copy"
     if plan.layouts:
         output = "the same weights as safetensors"
@@ -263,7 +244,6 @@ def table_notes(plan: Plan) -> Iterator[Note]:
 
 
 def _other_files(plan: Plan) -> Iterator[Note]:
-    """Yield what must change besides the output: a config, a base, a tensor that was not named."""
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
     if not checkpoint.has_config and not base and not checkpoint.is_gguf:
@@ -308,27 +288,23 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
     for name, reason in checkpoint.omitted.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        if reason != OUTSIDE:
-            yield Note(Code.FILES, Level.NOTE, f"Not copied: {listed(names)} ({reason}).")
-            continue
-        kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
-        text = (
-            f"Not copied: {listed(names)}, {kind} outside the folder. "
-            f"{dereference_hint(checkpoint.root)}"
-        )
-        yield Note(Code.FILES, Level.WARNING, text)
+        level = Level.NOTE
+        text = f"Not copied: {listed(names)} ({reason})."
+        if reason == OUTSIDE:
+            level = Level.WARNING
+            kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
+            hint = dereference_hint(checkpoint.root)
+            text = f"Not copied: {listed(names)}, {kind} outside the folder. {hint}"
+        yield Note(Code.FILES, level, text)
 
     classes = dict[str, None]()  # ``modeling_x.XModel``, ``owner/repo--modeling_x.XModel``
     for name in checkpoint.copied:
         if PurePosixPath(name).name not in AUTO_MAP_FILES:
             continue
-        try:
-            auto_map = load_object(checkpoint.root / name).get("auto_map")
-        except CheckpointError:  # reported when the file is edited
-            continue
-        if not isinstance(auto_map, Mapping):
-            continue
-        for value in auto_map.values():
+        auto_map: Any = None
+        with suppress(CheckpointError):  # reported when the file is edited
+            auto_map = checkpoint.read_object(name).get("auto_map")
+        for value in auto_map.values() if isinstance(auto_map, Mapping) else ():
             values = value if isinstance(value, list) else [value]
             classes |= {item: None for item in values if isinstance(item, str)}
     if classes:
@@ -389,7 +365,6 @@ def _scaling_notes(plan: Plan, table: Change) -> Iterator[Note]:
 
 
 def _padding_note(change: Change) -> Note:
-    """Return a warning on positions of a model whose outputs depend on the padding length."""
     family = change.positions.family
     before = change.max_len_before
     after = change.max_len_after

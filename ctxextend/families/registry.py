@@ -44,7 +44,7 @@ from ctxextend.positions.facts import (
     ReservedRows,
     RotaryFacts,
 )
-from ctxextend.positions.positions import Model, Positions, nested
+from ctxextend.positions.positions import Keys, Model, Positions, nested
 
 DATA_FILE = "model_types.json"
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
@@ -59,7 +59,7 @@ ABSOLUTE = Requirement(
     ),
 )
 MAX_CONFIG_DEPTH = 3  # no model of transformers is nested more deeply
-# What objects under a key are; for those under ``positions``, see `_kind`.
+# What objects under a key are; those under ``positions`` are of a kind.
 CLASSES = {
     "buffers": Buffer,
     "engine_keys": EngineKey,
@@ -134,12 +134,6 @@ def find_family(model_type: str) -> Family | None:
 
 
 def _read(key: str, value: Any) -> Any:
-    """Return a value of the file as `positions` has it.
-
-    Raises:
-        ValueError: It names no shared value, or no kind of positions.
-        TypeError: It states something that its class does not have.
-    """
     shared = _SHARED.get(key, {})
     if isinstance(value, str) and key in _SHARED:
         value = shared.get(value, value)
@@ -162,22 +156,21 @@ def _read(key: str, value: Any) -> Any:
                 own[name] = _read(name, inner)
         cls: Any = CLASSES.get(key)
         if key == "positions":
-            cls = _kind(own.pop("kind", None))
+            # They need NumPy, which those who read only names do not.
+            from ctxextend.positions import rotary, rows, sinusoids, unlimited
+
+            kinds = {
+                "rows": rows.Rows,
+                "sinusoids": sinusoids.Sinusoids,
+                "rotary": rotary.Rotary,
+                "unlimited": unlimited.Unlimited,
+            }
+            kind = own.pop("kind", None)
+            if kind not in kinds:
+                raise ValueError(f"positions have kind {kind!r}, not one of {', '.join(kinds)}")
+            cls = kinds[kind]
         items.append(own if cls is None else cls(**own))
     return tuple(items) if isinstance(value, list) else items[0]
-
-
-def _kind(name: str | None) -> Any:
-    """Return a kind of positions: they need NumPy, which those who read only names do not."""
-    from ctxextend.positions.rotary import Rotary
-    from ctxextend.positions.rows import Rows
-    from ctxextend.positions.sinusoids import Sinusoids
-    from ctxextend.positions.unlimited import Unlimited
-
-    kinds = {"rows": Rows, "sinusoids": Sinusoids, "rotary": Rotary, "unlimited": Unlimited}
-    if name not in kinds:
-        raise ValueError(f"positions have kind {name!r}, not one of {', '.join(kinds)}")
-    return kinds[name]
 
 
 # The part for a language model of any type.
@@ -214,21 +207,12 @@ FAMILIES: Mapping[str, Family] = KnownFamilies()
 
 def is_known(model_type: str) -> bool:
     """Whether the positions of a model type are known, also those that cannot be resized."""
-    return model_type in POSITION_SCHEMES or model_type in FAMILIES
+    return not is_unknown(model_type)
 
 
-def known_parts(config: Mapping[str, Any]) -> list[str]:
-    """Return the known model types of the parts of a model."""
-    parts = [value for value in config.values() if isinstance(value, Mapping)]
-    types = [part.get("model_type") for part in parts]
-    return [name for name in types if isinstance(name, str) and name in FAMILIES]
-
-
-def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether the tensors must decide: a type is unknown, or only a part of the model is known."""
-    if model_type in FAMILIES:
-        return False
-    return model_type not in POSITION_SCHEMES or bool(known_parts(config))
+def is_unknown(model_type: str) -> bool:
+    """Whether nothing is known of the positions of a type, so that the tensors must decide."""
+    return model_type not in POSITION_SCHEMES and find_family(model_type) is None
 
 
 def known_names() -> tuple[str, ...]:
@@ -371,13 +355,6 @@ def look_up_architecture(
 def _search(
     name: str, outer: Model, within: Part | None = None
 ) -> Iterator[Positions | UnsupportedPart]:
-    """Yield the positions of a model and of its parts, and the parts without any.
-
-    Args:
-        name: Its model type.
-        outer: The location of the model that it is a part of, with its own part, path and prefixes.
-        within: The part of another model that it is.
-    """
     family = find_family(name)
     if family is None:
         yield _without_entry(name, outer)
@@ -433,14 +410,15 @@ def _search(
         tokenizer = part_of.tokenizer
         if tokenizer == "":
             tokenizer = here.tokenizer
-        overrides = [(*here.path, key) for key in part_of.overrides]
-        used_instead = [key for key in overrides if isinstance(nested(here.config, key), Mapping)]
+        override: Keys | None = (*here.path, part_of.override)
+        if not isinstance(nested(here.config, override), Mapping):
+            override = None
         inner = replace(
             here,
             part=f"{here.part}.{part_of.name}".strip("."),
             prefixes=tuple(map("".join, product(here.prefixes, part_of.prefixes))),
             path=path,
-            override=used_instead[0] if used_instead else None,
+            override=override,
             tokenizer=tokenizer,
             usual_prefix=here.usual_prefix + part_of.prefixes[0],
             first_position=part_of.first_position,
@@ -449,7 +427,6 @@ def _search(
 
 
 def _without_entry(name: str, model: Model) -> UnsupportedPart:
-    """Return why a model type without an entry cannot be resized."""
     scheme = POSITION_SCHEMES.get(name)
     if scheme is None:
         advice = did_you_mean(name, known_names())
@@ -464,7 +441,6 @@ def _without_entry(name: str, model: Model) -> UnsupportedPart:
 
 
 def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement | None:
-    """Return the first requirement of tables of rows that a config does not meet."""
     if not all(entry.tensor for entry in used):
         return None
     requirements = model.family.requires
@@ -490,40 +466,29 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
                 matching.append(model_type)
     classes = config.get("architectures")
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
-    named = [name for name in matching if _is_named_after(stated, name)]
+    named = list[str]()
+    for name in matching:
+        letters = re.sub("[-_]", "", name)
+        if re.match(rf"(?i:{letters})(?![a-z])", stated):
+            named.append(name)
     return [max(named, key=len)] if named else matching
-
-
-def _is_named_after(model_class: str, model_type: str) -> bool:
-    """Whether a class is one of a model type, by its name."""
-    letters = re.sub("[-_]", "", model_type)
-    return re.match(rf"(?i:{letters})(?![a-z])", model_class) is not None
 
 
 def _matches(
     location: Positions, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether tensors contain a table with as many rows as the config states, and the signature.
-
-    Raises:
-        CheckpointError: The config states no valid number of reserved rows.
-    """
     length = location.stated(location.effective_key)
     if type(length) is not int:
         return False
     rows = location.length_of_key(length) + location.other_rows
     for prefix in location.prefixes:
-        has_table = shapes.get(prefix + location.tensor, ())[:1] == (rows,)
-        signs = location.family.signature
-        if has_table and all(_has_sign(sign, prefix, config, shapes) for sign in signs):
+        if shapes.get(prefix + location.tensor, ())[:1] != (rows,):
+            continue
+        signs = dict[str, bool]()
+        for sign in location.family.signature:
+            name = sign.lstrip("!")
+            is_there = name in config or any(key.startswith(prefix + name) for key in shapes)
+            signs[sign] = is_there != sign.startswith("!")
+        if all(signs.values()):
             return True
     return False
-
-
-def _has_sign(
-    sign: str, prefix: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> bool:
-    """Whether one part of a signature is true of a model."""
-    name = sign.lstrip("!")
-    has_name = name in config or any(tensor.startswith(prefix + name) for tensor in shapes)
-    return has_name != sign.startswith("!")

@@ -88,7 +88,6 @@ def plan_edits(
 def _config_edits(
     model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits to config.json, creating nested objects that are missing."""
     config = model.checkpoint.config
     values = config_changes(config, model.architecture, changes, fix_limits=fix_limits)
     reasons = dict[Keys, str]()

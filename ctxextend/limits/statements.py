@@ -82,7 +82,7 @@ STATEMENTS = (
 
 
 def lengths_in(values: Any, keys: Iterable[str]) -> dict[str, int]:
-    """Return the lengths that an object states under keys; none if it is no object."""
+    """Return the lengths that an object states under keys; none if it is not an object."""
     lengths = dict[str, int]()
     if isinstance(values, Mapping):
         for key in keys:
@@ -362,7 +362,6 @@ def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
 
 
 def _recorded_length(location: Positions, checkpoint: Checkpoint) -> int | None:
-    """Return the length that a recipe gave to positions; None without a recipe."""
     provenance = read_provenance(checkpoint)
     if provenance is None:
         return None
@@ -397,9 +396,6 @@ def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int
 
 
 def _seen_lengths(location: Positions, checkpoint: Checkpoint | None) -> Iterator[int]:
-    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
-    tokens.
-    """
     for _, length in config_length_keys(location):
         yield length
     if checkpoint is None:
@@ -507,7 +503,6 @@ def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | Non
 
 
 def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
-    """Yield the limits in a config, in the configs nested in it, and those of tasks."""
     for key, tokens in lengths_in(config, GENERATION_KEYS).items():
         yield (*path, key), tokens
     tasks = config.get(TASKS)

@@ -56,10 +56,10 @@ class OpenedModel:
 
     def with_notes(self, *notes: Note) -> "OpenedModel":
         """Return the model with more notes for the user, unless it has them already."""
-        checkpoint = self.checkpoint
-        for note in notes:
-            checkpoint = _with_note(checkpoint, note)
-        return replace(self, checkpoint=checkpoint)
+        source = self.checkpoint.source
+        new = [note for note in notes if note not in source.notes]
+        source = source._replace(notes=(*source.notes, *new))
+        return replace(self, checkpoint=replace(self.checkpoint, source=source))
 
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored.
@@ -71,14 +71,6 @@ class OpenedModel:
         if name not in self.checkpoint.weights.entries:
             return None
         return self.checkpoint.weights.read_floats(name)
-
-
-def _with_note(checkpoint: Checkpoint, note: Note) -> Checkpoint:
-    """Return a checkpoint with another note on how it was resolved."""
-    source = checkpoint.source
-    if note in source.notes:
-        return checkpoint
-    return replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
 
 
 def open_model(
@@ -135,7 +127,7 @@ def open_reference(
             return
         architecture = look_up_architecture(config, "config.json", model_type)
         if not architecture.locations:
-            if has_weights and is_unknown(model_type, config):
+            if has_weights and is_unknown(model_type):
                 return
             _refuse_type(architecture, config, "config.json", ref)
         check_type(model_type)
@@ -169,10 +161,16 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         tables = measure_gguf_tables(checkpoint, architecture)
         return OpenedModel(ref, checkpoint, architecture, tables)
 
+    notes = list[Note]()
     model_type = ref.model_type
     is_named = model_type is not None or ref.table is not None
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
-        checkpoint, model_type = _detect_type(checkpoint)
+        model_type = _detect_type(checkpoint)
+        text = (
+            f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
+        )
+        if model_type is not None:
+            notes.append(Note(Code.SOURCE, Level.NOTE, text))
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     if mistral_params(checkpoint) is not None:
@@ -188,35 +186,29 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         check_model_type(checkpoint, found, ref.model_type)
     elif own is not None:
         text = describe_code(checkpoint.config, checkpoint.config_file)
-        checkpoint = _with_note(checkpoint, Note(Code.OWN_CODE, Level.NOTE, text))
-    return OpenedModel(
+        notes.append(Note(Code.OWN_CODE, Level.NOTE, text))
+    model = OpenedModel(
         ref=ref,
         checkpoint=checkpoint,
         architecture=architecture,
         tables=tuple(positions.sized_in(checkpoint) for positions in found),
         own_class=own,
     )
+    return model.with_notes(*notes) if notes else model
 
 
 # ---- the model type
 
 
-def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
-    """Return the model type that the tensors match, and the checkpoint with a note on it.
-
-    Raises:
-        CheckpointError: They match several types.
-    """
+def _detect_type(checkpoint: Checkpoint) -> str | None:
     shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
     matching = matching_types(checkpoint.config, shapes)
-    if not matching:
-        return checkpoint, None
-    file = checkpoint.config_file
     if len(matching) > 1:
-        message = f"{file} has no model_type, and its tensors match {listed(matching)}."
+        message = (
+            f"{checkpoint.config_file} has no model_type, and its tensors match {listed(matching)}."
+        )
         raise CheckpointError(message, "Name the type: --model-type TYPE.")
-    text = f"{file} has no model_type; detected {matching[0]} from its tensors."
-    return _with_note(checkpoint, Note(Code.SOURCE, Level.NOTE, text)), matching[0]
+    return matching[0] if matching else None
 
 
 # ---- the architecture
@@ -236,12 +228,6 @@ def _without_scaling_key(architecture: Architecture) -> Architecture:
 
 
 def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
-    """Return the architecture of a checkpoint: the one that the user names, or the config's.
-
-    Raises:
-        CheckpointError: Neither states a model type, or a key is malformed.
-        UnsupportedModelError: The type is unknown or has no position table.
-    """
     config = checkpoint.config
     if ref.table is not None:
         from ctxextend.opening.named_table import named_architecture  # few users name a table
@@ -257,7 +243,7 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         where = checkpoint.root / checkpoint.config_file
     architecture = look_up_architecture(config, str(where), model_type)
     if not architecture.locations:
-        if is_unknown(model_type, config):
+        if is_unknown(model_type):
             refuse_unknown_type(checkpoint, model_type)
         _refuse_type(architecture, config, str(where), ref)
     if checkpoint.adapter_of:
@@ -266,7 +252,6 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
 
 
 def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
-    """Raise CheckpointError for weights without a config."""
     file = checkpoint.weights.first_file.path
     example = "the model type, for example --model-type gpt2."
     if not checkpoint.adapter_of:
@@ -282,22 +267,12 @@ def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
 def _refuse_type(
     architecture: Architecture, config: Mapping[str, Any], where: str, ref: CheckpointRef
 ) -> NoReturn:
-    """Refuse a known type without positions to resize, or the folder's own code if it has any.
-
-    Raises:
-        UnsupportedModelError: Always.
-    """
     if ref.model_type is None and own_class(config):
         refuse_code(config, PurePath(where).name)
     architecture.refuse()
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
-    """Return an architecture with the names that its tables have in a PEFT adapter.
-
-    Raises:
-        CheckpointError: The adapter does not contain the table, or changes it by an adapter.
-    """
     locations = list[Positions]()
     for location in architecture.locations:
         prefixes = tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)

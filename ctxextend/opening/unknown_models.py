@@ -11,7 +11,6 @@ from ctxextend.families.registry import (
     Architecture,
     describe_unknown,
     find_architecture,
-    known_parts,
 )
 from ctxextend.opening.own_code import (
     ANGLE_BUFFERS,
@@ -81,9 +80,6 @@ def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
     """
     config = checkpoint.config
     message = describe_unknown(model_type)
-    parts = known_parts(config)
-    if parts:
-        message += f" It contains a part of a known type: {', '.join(parts)}."
     hints = list[str]()
     stated = stated_positions(config)
     scheme = named_scheme(stated, checkpoint.weights.entries)

@@ -190,23 +190,20 @@ class Change:
 # Of positions without rows
 
 
-def refuse_keep_first(positions: Positions, settings: Resize) -> None:
-    """Raise MethodError if settings have ``--keep-first``, of positions without rows."""
-    if settings.keep_first:
-        message = (
-            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
-        )
-        raise MethodError(message, "Remove --keep-first.")
-
-
 def limits_change(
     positions: Positions, settings: Resize, after: int, *, has_others: bool
 ) -> Change:
     """Return a change of only limits, of positions without a table of rows.
 
     Raises:
+        MethodError: The settings have ``--keep-first``.
         ResizeError: The new length is shorter.
     """
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
     lengths = positions.lengths
     before = lengths.context
     if after < before:

@@ -211,8 +211,8 @@ class Part(NamedTuple):
     config_key: str  # contains its config; empty if it uses the outer one
     prefixes: tuple[str, ...]  # possible prefixes of its tensor names
     model_type: str  # its model type if its config has none
-    # Keys of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
-    overrides: tuple[str, ...] = ()
+    # Key of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
+    override: str = ""
     # Whether its config may state another model type, as that of the text model of LLaVA; otherwise
     # `model_type` always applies.
     may_state_type: bool = False

@@ -219,20 +219,20 @@ class Positions(Model):
     read: "Callable[[], NDArray[Any]]" = field(default=_not_stored, compare=False, repr=False)
 
     # What follows from these values.
-    usual_name: str = field(init=False)  # in files that transformers saves
-    names: tuple[str, ...] = field(init=False)  # all that they can have in a checkpoint
-    length_key: str = field(init=False)  # key of the length in the whole config, with dots
+    usual_name: str = field(init=False, default="")  # in files that transformers saves
+    names: tuple[str, ...] = field(init=False, default=())  # all that they can have in a checkpoint
+    length_key: str = field(init=False, default="")  # key of the length in the whole config
     # The key that transformers uses: aliases take precedence if the config has them.
-    effective_key: str = field(init=False)
+    effective_key: str = field(init=False, default="")
     # The keys that other engines need, by path. They read such a type only as a whole model: inside
     # another one, it has no more keys than its config states.
-    engine_paths: Mapping[Keys, EngineKey] = field(init=False)
+    engine_paths: Mapping[Keys, EngineKey] = field(init=False, default_factory=dict)
     # The paths at which to set a new length: those of its key, of others of it that the config has,
     # and of those that other engines need.
-    length_paths: tuple[Keys, ...] = field(init=False)
-    reserved_rows: int = field(init=False)  # rows before position 0
-    other_rows: int = field(init=False)  # all rows that are no positions
-    counted_rows: int = field(init=False)  # those of them that the key of the length counts
+    length_paths: tuple[Keys, ...] = field(init=False, default=())
+    reserved_rows: int = field(init=False, default=0)  # rows before position 0
+    other_rows: int = field(init=False, default=0)  # all rows that are no positions
+    counted_rows: int = field(init=False, default=0)  # those that the key of the length counts
 
     scheme: ClassVar[str]  # learned, sinusoidal, rotary, ALiBi, relative or none
     # Raises CheckpointError if the config states no valid length, or malformed settings.
@@ -248,6 +248,8 @@ class Positions(Model):
     stored_rows: ClassVar[str] = "trained"  # what transformers does with rows in a file
     extra_rows: ClassVar[int] = 0
     buffers: ClassVar[tuple[Buffer, ...]] = ()
+    layout: ClassVar[str] = ""  # of sinusoids, if any
+    layout_key: ClassVar[str | None] = None  # key that is true if the model starts with them
     initial_layout: ClassVar[str] = ""
     methods: ClassVar[tuple[str, ...]] = ()  # that scale them by settings in the config
     unscaled_name: ClassVar[str] = ""  # in rules of engines, if not the scheme
@@ -262,40 +264,48 @@ class Positions(Model):
     layout_text: ClassVar[str] = ""  # how sinusoids are laid out, for lists of model types
 
     def __post_init__(self) -> None:
-        length_key = ".".join((*self.path, self.config_key))
-        usual_name = length_key
+        if self.family is UNKNOWN:  # an entry of the registry, which is in no config yet
+            return
+        own = nested(self.config, self.override or self.path)
+        stated = own if isinstance(own, Mapping) else {}
+        usual_name = ".".join((*self.path, self.settings_key or self.config_key))
         names = (usual_name,)
-        if self.settings_key:
-            usual_name = ".".join((*self.path, self.settings_key))
-            names = (usual_name,)
         if self.tensor:
             usual_name = self.usual_prefix + self.tensor
             names = tuple(dict.fromkeys(prefix + self.tensor for prefix in self.prefixes))
+        aliases = list[str]()
+        for key in self.aliases:
+            if nested(stated, tuple(key.split("."))) is not None:
+                aliases.append(key)
+        unused_keys = [key for key in self.unused_keys if stated.get(key) is not None]
+        length_paths = list[Keys]()
+        for name in (self.config_key, *aliases, *unused_keys):
+            length_paths += self.paths_of(name)
         engine_paths = dict[Keys, EngineKey]()
-        for key in self.engine_keys:
-            if not self.path or self.stated(key.name) is not None:
-                engine_paths |= dict.fromkeys(self.paths_of(key.name), key)
-        length_paths = [*self.paths_of(self.config_key)]
-        for name in (*self.aliases, *self.unused_keys):
-            if self.stated(name) is not None:
-                length_paths += self.paths_of(name)
-        length_paths += [path for path, key in engine_paths.items() if not key.value]
-        stated_aliases = [key for key in self.aliases if self.stated(key) is not None]
+        for engine_key in self.engine_keys:
+            if not self.path or stated.get(engine_key.name) is not None:
+                engine_paths |= dict.fromkeys(self.paths_of(engine_key.name), engine_key)
+        length_paths += [path for path, item in engine_paths.items() if not item.value]
         reserved = self.reserved.rows
         if self.reserved.config_key is not None:
-            stated = self.stated_or_default(self.reserved.config_key)
-            reserved += stated if type(stated) is int else 0  # `Rows.check_rows` refuses others
+            count = stated.get(self.reserved.config_key)
+            if count is None:
+                count = self.family.defaults.get(self.reserved.config_key)
+            reserved += count if type(count) is int else 0  # `Rows.check_rows` refuses others
+        counted = reserved if self.reserved.inside_key else 0
         values = {
             "usual_name": usual_name,
             "names": names,
-            "length_key": length_key,
-            "effective_key": [self.config_key, *stated_aliases][-1],
+            "length_key": ".".join((*self.path, self.config_key)),
+            "effective_key": [self.config_key, *aliases][-1],
             "engine_paths": engine_paths,
             "length_paths": tuple(length_paths),
             "reserved_rows": reserved,
             "other_rows": reserved + self.extra_rows,
-            "counted_rows": self.extra_rows + (reserved if self.reserved.inside_key else 0),
+            "counted_rows": counted + self.extra_rows,
         }
+        if self.layout and (self.layout_key is None or stated.get(self.layout_key)):
+            values |= {"initial_layout": self.layout, "scheme": "sinusoidal"}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -467,11 +477,6 @@ class Positions(Model):
             "only rotary ones are removed by settings."
         )
         hint = "Resize it instead, with ctxextend resize."
-        if self.rows:
-            hint += (
-                " A GPT-2 can be converted to rotary positions and trained first: ctxextend "
-                "convert MODEL --scheme rotary --to N"
-            )
         raise UnsupportedModelError(message, hint)
 
     def check_rows(self, *, has_config: bool = True) -> None:
@@ -554,15 +559,12 @@ class Positions(Model):
         return ""
 
 
-def of_part(
-    found: Sequence[Positions], part: str | None, names: Collection[str] = ()
-) -> list[Positions]:
+def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
     """Return the positions of one part of a model, or all if `part` is None.
 
     Args:
         found: All positions of the model that can be resized.
         part: The part.
-        names: The names of the model's tensors.
 
     Raises:
         ResizeError: The model does not have the part, or nothing to resize in it.
@@ -572,12 +574,7 @@ def of_part(
     selected = [item for item in found if f"{item.part}.".startswith(f"{part}.")]
     if selected:
         return selected
-    message = f"--part {part}: this model has no such part with a position table."
-    for name in names:
-        words = name.split(".")
-        if part in words and any("pos" in word for word in words[words.index(part) :]):
-            message = f"--part {part}: the rows of {name} are no positions of tokens."
-            break
+    message = f"--part {part}: this model has no such part with positions of tokens."
     parts = dict.fromkeys(item.part for item in found if item.part)
     hint = f"Only {found[0].name} can be resized, without --part."
     if parts:

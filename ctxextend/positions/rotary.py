@@ -14,7 +14,6 @@ from ctxextend.positions.change import (
     Change,
     ShortInputs,
     limits_change,
-    refuse_keep_first,
 )
 from ctxextend.positions.facts import ROTARY, RotaryFacts
 from ctxextend.positions.position_report import PositionReport
@@ -305,7 +304,6 @@ class Rotary(Positions):
             MethodError: The method, or another setting, does not apply to these positions.
             ResizeError: The new length is shorter, or the old one is unknown.
         """
-        refuse_keep_first(self, settings)
         self._check_settings(settings)
         lengths = self.lengths
         before = lengths.context
@@ -357,7 +355,6 @@ class Rotary(Positions):
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
 
     def _check_settings(self, settings: Resize) -> None:
-        """Raise MethodError unless the settings apply to rotary positions of this model type."""
         name = settings.choice.name
         kinds = [rope_type(layers.parameters) for layers in self.scaled_layers]
         # It tells what scaled settings serve whose key may state the length before scaling.
@@ -379,7 +376,6 @@ class Rotary(Positions):
             raise MethodError(message, f"Use one of {', '.join(applicable)}.")
 
     def _is_corrected(self, layers: RopeLayers) -> bool:
-        """Whether the user states another first trained length than these settings."""
         given = self.trained_length
         if given is None or not rope_type(layers.parameters).states_trained:
             return False
@@ -528,18 +524,13 @@ class Rotary(Positions):
             )
             raise MethodError(message, hint)
         kinds = [name for name in ("linear", "proportional") if name in self.methods]
-        if not self.methods:
-            message = (
-                f"--scheme {NONE}: transformers ignores the rotary settings of {model_type} models."
-            )
-            hint = (
-                f"No config.json removes their positions: use ctxextend resize --method {LIMITS}."
-            )
-            raise MethodError(message, hint)
         if not kinds:
+            applied = "no rotary settings"
+            if self.methods:
+                applied = f"only {', '.join(self.methods)}"
             message = (
-                f"--scheme {NONE}: {model_type} models apply only {', '.join(self.methods)}, "
-                "and no settings of these stop the rotation."
+                f"--scheme {NONE}: {model_type} models apply {applied} in transformers, so that "
+                "nothing stops the rotation."
             )
             raise MethodError(message, hint)
         settings = {layers.layer_type: none(layers.parameters, kinds[0]) for layers in self.layers}

@@ -43,21 +43,11 @@ def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> Positio
 
 
 def _wrong_settings(name: str, expected: Parameters, stated: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings that are not as planned; of a list, the first item."""
     for key in {**expected, **stated}:
-        found = stated.get(key)
-        planned = expected.get(key)
-        if found == planned:
-            continue
-        path = key
-        if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
-            pairs = zip(found, planned, strict=True)
-            index = next(index for index, (one, other) in enumerate(pairs) if one != other)
-            path = f"{key}[{index}]"
-            found = found[index]
-            planned = planned[index]
-        texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
-        yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
+        values = [settings.get(key) for settings in (stated, expected)]
+        if values[0] != values[1]:
+            texts = ["missing" if value is None else json.dumps(value) for value in values]
+            yield f"{name}: {key} is {texts[0]:.100}, expected {texts[1]:.100}"
 
 
 def _add_frequencies(
@@ -68,7 +58,6 @@ def _add_frequencies(
     layers: RopeLayers,
     stated: Parameters,
 ) -> None:
-    """Add what is wrong with the frequencies of layers, and how far a method slows them down."""
     before = change.positions
     planned = change.settings[layers.layer_type]
     length = change.max_len_after

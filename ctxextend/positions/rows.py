@@ -73,32 +73,19 @@ class Rows(Positions):
     multiple_unless: ConfigCondition | None = None
     # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
     # ``sinusoidal_pos_embds`` of DistilBERT.
-    layout_key: str | None = None
-    layout: str = ""
+    layout_key: str | None = None  # type: ignore[misc]
+    layout: str = ""  # type: ignore[misc]
 
     # The buffers of the checkpoint that are as long as the context, by name.
     stored_buffers: Mapping[str, tuple[TensorEntry, Buffer]] = field(default_factory=dict)
     # The layout of the sinusoids that the model starts with; empty if it has none.
-    initial_layout: str = field(init=False)  # type: ignore[misc]
-    scheme: str = field(init=False)  # type: ignore[misc]  # ``learned`` or ``sinusoidal``
-    # The number of usable rows is what the model was trained at, states and serves.
-    lengths: PositionLengths = field(init=False)  # type: ignore[misc]
+    initial_layout: str = field(init=False, default="")  # type: ignore[misc]
+    scheme: str = field(init=False, default="learned")  # type: ignore[misc]
 
     longer_inputs_fail: ClassVar = True
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        layout = self.layout
-        if self.layout_key is not None and not self.stated(self.layout_key):
-            layout = ""
-        length = self.length()
-        lengths = PositionLengths(first_trained=length, stated=length, served=length)
-        object.__setattr__(self, "initial_layout", layout)
-        object.__setattr__(self, "scheme", "sinusoidal" if layout else "learned")
-        object.__setattr__(self, "lengths", lengths)
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the names that the table has in a model; none if it does not have it."""
@@ -153,6 +140,12 @@ class Rows(Positions):
         if self.layout_key is not None:
             return f"sinusoidal with {self.layout_key}=true"
         return f"layout {self.layout}" if self.layout else ""
+
+    @property
+    def lengths(self) -> PositionLengths:  # type: ignore[override]
+        """The number of usable rows: it is what the model was trained at, states and serves."""
+        length = self.rows - self.other_rows
+        return PositionLengths(first_trained=length, stated=length, served=length)
 
     def length(self) -> int:
         """Return the usable positions; `check_rows` refuses a table without any."""
@@ -224,16 +217,17 @@ class Rows(Positions):
             return None
         own = family.width_keys
         prefix = self.config_key.rpartition(".")[0]
-        widths = list[tuple[str, int]]()
+        widths = dict[str, int]()
         for key in WIDTH_KEYS if own is None else own:
             if prefix:
                 key = f"{prefix}.{key}"
             value = whole_number(self.stated(key))
             if value is not None:
-                widths.append((".".join((*self.path, key)), value))
-        if own is None:
-            widths.sort(key=lambda item: item[1] != self.hidden_size)
-        return widths[0] if widths else None
+                widths[".".join((*self.path, key))] = value
+        for key, value in widths.items():
+            if own is not None or value == self.hidden_size:
+                return key, value
+        return next(iter(widths.items()), None)
 
     def check_width(self) -> None:
         """Check that the config states no other width than the stored table has.
@@ -320,7 +314,6 @@ class Rows(Positions):
         return self.with_tensors(change, with_buffers=after != before or settings.fix_limits)
 
     def _check_settings(self, settings: Resize, after: int) -> None:
-        """Raise MethodError or ResizeError if the method, its flags or the length do not apply."""
         before = self.length()
         choice = settings.choice
         if choice.facts.scheme:  # a rotary method
@@ -344,7 +337,6 @@ class Rows(Positions):
             self._check_multiple(after, self.multiple_of)
 
     def _check_multiple(self, after: int, key: str) -> None:
-        """Raise ResizeError unless a length is a multiple of what inputs are padded to."""
         lifts = self.multiple_unless
         if lifts is not None and lifts.holds(self.stated(lifts.key)):
             return
@@ -360,11 +352,6 @@ class Rows(Positions):
             raise ResizeError(message, f"Use --to {allowed}.")
 
     def _formula(self, choice: MethodChoice) -> MethodChoice:
-        """Return the formula of rows that transformers computes.
-
-        Raises:
-            ResizeError: Another method is requested.
-        """
         values = set(choice.settings.values())
         is_formula = choice.name == FORMULA and values <= {None, self.layout}
         if not is_formula and choice.name != DEFAULT_METHOD:

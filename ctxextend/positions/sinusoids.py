@@ -1,7 +1,7 @@
 """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from ctxextend.checkpoint.folder import Checkpoint
@@ -15,7 +15,8 @@ from ctxextend.positions.rows import Rows
 class Sinusoids(Rows):
     """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
-    layout: str  # one of `tables.layouts.LAYOUTS`
+    layout: str  # type: ignore[misc]  # one of `tables.layouts.LAYOUTS`
+    scheme: str = field(init=False, default="sinusoidal")  # type: ignore[misc]
     # Key of its hidden size if transformers computes the rows that the file lacks.
     width_key: str | None = None
     # A module next to that of a computed table, whose tensors only models with the table have:

@@ -212,7 +212,6 @@ class TableReport(
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """Return minimum, median, mean and maximum; None of each without values."""
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
     return {
@@ -368,7 +367,6 @@ def report_table(
 
 
 def _computed_rows(table: Positions) -> NDArray[Any]:
-    """Return the sinusoids that transformers computes, in float32."""
     if table.rows * table.hidden_size > MAX_VALUES:
         message = (
             f"config.json: {table.length_key} requires {table.rows:,} computed rows, too many to "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ctxextend.errors import MethodError
-from ctxextend.positions.change import Change, limits_change, refuse_keep_first
+from ctxextend.positions.change import Change, limits_change
 from ctxextend.positions.positions import PositionLengths, Positions, whole_number
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
@@ -50,7 +50,6 @@ class Unlimited(Positions):
             MethodError: A setting does not apply to these positions.
             ResizeError: The new length is shorter.
         """
-        refuse_keep_first(self, settings)
         name = settings.choice.name
         if name not in (DEFAULT_METHOD, LIMITS):
             message = f"--method {name} does not apply to {self.scheme} positions."

@@ -319,21 +319,3 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
     one = plan_resize(tmp_path / "source", to=2000, part="generator")
     limited = [edit.file for edit in one.plan.edits if edit.is_limit]
     assert limited == ["generator_tokenizer/tokenizer_config.json"]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path: Path) -> None:
-    model = save_pair(tmp_path / "source", "bert", "bart", tie_word_embeddings=tied)
-    (tmp_path / "source" / "model.safetensors").unlink()
-    state = dict(model.state_dict())
-    shared = state["encoder.embeddings.word_embeddings.weight"]
-    state |= dict.fromkeys(
-        ("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared
-    )
-    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
-    resize(tmp_path / "source", to=2000, output=tmp_path / "out")
-    resized = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel)
-    loaded = resized.load()
-    embedding = loaded.decoder.model.decoder.embed_tokens.weight
-    assert torch.equal(embedding, shared)
-    assert torch.equal(loaded.decoder.lm_head.weight, shared)

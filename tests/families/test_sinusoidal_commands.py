@@ -1,7 +1,6 @@
 """All commands on models with sinusoidal positions, stored or computed."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -120,34 +119,6 @@ def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(model_t
     assert json.loads(done.stdout)["trainable"] == trainable
 
 
-@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
-def test_resize_train_records_the_choice_and_its_recipe_reproduces_it(model_type: str) -> None:
-    write_book()
-    flags = ("--train", "book.txt", "--steps", 2, "-o", "out", "--json")
-    source = make(model_type)
-    done = invoke("resize", source, "--to", NEW, *flags)
-    result = json.loads(done.stdout)
-    assert result["train"]["trainable"] == "all-but-positions"
-    ctxextend.run("out/ctxextend.yaml", "again")
-    assert not changed_tensors(Path("out"), Path("again"))
-    assert pico.config_of("again") == pico.config_of("out")
-
-
-@pytest.mark.parametrize("model_type", ["xlm", "roformer", "pegasus", "ctrl", "xglm"])
-def test_evaluate_equals_the_base_within_its_length(model_type: str) -> None:
-    texts = write_texts()
-    ctxextend.resize(make(model_type), to=NEW, output="long")
-    found = ctxextend.evaluate("long", texts, tokens=256)
-    assert found.contexts is not None
-    assert found.positions is not None
-    assert {"sliding", "truncated"} <= found.positions.losses.keys()
-    against = {point.context: point.against_base for point in found.contexts.points}
-    difference = against[OLD]
-    assert difference is not None
-    assert difference.mean == 0
-    assert difference.standard_error == 0
-
-
 @pytest.mark.parametrize("model_type", COMPUTED)
 def test_verify_of_a_computed_table_without_a_recipe(model_type: str) -> None:
     source = make(model_type)
@@ -168,18 +139,6 @@ def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
         "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0"
         in unwrapped(done.stdout)
     )
-
-
-def test_verify_fails_if_a_computed_table_is_stored() -> None:
-    weights = load_file(make("xglm") / "model.safetensors")
-    name = "model.embed_positions.weights"
-    Path("out").mkdir()
-    zeros = torch.zeros(NEW + 2, 8)
-    save_file(weights | {name: zeros}, "out/model.safetensors", metadata={"format": "pt"})
-    pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
-    done = invoke("verify", "out", "--base", "xglm", "--method", "formula", "--to", NEW)
-    assert done.exit_code == 3
-    assert f"{name} is not in the base" in unwrapped(done.stdout)
 
 
 def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:

@@ -105,19 +105,6 @@ def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
     return values
 
 
-@pytest.mark.parametrize("method", [(), ("--method", "sinusoidal"), ("--method", "linear")])
-def test_resize_rejects_one_of_two_tables_that_share_their_length(
-    method: tuple[str, ...], make: Make
-) -> None:
-    source = make("pegasus")
-    error = rejected(source, *named(TABLES["pegasus"]), *method)
-    assert (
-        "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
-        "must be" in error
-    )
-    assert error.endswith("Remove --table.")
-
-
 @pytest.mark.parametrize(
     ("model_type", "flags", "message"),
     [
@@ -251,24 +238,6 @@ def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
     assert "match method formula (from the recipe)" in verified.stdout
 
 
-def test_resize_does_not_expect_sinusoids_of_learned_models(make: Make) -> None:
-    output = resize(make("distilbert", sinusoidal_pos_embds=False))
-    assert "12 -> 30 positions by copy" in output
-    assert "sinus" not in output
-
-
-def test_resize_treats_rows_with_nan_as_learned(make: Make) -> None:
-    rows = sinusoidal_rows(np.arange(OLD), WIDTH)
-    rows[5, 1] = np.nan
-    source = make("distilbert", rows=rows)
-    output = resize(source)
-    assert "contains NaN or infinity in row 5; so do 3 of the 30 rows of the output" in output
-    assert "12 -> 30 positions by copy" in output
-    assert "its rows are not sinusoids, so they are treated as learned" in output
-    (source.parent / "out").rename(source / "old")  # only the source is left
-    assert "the table does not equal this formula" in rejected(source, "--method", "formula")
-
-
 @pytest.mark.parametrize("width", [7, 15])
 def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make) -> None:
     source = make("pegasus", d_model=width)
@@ -315,22 +284,3 @@ def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: 
     expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
     found = rows_of(source, TABLES["distilbert"])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("command", ["resize", "inspect"])
-@pytest.mark.parametrize(
-    "model_type", ["qwen2_audio_encoder", "voxtral_encoder", "qwen2_5_omni_audio_encoder"]
-)
-def test_audio_encoders_are_refused_because_of_their_feature_extractor(
-    command: str, model_type: str, make: Make
-) -> None:
-    source = make("gpt2", {"model_type": model_type})
-    flags = ["--to", "3000"] if command == "resize" else []
-    done = invoke(command, str(source), *flags)
-    assert done.exit_code == 1
-    problem = (
-        f"This {model_type} model has no position table for tokens; it uses only positions of audio"
-    )
-    assert problem in done.stderr
-    hint = "Its feature extractor fixes the input length. It has no token positions to resize."
-    assert hint in done.stderr
