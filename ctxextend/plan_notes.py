@@ -9,10 +9,9 @@ from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, listed
-from ctxextend.limits.edits import length_changes, raises_generation_limit
+from ctxextend.limits.edits import length_changes
 from ctxextend.limits.statements import (
     MAX_NEW_TOKENS,
-    TASKS,
     config_length_keys,
     deciding_limit,
     generates_text,
@@ -247,11 +246,13 @@ def _other_files(plan: Plan) -> Iterator[Note]:
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
     if not checkpoint.has_config and not base and not checkpoint.is_gguf:
-        lengths = {}
+        keys = dict[str, None]()
         for change in plan.changes:
-            lengths[change.config_key] = change.positions.key_value(change.max_len_after)
-        keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        text = f"No config.json found. To load the output, transformers needs one with {keys}."
+            keys[f"{change.config_key} {change.positions.key_value(change.max_len_after)}"] = None
+        text = (
+            "No config.json found. To load the output, transformers needs one with "
+            f"{', '.join(keys)}."
+        )
         yield Note(Code.FILES, Level.WARNING, text)
     if base and plan.is_changed:
         text = (
@@ -379,21 +380,13 @@ def _padding_note(change: Change) -> Note:
 
 
 def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield which limits of `generate()` change, and whether it stops before the new length.
+    """Yield at which limit `generate()` still stops before the new length.
 
     Args:
         plan: What changes.
         old_length: If it is not that of the plan: a twin has its new length already, and
             ``--fix-limits`` does not apply to it.
     """
-    for edit in plan.edits:
-        if edit.is_generation and TASKS not in edit.path:
-            verb = "raised" if raises_generation_limit(edit) else "lowered"
-            text = (
-                f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
-                f"({edit.file})."
-            )
-            yield Note(Code.GENERATION, Level.NOTE, text)
     alternative = ""
     if old_length is None:
         if plan.settings.fix_limits:

@@ -410,9 +410,10 @@ def _search(
         tokenizer = part_of.tokenizer
         if tokenizer == "":
             tokenizer = here.tokenizer
-        override: Keys | None = (*here.path, part_of.override)
-        if not isinstance(nested(here.config, override), Mapping):
-            override = None
+        override: Keys | None = None
+        copied = (*here.path, part_of.override)
+        if isinstance(nested(here.config, copied), Mapping):
+            override = copied
         inner = replace(
             here,
             part=f"{here.part}.{part_of.name}".strip("."),

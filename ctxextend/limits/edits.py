@@ -78,10 +78,10 @@ def plan_edits(
         edits += limit_edits(checkpoint, change, fix_limits=fix_limits)
     # Generated texts use up the positions of one table.
     generating = generating_table(model.tables)
-    for change in changes:
-        is_generating = generating is not None and change.name == generating.name
-        if is_generating and (change.is_changed or fix_limits):
-            edits += generation_edits(checkpoint, change, fix_limits=fix_limits)
+    if generating is not None:
+        for change in changes:
+            if change.name == generating.name:
+                edits += generation_edits(checkpoint, change, fix_limits=fix_limits)
     return tuple(edits)
 
 
@@ -260,6 +260,8 @@ def generation_edits(checkpoint: Checkpoint, change: Change, *, fix_limits: bool
     """
     before = change.max_len_before
     after = change.max_len_after
+    if not (change.is_changed or fix_limits):
+        return
     # By file and object: a maximum and a minimum limit each other if one object states both.
     groups = dict[tuple[str, Keys], list[GenerationLimit]]()
     for limit in generation_limits(checkpoint):

@@ -50,7 +50,7 @@ class LengthStatement(NamedTuple):
     # ``truncation``: longer inputs are truncated to it; ``padding``: inputs are padded to it.
     meaning: Literal["truncation", "padding"]
     read_by: tuple[str, ...]  # programs
-    old_key: str | None = None  # its name in old files
+    old_key: str = ""  # its name in old files
     should_be_stated: bool = False  # whether a file without the key sets no limit, but should
 
 
@@ -238,8 +238,9 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
                 continue
             values = checkpoint.read_object(file)
             keys = statement.key
-            if statement.old_key in values and keys[0] not in values:
-                keys = (statement.old_key,)
+            old_key = statement.old_key
+            if old_key and old_key in values and keys[0] not in values:
+                keys = (old_key,)
             value = nested(values, keys)
             if not statement.should_be_stated and value in (None, PADS_TO_LONGEST):
                 continue

@@ -174,7 +174,14 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     if mistral_params(checkpoint) is not None:
-        architecture = _without_scaling_key(architecture)
+        # vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the
+        # result if it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
+        # vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
+        locations = [
+            replace(location, without_scaling_key=not location.path)
+            for location in architecture.locations
+        ]
+        architecture = architecture._replace(locations=tuple(locations))
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))
     if not found:
@@ -214,19 +221,6 @@ def _detect_type(checkpoint: Checkpoint) -> str | None:
 # ---- the architecture
 
 
-def _without_scaling_key(architecture: Architecture) -> Architecture:
-    """Return an architecture that states no ``rope_scaling``, as next to Mistral's params.json.
-
-    vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
-    it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
-    vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
-    """
-    locations = list[Positions]()
-    for location in architecture.locations:
-        locations.append(replace(location, without_scaling_key=not location.path))
-    return architecture._replace(locations=tuple(locations))
-
-
 def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     config = checkpoint.config
     if ref.table is not None:
@@ -243,8 +237,9 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         where = checkpoint.root / checkpoint.config_file
     architecture = look_up_architecture(config, str(where), model_type)
     if not architecture.locations:
-        if is_unknown(model_type):
-            refuse_unknown_type(checkpoint, model_type)
+        name = architecture.family.model_type
+        if is_unknown(name):
+            refuse_unknown_type(checkpoint, name)
         _refuse_type(architecture, config, str(where), ref)
     if checkpoint.adapter_of:
         return _in_adapter(checkpoint, architecture)

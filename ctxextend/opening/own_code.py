@@ -69,11 +69,8 @@ def stated_positions(
     found = dict[str, Any]()
     kinds = {key: value for key, value in config.items() if KIND_KEY.fullmatch(key)}
     if not any(kind in TABLE_KINDS for kind in kinds.values()):
-        for pattern in (ALIBI_KEY, ROTARY_KEY):
-            settings = {key: value for key, value in config.items() if pattern.search(key)}
-            numbers = [item for item in settings.values() if isinstance(item, bool | int | float)]
-            if all(numbers):  # false, or a share of 0 of each head, turns them off
-                found |= {f"{path}{key}": value for key, value in settings.items()}
+        for key, value in (*_settings_of(config, ALIBI_KEY), *_settings_of(config, ROTARY_KEY)):
+            found[f"{path}{key}"] = value
     for key, value in config.items():
         is_name = isinstance(value, str) and value not in ("absolute", "none", *TABLE_KINDS)
         if key in kinds and (is_name or value is True):
@@ -81,6 +78,16 @@ def stated_positions(
         if isinstance(value, Mapping) and depth and not ROTARY_KEY.search(key):
             found |= stated_positions(value, f"{path}{key}.", depth - 1)
     return found
+
+
+def _settings_of(config: Mapping[str, Any], pattern: re.Pattern[str]) -> list[tuple[str, Any]]:
+    """Return the settings of one kind of positions; none if one of them turns it off.
+
+    It is false, or a share of 0 of each head; the others are defaults.
+    """
+    settings = [(key, value) for key, value in config.items() if pattern.search(key)]
+    numbers = [value for _, value in settings if isinstance(value, bool | int | float)]
+    return settings if all(numbers) else []
 
 
 def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
@@ -182,17 +189,13 @@ def with_type_note(model: "OpenedModel") -> "OpenedModel":
             f"Planned for transformers' own {named} class: load the output without "
             "trust_remote_code=True."
         )
-    elif has_code:
-        note = (
-            f"{file} keeps model_type {stated} and auto_map: its own code loads the output. To "
-            f"load it as {named}, set model_type to {named} there and remove auto_map."
-        )
     elif rewrites_model_type(checkpoint, model.ref):
         note = f"The output's {file} has model_type {named} instead of {stated}."
     else:
+        reader = "its own code (auto_map)" if has_code else "transformers"
         note = (
-            f"{file} keeps model_type {stated}: transformers loads the output as {stated}. If the "
-            f"weights are those of {named}, set it to {named}."
+            f"{file} keeps model_type {stated}, and {reader} loads the output by it: to load it as "
+            f"{named}, change that."
         )
     return model.with_notes(Note(Code.SOURCE, Level.NOTE, note))
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
@@ -224,12 +225,6 @@ class Positions(Model):
     length_key: str = field(init=False, default="")  # key of the length in the whole config
     # The key that transformers uses: aliases take precedence if the config has them.
     effective_key: str = field(init=False, default="")
-    # The keys that other engines need, by path. They read such a type only as a whole model: inside
-    # another one, it has no more keys than its config states.
-    engine_paths: Mapping[Keys, EngineKey] = field(init=False, default_factory=dict)
-    # The paths at which to set a new length: those of its key, of others of it that the config has,
-    # and of those that other engines need.
-    length_paths: tuple[Keys, ...] = field(init=False, default=())
     reserved_rows: int = field(init=False, default=0)  # rows before position 0
     other_rows: int = field(init=False, default=0)  # all rows that are no positions
     counted_rows: int = field(init=False, default=0)  # those that the key of the length counts
@@ -269,7 +264,7 @@ class Positions(Model):
         own = nested(self.config, self.override or self.path)
         stated = own if isinstance(own, Mapping) else {}
         usual_name = ".".join((*self.path, self.settings_key or self.config_key))
-        names = (usual_name,)
+        names: tuple[str, ...] = (usual_name,)
         if self.tensor:
             usual_name = self.usual_prefix + self.tensor
             names = tuple(dict.fromkeys(prefix + self.tensor for prefix in self.prefixes))
@@ -277,15 +272,6 @@ class Positions(Model):
         for key in self.aliases:
             if nested(stated, tuple(key.split("."))) is not None:
                 aliases.append(key)
-        unused_keys = [key for key in self.unused_keys if stated.get(key) is not None]
-        length_paths = list[Keys]()
-        for name in (self.config_key, *aliases, *unused_keys):
-            length_paths += self.paths_of(name)
-        engine_paths = dict[Keys, EngineKey]()
-        for engine_key in self.engine_keys:
-            if not self.path or stated.get(engine_key.name) is not None:
-                engine_paths |= dict.fromkeys(self.paths_of(engine_key.name), engine_key)
-        length_paths += [path for path, item in engine_paths.items() if not item.value]
         reserved = self.reserved.rows
         if self.reserved.config_key is not None:
             count = stated.get(self.reserved.config_key)
@@ -298,8 +284,6 @@ class Positions(Model):
             "names": names,
             "length_key": ".".join((*self.path, self.config_key)),
             "effective_key": [self.config_key, *aliases][-1],
-            "engine_paths": engine_paths,
-            "length_paths": tuple(length_paths),
             "reserved_rows": reserved,
             "other_rows": reserved + self.extra_rows,
             "counted_rows": counted + self.extra_rows,
@@ -329,6 +313,32 @@ class Positions(Model):
                 state the shape of a computed table.
         """
         return self
+
+    @cached_property
+    def engine_paths(self) -> Mapping[Keys, EngineKey]:
+        """The keys that other engines need, by path.
+
+        They read such a type only as a whole model: inside another one, it has no more keys than
+        its config states.
+        """
+        paths = dict[Keys, EngineKey]()
+        for key in self.engine_keys:
+            if not self.path or self.stated(key.name) is not None:
+                paths |= dict.fromkeys(self.paths_of(key.name), key)
+        return paths
+
+    @cached_property
+    def length_paths(self) -> tuple[Keys, ...]:
+        """The paths at which to set a new length.
+
+        They are its key, others of it that the config has, and those that other engines need.
+        """
+        paths = list(self.paths_of(self.config_key))
+        for key in (*self.aliases, *self.unused_keys):
+            if self.stated(key) is not None:
+                paths += self.paths_of(key)
+        paths += [path for path, key in self.engine_paths.items() if not key.value]
+        return tuple(paths)
 
     @property
     def path_in_use(self) -> Keys:

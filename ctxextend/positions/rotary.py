@@ -63,7 +63,6 @@ from ctxextend.tables.rope_types import (
     TRAINED,
     TYPE,
     Parameters,
-    has_switch_lists,
     rope_type,
     rotates,
 )
@@ -244,7 +243,10 @@ class Rotary(Positions):
                 )
                 yield Note(Code.GENERATION, Level.WARNING, text)
 
-        # Layers with a sliding window see no further.
+        yield from self._window_notes(change)
+
+    def _window_notes(self, change: Change) -> Iterator[Note]:
+        """Yield which layers see no further, since they have a sliding window."""
         local = [
             layers.layer_type
             for layers in self.layers
@@ -269,7 +271,7 @@ class Rotary(Positions):
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
-        result = compare_settings(self, change, now)
+        result = compare_settings(change, now)
         if not change.settings and not result.faults:
             return super().compare(change, now)
         return result
@@ -338,30 +340,27 @@ class Rotary(Positions):
             stated_after=stated_after,
         )
 
-        # What the settings give inputs up to the old length.
+        return self._with_short_inputs(change, choices)
+
+    def _with_short_inputs(self, change: Change, choices: Mapping[str, MethodChoice]) -> Change:
+        """Return a change with what its settings give inputs up to the old length."""
         scales = False
         worst = ShortInputs.IDENTICAL
-        same_up_to = before
+        same_up_to = change.max_len_before
         for layers in self.scaled_layers:
             old = layers.parameters
-            new = resized[layers.layer_type]
+            new = change.settings[layers.layer_type]
             if old[TYPE] == "dynamic":
-                same_up_to = min(lengths.stated, stated_after)
+                same_up_to = min(self.lengths.stated, change.stated_after)
             if self._changes_angles(old, new, change):
                 scales = True
                 worst = max(worst, self._short_inputs(old, new, choices[layers.layer_type]))
-        if long_inputs_as:
-            same_up_to = min(resized[kind][TRAINED] for kind in long_inputs_as)
+        if change.long_inputs_as:
+            same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
 
     def _check_settings(self, settings: Resize) -> None:
         name = settings.choice.name
-        kinds = [rope_type(layers.parameters) for layers in self.scaled_layers]
-        # It tells what scaled settings serve whose key may state the length before scaling.
-        is_needed = any(kind.presumed_key is not None for kind in kinds)
-        if name == LIMITS and self.trained_length is not None and not is_needed:
-            message = "--trained-length has no effect with --method limits, which scales nothing."
-            raise MethodError(message, "Remove one of them.")
         applicable = self.methods
         if not applicable and name in SCALING_METHODS:
             model_type = self.family.model_type
@@ -383,14 +382,8 @@ class Rotary(Positions):
 
     def hint_to_shorten(self, after: int) -> str:
         """Return what to do instead of a resize to a length that the model already accepts."""
-        layers = [item.parameters for item in self.layers]
-        if any(map(has_switch_lists, layers)):
-            return f"If it was resized by --method {SWITCH}, resize its base to {after}."
-        if any(parameters[TYPE] != "default" for parameters in layers):
-            return (
-                f"If it was resized, resize its base to {after}: scaled rotary settings change "
-                "short inputs too."
-            )
+        if any(layers.parameters[TYPE] != "default" for layers in self.layers):
+            return f"If it was resized, resize its base to {after}."
         return super().hint_to_shorten(after)
 
     def _resize_layers(

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
 
-def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> PositionComparison:
+def compare_settings(change: Change, now: "Rotary") -> PositionComparison:
     """Compare the settings of a checkpoint with those of a change.
 
     Args:
-        before: The positions of the base.
-        change: What changes in them.
-        now: Those of the checkpoint.
+        change: What changes in the base.
+        now: The positions of the checkpoint.
     """
+    before = change.positions
     result = PositionComparison()
     try:
         stated = {layers.layer_type: layers.parameters for layers in now.layers}

@@ -38,8 +38,8 @@ def report_rotary(positions: "Rotary", recipe: Step | None) -> SchemeReport:
     if recipe is not None:
         before, after = recipe.rows.get(positions.name, (0, 0))
         method = recipe.methods.get(positions.name, recipe.settings.method)
-        is_theta = method is not None and method.name == "theta"
-        if is_theta and 0 < before < after == positions.lengths.context:
+        is_current = 0 < before < after == positions.lengths.context
+        if is_current and method is not None and method.name == "theta":
             factor = method.settings.get("factor") or after / before
         else:
             before = 0

@@ -194,12 +194,9 @@ class Rows(Positions):
                 raise CheckpointError(message, hint)
         if self.length() >= 1:
             return
-        after = ""
-        if self.extra_rows:
-            after = f" and {self.extra_rows} come after the last position"
         message = (
-            f"{self.name} has {self.rows} rows, of which {self.reserved_rows} are reserved{after}: "
-            "no position is left."
+            f"{self.name} has {self.rows} rows, of which {self.reserved_rows} are reserved: no "
+            "position is left."
         )
         reserved = self.reserved.config_key or "the number of reserved rows"
         raise CheckpointError(message, f"Check {reserved} and {self.length_key}.")
@@ -282,22 +279,21 @@ class Rows(Positions):
             zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
             untrained = UntrainedRows(self.find_random_rows(rows), zero)
         choice = None
+        short_inputs = ShortInputs.IDENTICAL
         if after > before:
             choice = limit_kept_first(settings.choice, before)
             if not self.dtype:
                 choice = self._formula(choice)
-        if choice is not None and rows is not None and untrained is not None:
-            layout = self.initial_layout
-            rows_after = after + self.extra_rows
-            choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
-            if layout and choice.name != FORMULA:
-                reasons = filter(None, (deviation(rows, layout), choice.reason))
-                choice = replace(choice, reason="; ".join(reasons))
-            if 2 * (len(untrained.random) + len(untrained.zero)) > before:
-                choice = replace(choice, reason="")  # random rows are no reason for anything
-        short_inputs = ShortInputs.IDENTICAL
-        if choice is not None and choice.kept_rows(before) != before:
-            short_inputs = ShortInputs.CHANGED
+            if rows is not None and untrained is not None:
+                layout = self.initial_layout
+                choice = choose_method(rows, after + self.extra_rows, choice, layout, self.no_lm)
+                if layout and choice.name != FORMULA:
+                    reasons = filter(None, (deviation(rows, layout), choice.reason))
+                    choice = replace(choice, reason="; ".join(reasons))
+                if 2 * (len(untrained.random) + len(untrained.zero)) > before:
+                    choice = replace(choice, reason="")  # random rows are no reason for anything
+            if choice.kept_rows(before) != before:
+                short_inputs = ShortInputs.CHANGED
         keeps_padding = bool(self.family.padding_effect) and not settings.fix_limits
         change = Change(
             positions=self,
@@ -324,9 +320,8 @@ class Rows(Positions):
             raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
         if after < before and settings.method_flags:
             flags = ", ".join(settings.method_flags)
-            verb = "do" if len(settings.method_flags) > 1 else "does"
             message = (
-                f"{flags} {verb} not apply when shrinking {self.name} from {before} to {after} "
+                f"{flags} cannot be used when shrinking {self.name} from {before} to {after} "
                 f"positions: the first {after} are kept."
             )
             raise ResizeError(message, f"Remove {flags}.")

@@ -274,7 +274,6 @@ def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> No
 @pytest.mark.parametrize(
     ("config", "arguments", "code", "message"),
     [
-        ({}, ["--method", "limits"], 2, "--trained-length has no effect with --method limits"),
         (
             {"rope_scaling": LLAMA3},
             [],
@@ -402,17 +401,6 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     (scheme,) = ctxextend.inspect("linear").schemes
     assert scheme.first_trained == 4 * K
     assert scheme.served == 16 * K
-
-
-def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
-    rope = {"type": "linear", "factor": 6.0}
-    make("source", "llama", max_position_embeddings=32 * K, rope_scaling=rope)
-    refused = invoke("resize", "source", "--to", 64 * K)
-    assert "--trained-length 5461" in refused.stderr
-    succeed("inspect", "source", "--check", "--trained-length", 5461)
-    resized = resize(64 * K, "--trained-length", 5461)
-    assert resized.exit_code == 0
-    assert rope_of("out")["factor"] == 12.0
 
 
 @pytest.mark.parametrize(

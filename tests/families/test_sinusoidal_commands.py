@@ -19,7 +19,6 @@ from tests.helpers.sinusoidal_models import (
     make,
 )
 from tests.helpers.trainings import NEW, OLD, changed_tensors, invoke, train, unwrapped, write_book
-from tests.helpers.word_tokenizer import write_texts
 
 
 def table_of(model_type: str) -> str:
@@ -150,17 +149,3 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
         "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect"
         in done.stderr
     )
-
-
-@pytest.mark.parametrize("model_type", ["xlm", "pegasus"])
-def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None:
-    make(model_type)
-    texts = write_texts()
-    found = ctxextend.compare(model_type, NEW, texts, tokens=256, measure="context")
-    assert "the table already is sinusoidal" in found.skipped["sinusoidal"]
-    ctxextend.resize(model_type, to=NEW, output="long")
-    losses = {row.method: row.score.mean for row in found.rows}
-    positions = ctxextend.evaluate("long", texts, tokens=256, measure="position").positions
-    assert positions is not None
-    assert losses["formula"] == positions.losses["model"].mean
-    assert len({*losses.values()}) > 5

@@ -395,7 +395,7 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
         ),
         (
             {"to": 8, "method": "linear"},
-            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 "
+            f"--method cannot be used when shrinking {WPE} from 16 to 8 positions: the first 8 "
             "are kept. Remove --method",
         ),
     ],

@@ -84,18 +84,6 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert reproduced == Path("llama-64/config.json").read_bytes()
 
 
-def test_resize_again_changes_both_dialects() -> None:
-    make()
-    succeed("resize", "llama", "--to", "64")
-    succeed("resize", "llama-64", "--to", "128", "--output", "again")
-    succeed("resize", "llama", "--to", "128", "--output", "once")
-    again = read("again/config.json")
-    assert again == read("once/config.json")
-    assert again["rope_scaling"]["factor"] == 8.0
-    assert again["rope_parameters"]["factor"] == 8.0
-    succeed("verify", "again", "--base", "llama-64")
-
-
 def test_resize_that_only_fixes_limits_leaves_rotary_settings_as_they_are() -> None:
     make(max_len=8)
     succeed("resize", "llama", "--to", "16", "--fix-limits")

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend.tables.layouts import LAYOUTS, sinusoidal_rows
+from ctxextend.tables.layouts import sinusoidal_rows
 from tests.helpers.pico import read_json, write_json
 from tests.helpers.trainings import invoke, unwrapped
 
@@ -270,17 +270,3 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     found = rows_of(source, name)
     expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
     np.testing.assert_array_equal(found, expected.astype("f4"))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[:3])
-def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: Make) -> None:
-    rows = sinusoidal_rows(np.arange(OLD), WIDTH, layout)
-    source = make("distilbert", {"model_type": "my-own"}, rows=rows)
-    flags = named(TABLES["distilbert"])
-    for method in ("sinusoidal", "sinusoidal:scope=all"):
-        error = rejected(source, *flags, "--method", method)
-        assert f"already is sinusoidal, with layout {layout}" in error
-    assert "12 -> 30 positions by formula" in resize(source, *flags)
-    expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
-    found = rows_of(source, TABLES["distilbert"])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
