@@ -168,10 +168,7 @@ def model_card(
 
 
 def _keys(text: str) -> list[str]:
-    """Return the keys of a YAML mapping, empty for anything else.
-
-    Its untrusted values are not constructed.
-    """
+    # Of a YAML mapping; untrusted values are not constructed.
     if len(text) > MAX_FRONT_MATTER:
         return []
     try:

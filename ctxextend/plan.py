@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ctxextend.checkpoint.features import SCALE
+from ctxextend.checkpoint.features import SCALED_SETTINGS
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Layout, plan_layouts
@@ -118,12 +118,9 @@ def make_plan(
         UnsupportedModelError: The positions are those of the folder's own code.
         ResizeError: The length, the method or another setting is invalid for this model.
     """
-    if model.ref.table is not None:
-        from ctxextend.opening.named_table import check_named_table  # few users name a table
-
-        check_named_table(model.checkpoint, model.ref.table)
-    check_own_code(model)
-    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
+    if model.own_class is not None:
+        check_own_code(model)
+    selected = of_part(model.tables, settings.part)
     settings = with_length(settings, selected)
     model.checkpoint.check(*_features(settings.choice))
     learned = max(positions.length() for positions in selected)
@@ -138,13 +135,15 @@ def make_plan(
         model.tables, selected, settings, recorded or {}, checks_width=checks_width
     )
     if any(change.settings and change.scales for change in changes):
-        model.checkpoint.check(SCALE)
+        model.checkpoint.check(SCALED_SETTINGS)
     if any(change.dtype and change.is_changed for change in changes):
         model = model.without_other_format()
     has_effect = settings.fix_limits or any(change.is_changed for change in changes)
     edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not has_effect)
+    if model.ref.model_type is not None:
+        model = with_type_note(model)
     return Plan(
-        model=with_type_note(model),
+        model=model,
         settings=settings,
         changes=changes,
         edits=edits if has_effect else (),

@@ -1,25 +1,22 @@
 """The notes of a planned output: what to know before it is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Any
 
 from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, joined, listed
-from ctxextend.limits.edits import length_changes, raises_generation_limit
-from ctxextend.limits.generation import (
-    TASKS,
+from ctxextend.errors import CheckpointError, listed
+from ctxextend.limits.edits import length_changes
+from ctxextend.limits.statements import (
+    MAX_NEW_TOKENS,
+    config_length_keys,
     deciding_limit,
     generates_text,
     generating_table,
     generation_limits,
-)
-from ctxextend.limits.statements import (
-    MAX_NEW_TOKENS,
-    config_length_keys,
     lower_stated_length,
     may_lack_scaling,
     may_take,
@@ -30,15 +27,11 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.rule_schema import SWITCHED
 from ctxextend.runtimes.runtime_statements import (
-    RuntimeOutcome,
     RuntimeStatement,
     engine_notes,
-    runtime_statements,
 )
 from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
-from ctxextend.serving.runtime_facts import folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_random, describe_rows
@@ -79,17 +72,23 @@ def plan_notes(
     notes = list[Note]()
     if plan.is_changed:
         notes += _effect_notes(plan, truncated_before=bool(limits))
-        notes += _keeping_notes(plan, for_runtime)
+        is_default = plan.settings.choice.name == DEFAULT_METHOD
+        is_changed = plan.short_inputs is ShortInputs.CHANGED and plan.extended
+        if is_changed and is_default and for_runtime is None:
+            notes += _keeping_notes(plan)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))
     notes += table_notes(plan)
     notes += limits
-    notes += scaling_notes(plan)
-    notes += key_notes(plan)
-    notes += padding_notes(plan)
+    notes += _key_notes(plan)
     for change in plan.changes:
-        notes += change.positions.notes(change, generates=generates)
+        if change.positions.methods:
+            notes += _scaling_notes(plan, change)
+        if change.is_changed and change.positions.family.padding_effect:
+            notes.append(_padding_note(change))
+        if change.settings:
+            notes += change.positions.notes(change, generates=generates)
     notes += generation_notes(plan)
     notes += _other_files(plan)
     notes += model_notes(plan)
@@ -106,7 +105,6 @@ def plan_notes(
 
 
 def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
-    """Yield what short inputs give, and longer ones, if the length changes."""
     after = plan.max_len_after
     conditions = ""
     if any(change.positions.family.padding_effect for change in plan.changes):
@@ -142,22 +140,19 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
         longer = BEYOND[plan.extended[0].scheme]
     text = f"{NOT_TRAINED.format(after)} Beyond {kept}, {longer}."
     yield Note(Code.UNTRAINED, Level.NOTE, text)
-    match plan.short_inputs:
-        case ShortInputs.IDENTICAL:
-            text = f"Inputs up to {kept} tokens give identical outputs{conditions}."
-        case ShortInputs.ROUNDED:
-            same = "give the same outputs within float32 rounding"
-            text = f"Inputs up to {kept} tokens {same}{conditions}."
-        case ShortInputs.CHANGED:
-            effect = choice.facts.short_inputs
-            if any(change.long_inputs_as for change in plan.changes):
-                effect = "the attention factor applies to short inputs too, so their outputs change"
-            if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
-                effect = "learned rows are replaced, so outputs for short inputs change too"
-            text = f"{effect[:1].upper()}{effect[1:]}"
-            if choice.keep_first:
-                text += f" (the first {choice.keep_first} rows are kept)"
-            text += "."
+    same = "identical outputs"
+    if plan.short_inputs is ShortInputs.ROUNDED:
+        same = "the same outputs within float32 rounding"
+    text = f"Inputs up to {kept} tokens give {same}{conditions}."
+    if plan.short_inputs is ShortInputs.CHANGED:
+        effect = choice.facts.short_inputs
+        if any(change.long_inputs_as for change in plan.changes):
+            effect = "the attention factor applies to short inputs too, so their outputs change"
+        if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+            effect = "learned rows are replaced, so outputs for short inputs change too"
+        if choice.keep_first:
+            effect += f" (the first {choice.keep_first} rows are kept)"
+        text = f"{effect[:1].upper()}{effect[1:]}."
     yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
 
@@ -169,49 +164,24 @@ def old_lengths(plan: Plan) -> str:
     return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
-def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
-    """Yield how to keep outputs for short inputs, if the default method changes them.
+def _keeping_notes(plan: Plan) -> Iterator[Note]:
+    """Yield how to keep outputs for short inputs, which the default method changes.
 
-    It is not part of the note on these outputs, which cards have: a recipe names the method.
+    It is not part of the note on these outputs, which cards have: a recipe names the method. There
+    is none if no method applies to all positions, and to the files.
     """
-    is_default = plan.settings.choice.name == DEFAULT_METHOD
-    if plan.short_inputs is not ShortInputs.CHANGED or not is_default or not plan.extended:
-        return
     keeping = {change.positions.keeping_method for change in plan.changes}
-    if len(keeping) > 1:  # no method applies to all
-        return
     flag = f"--method {keeping.pop()}"
+    if keeping:
+        return
     if flag == f"--method {SWITCH}":
-        flag = _switch_flag(plan, for_runtime)
+        if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
+            return
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
     else:
         flag += ", which is mostly worse for long ones"
-    if flag:
-        yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
-
-
-def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
-    """Return the flag of the method that gives rotary positions two lists of factors.
-
-    It is followed by the engines that apply it. Empty if the model, the files or the requested
-    engine do not.
-    """
-    if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
-        return ""
-    flag = f"--method {SWITCH}"
-    folder = folder_facts(plan)
-    if folder is None:
-        return flag
-    serving = list[str]()
-    for item in runtime_statements(replace(folder, positions=SWITCHED)):
-        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
-            serving.append(item.name)
-    if for_runtime is not None:
-        return flag if for_runtime.runtime.name in serving else ""
-    if not serving:
-        return flag
-    return f"{flag} (right in {joined(serving)})"
+    yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
 def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
@@ -239,7 +209,6 @@ def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
 
 
 def _unchanged(plan: Plan) -> Note:
-    """Return the note that the length stays, with the flags that have no effect."""
     output = "a copy"
     if plan.layouts:
         output = "the same weights as safetensors"
@@ -274,15 +243,16 @@ def table_notes(plan: Plan) -> Iterator[Note]:
 
 
 def _other_files(plan: Plan) -> Iterator[Note]:
-    """Yield what must change besides the output: a config, a base, a tensor that was not named."""
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
     if not checkpoint.config and not base:
-        lengths = {}
+        keys = dict[str, None]()
         for change in plan.changes:
-            lengths[change.config_key] = change.positions.key_value(change.max_len_after)
-        keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        text = f"No config.json found. To load the output, transformers needs one with {keys}."
+            keys[f"{change.config_key} {change.positions.key_value(change.max_len_after)}"] = None
+        text = (
+            "No config.json found. To load the output, transformers needs one with "
+            f"{', '.join(keys)}."
+        )
         yield Note(Code.FILES, Level.WARNING, text)
     if base and plan.is_changed:
         text = (
@@ -319,27 +289,23 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
     for name, reason in checkpoint.omitted.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        if reason != OUTSIDE:
-            yield Note(Code.FILES, Level.NOTE, f"Not copied: {listed(names)} ({reason}).")
-            continue
-        kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
-        text = (
-            f"Not copied: {listed(names)}, {kind} outside the folder. "
-            f"{dereference_hint(checkpoint.root)}"
-        )
-        yield Note(Code.FILES, Level.WARNING, text)
+        level = Level.NOTE
+        text = f"Not copied: {listed(names)} ({reason})."
+        if reason == OUTSIDE:
+            level = Level.WARNING
+            kind = "symlinks that point" if len(names) > 1 else "a symlink that points"
+            hint = dereference_hint(checkpoint.root)
+            text = f"Not copied: {listed(names)}, {kind} outside the folder. {hint}"
+        yield Note(Code.FILES, level, text)
 
     classes = dict[str, None]()  # ``modeling_x.XModel``, ``owner/repo--modeling_x.XModel``
     for name in checkpoint.copied:
         if PurePosixPath(name).name not in AUTO_MAP_FILES:
             continue
-        try:
-            auto_map = load_object(checkpoint.root / name).get("auto_map")
-        except CheckpointError:  # reported when the file is edited
-            continue
-        if not isinstance(auto_map, Mapping):
-            continue
-        for value in auto_map.values():
+        auto_map: Any = None
+        with suppress(CheckpointError):  # reported when the file is edited
+            auto_map = checkpoint.read_object(name).get("auto_map")
+        for value in auto_map.values() if isinstance(auto_map, Mapping) else ():
             values = value if isinstance(value, list) else [value]
             classes |= {item: None for item in values if isinstance(item, str)}
     if classes:
@@ -378,64 +344,49 @@ def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
         yield Note(Code.LIMITS, Level.WARNING, text)
 
 
-def scaling_notes(plan: Plan) -> Iterator[Note]:
+def _scaling_notes(plan: Plan, table: Change) -> Iterator[Note]:
     """Yield a warning if a lower limit may state the length of the training of a rotary model.
 
     Its own length may have been raised by hand, and no scaling is planned up to it.
     """
     if not (plan.extended or plan.settings.fix_limits):
         return
-    for table in plan.changes:
-        is_stated_by_user = table.settings and table.method == LIMITS
-        if is_stated_by_user or not may_lack_scaling(table.positions, plan.checkpoint):
-            continue
-        before = table.max_len_before
-        lower = lower_stated_length(table.positions, plan.checkpoint, before)
-        if lower is not None and lower < table.max_len_after:
-            text = (
-                f"{table.positions.file} {table.positions.length_key} states {before} tokens "
-                f"without scaling: if the model was trained at {lower}, pass --trained-length "
-                f"{lower}, which scales it."
-            )
-            yield Note(Code.LENGTHS, Level.WARNING, text)
-
-
-def padding_notes(plan: Plan) -> Iterator[Note]:
-    """Yield a warning for each table of a model whose outputs depend on the padding length."""
-    for table in plan.changes:
-        family = table.positions.family
-        if not family.padding_effect or not table.is_changed:
-            continue
-        before = table.max_len_before
-        after = table.max_len_after
-        condition = (
-            "short texts give the same outputs only if padded as before, for example with "
-            f"padding='max_length', max_length={before}"
+    is_stated_by_user = table.settings and table.method == LIMITS
+    if is_stated_by_user or not may_lack_scaling(table.positions, plan.checkpoint):
+        return
+    before = table.max_len_before
+    lower = lower_stated_length(table.positions, plan.checkpoint, before)
+    if lower is not None and lower < table.max_len_after:
+        text = (
+            f"{table.positions.file} {table.positions.length_key} states {before} tokens "
+            f"without scaling: if the model was trained at {lower}, pass --trained-length "
+            f"{lower}, which scales it."
         )
-        if table.keeps_padding:
-            files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
-        else:
-            files = f"Texts padded to {after} tokens give other outputs."
-        text = f"{family.model_type} {family.padding_effect}: {condition}. {files}"
-        yield Note(Code.PADDING, Level.WARNING, text)
+        yield Note(Code.LENGTHS, Level.WARNING, text)
+
+
+def _padding_note(change: Change) -> Note:
+    family = change.positions.family
+    before = change.max_len_before
+    after = change.max_len_after
+    files = f"Texts padded to {after} tokens give other outputs."
+    if change.keeps_padding:
+        files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+    text = (
+        f"{family.model_type} {family.padding_effect}: short texts give the same outputs only if "
+        f"padded as before, for example with padding='max_length', max_length={before}. {files}"
+    )
+    return Note(Code.PADDING, Level.WARNING, text)
 
 
 def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield which limits of `generate()` change, and whether it stops before the new length.
+    """Yield at which limit `generate()` still stops before the new length.
 
     Args:
         plan: What changes.
         old_length: If it is not that of the plan: a twin has its new length already, and
             ``--fix-limits`` does not apply to it.
     """
-    for edit in plan.edits:
-        if edit.is_generation and TASKS not in edit.path:
-            verb = "raised" if raises_generation_limit(edit) else "lowered"
-            text = (
-                f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
-                f"({edit.file})."
-            )
-            yield Note(Code.GENERATION, Level.NOTE, text)
     alternative = ""
     if old_length is None:
         if plan.settings.fix_limits:
@@ -460,53 +411,45 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
     yield Note(Code.GENERATION, Level.NOTE, f"{stops} {use}{alternative}.")
 
 
-def key_notes(plan: Plan) -> Iterator[Note]:
+def _key_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each other length key that disagrees with the old length.
 
     A key above the length of positions that are scaled may be the length of the training. Any other
     key stays wrong, unless it states the new length already, or ``--fix-limits`` sets it.
     """
     model = plan.model
+    config = model.checkpoint.config
     stated = dict[Keys, tuple[Change, int]]()
     for table in plan.changes:
         for path, value in config_length_keys(table.positions):
             stated.setdefault(path, (table, value))
     if not stated:
         return
-    config = model.checkpoint.config
-    agreeing = set[Keys]()
     for location, before, _ in length_changes(config, model.architecture, plan.changes):
         for path, value in config_length_keys(location):
             if value in location.values_of_length(before):
-                agreeing.add(path)
+                stated.pop(path, None)
 
     for path, (table, value) in stated.items():
-        if path in agreeing:
-            continue
         name = f"{model.checkpoint.config_file} {'.'.join(path)}"
+        positions = table.positions
         after = table.max_len_after
         is_scaled = table.settings and table.method != LIMITS
-        is_given = table.positions.trained_length is not None
-        if is_scaled and value > table.max_len_before and not is_given:
-            yield Note(Code.LENGTHS, Level.WARNING, _longer_training(name, value, table))
-        elif not plan.settings.fix_limits and value not in table.positions.values_of_length(after):
-            stays = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
-            effect = may_take(readers(table.positions, path), value)
-            if effect:
-                stays += f": {effect} of {after}"
-            text = f"{stays}. To set it to {after}, pass --fix-limits."
+        if is_scaled and value > table.max_len_before and positions.trained_length is None:
+            is_now = "is" if value != after else "is already"
+            flags = "--method limits" if after == value else f"--to {value} --method limits"
+            advice = f"use {flags}, which raises the limits and scales nothing"
+            if after > value:
+                advice = f"pass --trained-length {value}, so that only the rest is scaled"
+            text = (
+                f"{name} {is_now} {value}, but {table.config_key} is {positions.lengths.stated}: "
+                f"if the model was trained at {value} tokens, {advice}."
+            )
             yield Note(Code.LENGTHS, Level.WARNING, text)
-
-
-def _longer_training(name: str, value: int, table: Change) -> str:
-    """Return the warning that a rotary model may have been trained at a longer length."""
-    after = table.max_len_after
-    is_now = "is" if value != after else "is already"
-    if after > value:
-        advice = f"pass --trained-length {value}, so that only the rest is scaled"
-    elif after < value:
-        advice = f"use --to {value} --method limits, which raises the limits and scales nothing"
-    else:
-        advice = "use --method limits, which raises the limits and scales nothing"
-    stated = f"{name} {is_now} {value}, but {table.config_key} is {table.positions.lengths.stated}"
-    return f"{stated}: if the model was trained at {value} tokens, {advice}."
+        elif not plan.settings.fix_limits and value not in positions.values_of_length(after):
+            text = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
+            effect = may_take(readers(positions, path), value)
+            if effect:
+                text += f": {effect} of {after}"
+            text += f". To set it to {after}, pass --fix-limits."
+            yield Note(Code.LENGTHS, Level.WARNING, text)

@@ -242,22 +242,24 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
     settings = recipe.resize
     if recipe.convert is not None:
         settings = Resize(recipe.convert.to or SAME_LENGTH, method=recipe.convert.method)
+    methods = dict[str, MethodChoice]()
+    rows = dict[str, tuple[int, int]]()
+    written = dict[str, str]()
     try:
-        tables = {str(table["name"]): table for table in facts.get("tables", [])}
-        methods = dict[str, MethodChoice]()
         # The recipe's method may have been changed since.
-        if recipe.resize is not None and stated_method(recipe.resize.method) == facts.get("method"):
-            methods = {
-                name: parse_method(str(item["method"]))
-                for name, item in tables.items()
-                if "method" in item
-            }
-        trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
-        rows = dict[str, tuple[int, int]]()
-        for name, table in tables.items():
+        is_current = recipe.resize is not None and (
+            stated_method(recipe.resize.method) == facts.get("method")
+        )
+        for table in facts.get("tables", []):
+            name = str(table["name"])
             rows[name] = (table["rows_before"], table["rows_after"])
             if not all(type(count) is int and 0 <= count <= MAX_CONTEXT for count in rows[name]):
                 raise ValueError("rows_before and rows_after must be numbers of rows")
+            if is_current and "method" in table:
+                methods[name] = parse_method(str(table["method"]))
+            if "sha256" in table:
+                written[name] = str(table["sha256"])
+        trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
         method: str | None = str(facts.get("method")).partition(":")[0]
         if not unregistered and method not in (*METHODS, TRUNCATE):
             method = next((choice.name for choice in methods.values()), None)
@@ -276,9 +278,7 @@ def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
             methods=methods,
             rows=rows,
             fingerprint=fingerprint,
-            written={
-                name: str(item["sha256"]) for name, item in tables.items() if "sha256" in item
-            },
+            written=written,
             max_len_before=facts.get("max_len_before"),
         )
     except YAML_ERRORS as error:

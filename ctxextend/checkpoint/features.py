@@ -1,7 +1,7 @@
 """What cannot be done with checkpoints of some formats, by feature.
 
-A feature is a flag (``--train``), a method, alone or with one of its settings (``--method yarn``,
-``--method yarn:beta_fast``), or one of the uses below. `Checkpoint.check` looks up all that a
+A feature is a flag (``--train``), a method (``--method yarn``) or one of its settings
+(``--method yarn:beta_fast``), or one of the uses below. `Checkpoint.check` looks up all that a
 command requests.
 """
 
@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError, CtxextendError, MethodError, Unsup
 # Uses
 LOAD = "loading in transformers"
 CONVERT = "convert"
-SCALE = "rotary settings that scale"  # by any method
+SCALED_SETTINGS = "rotary settings that scale"  # by any method
 SERVE_WITH_FLAGS = "flags of an engine"
 
 

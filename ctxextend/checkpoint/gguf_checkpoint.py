@@ -7,12 +7,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoint.copy import file_fingerprint
-from ctxextend.checkpoint.features import GGUF, GGUF_METHODS, GGUF_ROUTE, SCALE, Refusal
+from ctxextend.checkpoint.features import GGUF, GGUF_METHODS, GGUF_ROUTE, SCALED_SETTINGS, Refusal
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_config import (
     ARCHITECTURES,
-    SETTINGS,
+    ROPE_KEYS,
     in_32_bits,
     main_settings,
     read_config,
@@ -29,8 +29,8 @@ from ctxextend.tables.rope_types import NEW, TYPE
 ARCHITECTURE = "general.architecture"
 # Tensors of factors that divide frequencies: of llama3 settings, and of longrope ones.
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-# Keys after the name of the architecture: the first name of the factor, and by what all cosines and
-# sines are multiplied, in addition to what follows from yarn settings.
+# Keys after the name of the architecture: the first name of the factor, and a multiplier of all
+# cosines and sines, in addition to that of yarn settings.
 OTHER_SCALES = ("rope.scale_linear", "rope.scaling.attn_factor")
 
 
@@ -49,7 +49,7 @@ class GgufCheckpoint(Checkpoint):
         for edit in edits:
             key = edit.key
             if edit.path[0] == NEW:
-                key = f"{values[ARCHITECTURE]}.{SETTINGS[edit.path[-1]]}"
+                key = f"{values[ARCHITECTURE]}.{ROPE_KEYS[edit.path[-1]]}"
             elif edit.after >= 1 << 32:
                 raise ResizeError("A GGUF file states a length of 32 bits.", "Use a shorter one.")
             path = tuple(key.split("."))
@@ -139,6 +139,6 @@ def _refused_methods(name: str, kind: str, others: Sequence[str]) -> Mapping[str
         hint = GGUF_ROUTE
     names = [f"--method {method}" for method in GGUF_METHODS if method not in methods]
     if not methods:
-        names.append(SCALE)
+        names.append(SCALED_SETTINGS)
     message = f"No such method scales {kind} settings of architecture {name} in {{name}}: {cause}."
     return dict.fromkeys(names, Refusal(message, hint))

@@ -13,21 +13,28 @@ import numpy as np
 
 from ctxextend.checkpoint.features import GGUF_ROUTE
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.tables.rope_types import FACTOR, NEW, PARTIAL, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import (
+    FACTOR,
+    FULL_LAYERS,
+    NEW,
+    PARTIAL,
+    SLIDING_LAYERS,
+    THETA,
+    TRAINED,
+    TYPE,
+)
 
-_DATA = json.loads(Path(__file__).with_name("gguf_architectures.json").read_text("utf-8"))
+_ROWS = json.loads(Path(__file__).with_name("gguf_architectures.json").read_text("utf-8"))
 # What llama.cpp does with the positions of each architecture; see the file.
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
-    **{name: {} for name in _DATA["rotary"]},
-    **{name: group for group in _DATA["others"] for name in group["types"]},
+    **{name: {} for name in _ROWS["rotary"]},
+    **{name: group for group in _ROWS["others"] for name in group["types"]},
 }
 NAMESPACE = "gguf:"  # before the name of an architecture, as the ``model_type`` of a config
 POSITION_TABLE = "position_embd.weight"
-FULL_LAYERS = "full_attention"
-SLIDING_LAYERS = "sliding_attention"
 DEFAULT_BASE = 10_000.0
 # Keys after the name of the architecture, of rotary settings by their names in a config.
-SETTINGS = {
+ROPE_KEYS = {
     THETA: "rope.freq_base",
     TYPE: "rope.scaling.type",
     FACTOR: "rope.scaling.factor",
@@ -54,7 +61,7 @@ def read_config(
 ) -> dict[str, Any]:
     """Return the metadata of a GGUF file as a config: positions in the words of transformers 5.
 
-    Lengths, and all that is no position, have the names that they have in the file. Nothing but the
+    Lengths, and all others, have the names that they have in the file. Nothing but the
     scaling is checked here: all values are when they are used, as those of any config.
 
     Args:
@@ -91,11 +98,11 @@ def read_config(
     if "positions" in ARCHITECTURES[name]:
         return config
 
-    settings = {setting: own[key] for setting, key in SETTINGS.items() if key in own}
+    settings = {setting: own[key] for setting, key in ROPE_KEYS.items() if key in own}
     theta = settings.setdefault(THETA, DEFAULT_BASE)
     kind = settings.setdefault(TYPE, "linear")  # as llama.cpp scales if there is only a factor
     if kind not in ("none", "linear", "yarn", "longrope"):
-        message = f"{file}: {prefix}{SETTINGS[TYPE]} {kind!r:.100} is no type of scaling."
+        message = f"{file}: {prefix}{ROPE_KEYS[TYPE]} {kind!r:.100} is not a type of scaling."
         raise CheckpointError(message, f"Convert the model again. {GGUF_ROUTE}")
     if kind in ("none", "longrope") or settings.get(FACTOR, 1) in (0, 1):
         settings = {TYPE: "default", THETA: theta}

@@ -28,7 +28,7 @@ ALIGNMENT = "general.alignment"
 # The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
 RECIPE_KEY = "ctxextend.recipe"
 # Several times what the largest models have, so that malformed files are refused in seconds.
-MAX_HEADER_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
+MAX_METADATA_BYTES = 1 << 26  # the largest vocabularies have about 20 MB
 MAX_ITEMS = 1 << 16  # pairs, and tensors
 MAX_TEXTS = 1 << 22  # in an array; the largest vocabularies have fewer than a million words
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
@@ -144,8 +144,8 @@ class _Cursor:
         self.position += count
         while self.position > len(self.content):
             piece = self._file.read(READ_BYTES)
-            if not piece or len(self.content) > MAX_HEADER_BYTES:
-                limit = f"or longer than {MAX_HEADER_BYTES:,} bytes"
+            if not piece or len(self.content) > MAX_METADATA_BYTES:
+                limit = f"or longer than {MAX_METADATA_BYTES:,} bytes"
                 raise ValueError(f"it is truncated, or its header is malformed {limit}")
             self.content += piece
         return start

@@ -24,7 +24,7 @@ from ctxextend.checkpoint.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin, TwinHead
 from ctxextend.errors import ResizeError, counted, printable
-from ctxextend.families.lookup import find_architecture
+from ctxextend.families.registry import find_architecture
 from ctxextend.limits.statements import TOKENIZER_CONFIG, TOKENIZER_FILES
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.settings import Convert

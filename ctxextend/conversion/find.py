@@ -23,8 +23,7 @@ from ctxextend.conversion.twins import (
 )
 from ctxextend.conversion.without_windows import check_has_windows
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
-from ctxextend.families.lookup import find_architecture
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.registry import FAMILIES, find_architecture
 from ctxextend.kinds import Factor
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.facts import ALIBI, ROTARY

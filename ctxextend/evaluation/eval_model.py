@@ -130,7 +130,7 @@ class ResizableFiles(ModelFiles):
         Positions without rows count as a table of this context length.
         """
         location = self.tables[0]
-        return location.row_count(self.max_len)
+        return self.max_len + location.other_rows
 
     @property
     def unusable_rows(self) -> int:

@@ -7,7 +7,7 @@ tests/families/test_removed_positions.py changes the last token of an input.
 from collections.abc import Sequence
 from typing import Any
 
-from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import Architecture
 from ctxextend.positions.facts import ConfigCondition
 from ctxextend.positions.positions import Positions
 

@@ -3,18 +3,13 @@
 from functools import cache
 
 from ctxextend.checkpoint.features import GGUF_METHODS
-from ctxextend.checkpoint.gguf_config import (
-    ARCHITECTURES,
-    DEFAULT_BASE,
-    FULL_LAYERS,
-    POSITION_TABLE,
-    SLIDING_LAYERS,
-)
+from ctxextend.checkpoint.gguf_config import ARCHITECTURES, DEFAULT_BASE, POSITION_TABLE
 from ctxextend.positions.facts import ConfigCondition, Family, RotaryFacts
 from ctxextend.positions.positions import Positions
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rows import Rows
 from ctxextend.positions.unlimited import Unlimited
+from ctxextend.tables.rope_types import FULL_LAYERS, SLIDING_LAYERS
 
 
 @cache

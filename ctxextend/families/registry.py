@@ -1,4 +1,6 @@
-"""Facts about model types: `model_types.json`, with transformers' names.
+"""The registry: facts about model types, and where their positions are in a config.
+
+`model_types.json` has the facts, with transformers' names.
 
 A type has the facts of its group, and its own, which take precedence. Keys are those of the
 classes in `positions`. Where a name is stated instead of an object or a list, it is that under
@@ -19,12 +21,15 @@ Types under ``unsupported`` have no positions to resize, but what is there ``ins
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
+from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.positions.facts import (
     LENGTH,
     Buffer,
@@ -39,10 +44,22 @@ from ctxextend.positions.facts import (
     ReservedRows,
     RotaryFacts,
 )
+from ctxextend.positions.positions import Keys, Model, Positions, nested
 
 DATA_FILE = "model_types.json"
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
-# What objects under a key are; for those under ``positions``, see `_kind`.
+# Of tables of rows, with each type's own requirements.
+ABSOLUTE = Requirement(
+    key="position_embedding_type",
+    value="absolute",
+    instead=PositionScheme(
+        uses="position embeddings of that type",
+        advice="If it was trained with absolute positions, set position_embedding_type to absolute "
+        "in config.json.",
+    ),
+)
+MAX_CONFIG_DEPTH = 3  # no model of transformers is nested more deeply
+# What objects under a key are; those under ``positions`` are of a kind.
 CLASSES = {
     "buffers": Buffer,
     "engine_keys": EngineKey,
@@ -68,62 +85,34 @@ ENTRIES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _read(key: str, value: Any) -> Any:
-    """Return a value of the file as `positions` has it.
-
-    Raises:
-        ValueError: It names no shared value, or no kind of positions.
-        TypeError: It states something that its class does not have.
-    """
-    if isinstance(value, str) and key in _SHARED:
-        value = _shared(key, value)
-    items = list[Any]()
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, str) and key in _SHARED:
-            item = _shared(key, item)
-        if not isinstance(item, dict):
-            items.append(item)
-            continue
-        own = dict(item)
-        if "like" in own:
-            own = {**_shared(key, own.pop("like")), **own}
-        own.pop("why", None)
-        for name, inner in own.items():
-            if isinstance(inner, dict | list) or name in _SHARED:
-                own[name] = _read(name, inner)
-        cls: Any = CLASSES.get(key, dict)
-        if key == "positions":
-            cls = _kind(own.pop("kind", None))
-        items.append(cls(**own) if cls is not dict else own)
-    return tuple(items) if isinstance(value, list) else items[0]
+# Those that were asked for.
+_FAMILIES = dict[str, Family]()
 
 
-def _shared(key: str, name: str) -> Any:
-    if name not in _SHARED.get(key, {}):
-        raise ValueError(f"{key} {name!r} is not under shared")
-    return _SHARED[key][name]
+def find_family(model_type: str) -> Family | None:
+    """Return the entry of a type; None if it is unknown, or has no positions to resize.
 
-
-def _kind(name: str | None) -> Any:
-    """Return a kind of positions: they need NumPy, which those who read only names do not."""
-    from ctxextend.positions.rotary import Rotary
-    from ctxextend.positions.rows import Rows
-    from ctxextend.positions.sinusoids import Sinusoids
-    from ctxextend.positions.unlimited import Unlimited
-
-    kinds = {"rows": Rows, "sinusoids": Sinusoids, "rotary": Rotary, "unlimited": Unlimited}
-    if name not in kinds:
-        raise ValueError(f"positions have kind {name!r}, not one of {', '.join(kinds)}")
-    return kinds[name]
-
-
-@cache
-def read_family(model_type: str) -> Family:
-    """Return the entry of a type.
+    A type of the installed transformers without an entry is looked up in its classes: this takes
+    seconds.
 
     Raises:
         ValueError: The file states something that no type has.
     """
+    if model_type in _FAMILIES and model_type in ENTRIES:
+        return _FAMILIES[model_type]
+    if ":" in model_type:  # of a file of another format, whose architectures have other names
+        from ctxextend.families.gguf_family import gguf_family
+
+        return gguf_family(model_type.partition(":")[2])
+    if model_type not in ENTRIES:
+        if not _has_only_classes(model_type):
+            return None
+        from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
+
+        try:
+            return class_family(model_type, LANGUAGE_MODEL)
+        except UnclearClassError:
+            return None
     facts = {key: value for key, value in ENTRIES[model_type].items() if key != "why"}
     keys = {"length": LENGTH, "hidden": "hidden_size", "heads": "num_attention_heads"}
     positions = facts.pop("positions", [])
@@ -141,9 +130,51 @@ def read_family(model_type: str) -> Family:
         defaults |= facts.pop("keys", {})
         for key, value in facts.items():
             facts[key] = _read(key, value)
-        return Family(model_type=model_type, tables=tables, defaults=defaults, **facts)
+        family = Family(model_type=model_type, tables=tables, defaults=defaults, **facts)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{DATA_FILE}: {model_type}: {error}") from error
+    _FAMILIES[model_type] = family
+    return family
+
+
+def _read(key: str, value: Any) -> Any:
+    shared = _SHARED.get(key, {})
+    if isinstance(value, str) and key in _SHARED:
+        value = shared.get(value, value)
+    items = list[Any]()
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str) and key in _SHARED:
+            item = {"like": item}
+        if not isinstance(item, dict):
+            items.append(item)
+            continue
+        own = dict(item)
+        while "like" in own:
+            base = own.pop("like")
+            if base not in shared:
+                raise ValueError(f"{key} {base!r} is not under shared")
+            own = {**shared[base], **own}
+        own.pop("why", None)
+        for name, inner in own.items():
+            if isinstance(inner, dict | list) or name in _SHARED:
+                own[name] = _read(name, inner)
+        cls: Any = CLASSES.get(key)
+        if key == "positions":
+            # They need NumPy, which those who read only names do not.
+            from ctxextend.positions import rotary, rows, sinusoids, unlimited
+
+            kinds = {
+                "rows": rows.Rows,
+                "sinusoids": sinusoids.Sinusoids,
+                "rotary": rotary.Rotary,
+                "unlimited": unlimited.Unlimited,
+            }
+            kind = own.pop("kind", None)
+            if kind not in kinds:
+                raise ValueError(f"positions have kind {kind!r}, not one of {', '.join(kinds)}")
+            cls = kinds[kind]
+        items.append(own if cls is None else cls(**own))
+    return tuple(items) if isinstance(value, list) else items[0]
 
 
 # The part for a language model of any type.
@@ -160,27 +191,13 @@ POSITION_SCHEMES: Mapping[str, PositionScheme] = {
 
 
 class KnownFamilies(Mapping[str, Family]):
-    """The entries of model types by name.
-
-    A type of the installed transformers without an entry is looked up in its classes, only when it
-    is asked for: this takes seconds.
-    """
+    """The entries of model types by name, and what `find_family` finds for others."""
 
     def __getitem__(self, model_type: str) -> Family:
-        if model_type in ENTRIES:
-            return read_family(model_type)
-        if ":" in model_type:  # of a file of another format, whose architectures have other names
-            from ctxextend.families.gguf_family import gguf_family
-
-            return gguf_family(model_type.partition(":")[2])
-        if not _has_only_classes(model_type):
+        family = find_family(model_type)
+        if family is None:
             raise KeyError(model_type)
-        from ctxextend.families.rotary_class import UnclearClassError, class_family  # numpy
-
-        try:
-            return class_family(model_type, LANGUAGE_MODEL)
-        except UnclearClassError as error:
-            raise KeyError(model_type) from error
+        return family
 
     def __iter__(self) -> Iterator[str]:
         return iter(ENTRIES)
@@ -188,32 +205,18 @@ class KnownFamilies(Mapping[str, Family]):
     def __len__(self) -> int:
         return len(ENTRIES)
 
-    def __contains__(self, model_type: Any) -> bool:
-        if model_type in ENTRIES:
-            return True
-        return isinstance(model_type, str) and self.get(model_type) is not None
-
 
 FAMILIES: Mapping[str, Family] = KnownFamilies()
 
 
 def is_known(model_type: str) -> bool:
     """Whether the positions of a model type are known, also those that cannot be resized."""
-    return model_type in POSITION_SCHEMES or model_type in FAMILIES
+    return not is_unknown(model_type)
 
 
-def known_parts(config: Mapping[str, Any]) -> list[str]:
-    """Return the known model types of the parts of a model."""
-    parts = [value for value in config.values() if isinstance(value, Mapping)]
-    types = [part.get("model_type") for part in parts]
-    return [name for name in types if isinstance(name, str) and name in FAMILIES]
-
-
-def is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether the tensors must decide: a type is unknown, or only a part of the model is known."""
-    if model_type in FAMILIES:
-        return False
-    return model_type not in POSITION_SCHEMES or bool(known_parts(config))
+def is_unknown(model_type: str) -> bool:
+    """Whether nothing is known of the positions of a type, so that the tensors must decide."""
+    return model_type not in POSITION_SCHEMES and find_family(model_type) is None
 
 
 def known_names() -> tuple[str, ...]:
@@ -247,3 +250,250 @@ def _has_only_classes(model_type: str) -> bool:
     tables = Path(spec.submodule_search_locations[0], "models", "auto").glob("*.py")
     row = re.compile(rf'"{re.escape(model_type)}"[,:]\s*"\w+Config"')  # "llama", "LlamaConfig"
     return any(row.search(path.read_text(encoding="utf-8")) for path in tables)
+
+
+class UnsupportedPart(NamedTuple):
+    """A model, or a part of one, without a position table to resize."""
+
+    part: str  # name of the part; empty for the whole model
+    message: str  # what it uses instead
+    advice: str
+    reads_tokens: bool = False  # whether it reads the tokens nevertheless
+
+
+class Architecture(NamedTuple):
+    """The registry's facts about one model."""
+
+    family: Family  # of the whole model
+    locations: tuple[Positions, ...]  # all tables that it can have; files may contain only some
+    unsupported: tuple[UnsupportedPart, ...] = ()
+
+    def match_names(self, names: Collection[str], where: str) -> list[Positions]:
+        """Return the positions with their names among the tensors of a model, in registry order.
+
+        Args:
+            names: The names of its tensors; they may lack some of the positions.
+            where: The model, for errors.
+
+        Raises:
+            CheckpointError: Two tensors may be the same table.
+        """
+        is_only = len(self.locations) == 1
+        matches = list[Positions]()
+        for location in self.locations:
+            found = location.names_among(names, is_only=is_only)
+            if len(found) > 1:
+                message = f"{where}: found two candidate position tables, {' and '.join(found)}."
+                hint = "Save the model again with save_pretrained, which writes one."
+                raise CheckpointError(message, hint)
+            matches += [replace(location, name=name) for name in found]
+        return matches
+
+    def refuse(self) -> NoReturn:
+        """Refuse a model without position tables to resize.
+
+        Raises:
+            UnsupportedModelError: Always.
+        """
+        parts = self.unsupported
+        advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
+        hint = f"{advice} {FAMILIES_HINT}".strip()
+        if len(parts) == 1 and not parts[0].part:
+            raise UnsupportedModelError(parts[0].message, hint)
+        reasons = " ".join(f"{part.part}: {part.message}" for part in parts)
+        message = f"This {self.family.model_type} model has nothing to resize. {reasons}"
+        raise UnsupportedModelError(message, hint)
+
+
+def find_architecture(
+    config: Mapping[str, Any], where: str = "config.json", model_type: str | None = None
+) -> Architecture:
+    """Return the architecture of a model with positions to resize.
+
+    Args:
+        config: The content of config.json.
+        where: The path of the config, for messages.
+        model_type: Its model type; by default that of the config.
+
+    Raises:
+        CheckpointError: Neither states a model type.
+        UnsupportedModelError: The model type is unknown, or no part has positions to resize.
+    """
+    architecture = look_up_architecture(config, where, model_type)
+    if not architecture.locations:
+        architecture.refuse()
+    return architecture
+
+
+def look_up_architecture(
+    config: Mapping[str, Any], where: str, model_type: str | None
+) -> Architecture:
+    """Return the architecture of a model, assembled from the registry entries of its parts.
+
+    It may have no positions to resize; see `find_architecture`.
+
+    Raises:
+        CheckpointError: No model type is stated.
+    """
+    model_type = model_type or config.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(
+            f"{where} has no model_type.", "Pass it, for example --model-type gpt2."
+        )
+    family = find_family(model_type) or Family(model_type)
+    locations = list[Positions]()
+    unsupported = list[UnsupportedPart]()
+    for item in _search(model_type, Model(family=family, config=config)):
+        if isinstance(item, UnsupportedPart):
+            unsupported.append(item)
+            continue
+        location = item
+        if location.methods:
+            location = location.as_none_if_unrotated()
+        if not location.tokenizer and any(part.reads_tokens for part in unsupported):
+            location = replace(location, tokenizer=None)  # that part reads the tokens
+        locations.append(location)
+    return Architecture(family, tuple(locations), tuple(unsupported))
+
+
+def _search(
+    name: str, outer: Model, within: Part | None = None
+) -> Iterator[Positions | UnsupportedPart]:
+    family = find_family(name)
+    if family is None:
+        yield _without_entry(name, outer)
+        return
+    if len(outer.path) > MAX_CONFIG_DEPTH:
+        message = f"This {name} model is nested too deeply."
+        yield UnsupportedPart(outer.part, message, advice="")
+        return
+
+    usual = family.prefixes[0]
+    if within is not None and within.has_head and len(family.prefixes) > 1:
+        usual = family.prefixes[1]
+    here = replace(
+        outer,
+        family=family,
+        prefixes=tuple(map("".join, product(outer.prefixes, family.prefixes))),
+        usual_prefix=outer.usual_prefix + usual,
+    )
+    used = [
+        entry
+        for entry in family.tables
+        if entry.when is None or entry.when.holds(here.stated(entry.when.key))
+    ]
+    unmet = None
+    if family.requires or here.stated(ABSOLUTE.key) is not None:
+        unmet = _unmet_requirement(here, used)
+    for entry in used or family.tables[:1]:
+        part = f"{here.part}.{entry.part}".strip(".")
+        if within is not None and within.only_part:
+            if entry.part not in ("", within.only_part):
+                continue
+            part = here.part
+        if unmet is not None:
+            message = (
+                f"This {name} model with {unmet.key} {here.stated(unmet.key)!r} has no position "
+                f"table to resize; it uses {unmet.instead.uses}."
+            )
+            yield UnsupportedPart(
+                part, message=message, advice=unmet.instead.advice, reads_tokens=True
+            )
+            break
+        yield replace(entry, **{**vars(here), "part": part})
+
+    for part_of in family.parts:
+        path = (*here.path, part_of.config_key)
+        model_type = part_of.model_type
+        stated = nested(here.config, (*path, "model_type"))
+        if part_of.may_state_type and isinstance(stated, str) and stated:
+            model_type = stated
+        is_missing = nested(here.config, path) is None
+        if part_of.is_in_outer_config and is_missing and here.stated("hidden_size") is not None:
+            path = here.path
+        tokenizer = part_of.tokenizer
+        if tokenizer == "":
+            tokenizer = here.tokenizer
+        override: Keys | None = None
+        copied = (*here.path, part_of.override)
+        if isinstance(nested(here.config, copied), Mapping):
+            override = copied
+        inner = replace(
+            here,
+            part=f"{here.part}.{part_of.name}".strip("."),
+            prefixes=tuple(map("".join, product(here.prefixes, part_of.prefixes))),
+            path=path,
+            override=override,
+            tokenizer=tokenizer,
+            usual_prefix=here.usual_prefix + part_of.prefixes[0],
+            first_position=part_of.first_position,
+        )
+        yield from _search(model_type, inner, part_of)
+
+
+def _without_entry(name: str, model: Model) -> UnsupportedPart:
+    scheme = POSITION_SCHEMES.get(name)
+    if scheme is None:
+        advice = did_you_mean(name, known_names())
+        return UnsupportedPart(model.part, describe_unknown(name), advice)
+    missing = "to resize" if scheme.reads_tokens else "for tokens"
+    return UnsupportedPart(
+        model.part,
+        message=f"This {name} model has no position table {missing}; it uses {scheme.uses}.",
+        advice=scheme.advice,
+        reads_tokens=scheme.reads_tokens and model.tokenizer is not None,
+    )
+
+
+def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement | None:
+    if not all(entry.tensor for entry in used):
+        return None
+    requirements = model.family.requires
+    for rule in (*requirements, ABSOLUTE):
+        if model.stated(rule.key) not in (None, rule.value):
+            return rule
+    if requirements and not used:
+        return requirements[0]
+    return None
+
+
+def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the model types that a config without ``model_type`` and tensor shapes can be of.
+
+    Table, length and signature of these types match. If `architectures` in the config is a class
+    of one of them, only this one is returned.
+    """
+    matching = list[str]()
+    for model_type in ENTRIES:  # those with tables
+        with suppress(CheckpointError, UnsupportedModelError):
+            locations = find_architecture(config, model_type=model_type).locations
+            if any(_matches(location, config, shapes) for location in locations):
+                matching.append(model_type)
+    classes = config.get("architectures")
+    stated = str(classes[0]) if isinstance(classes, list) and classes else ""
+    named = list[str]()
+    for name in matching:
+        letters = re.sub("[-_]", "", name)
+        if re.match(rf"(?i:{letters})(?![a-z])", stated):
+            named.append(name)
+    return [max(named, key=len)] if named else matching
+
+
+def _matches(
+    location: Positions, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> bool:
+    length = location.stated(location.effective_key)
+    if type(length) is not int:
+        return False
+    rows = location.length_of_key(length) + location.other_rows
+    for prefix in location.prefixes:
+        if shapes.get(prefix + location.tensor, ())[:1] != (rows,):
+            continue
+        signs = dict[str, bool]()
+        for sign in location.family.signature:
+            name = sign.lstrip("!")
+            is_there = name in config or any(key.startswith(prefix + name) for key in shapes)
+            signs[sign] = is_there != sign.startswith("!")
+        if all(signs.values()):
+            return True
+    return False

@@ -89,11 +89,6 @@ def _class_family(model_type: str, language_model: Part) -> Family:
 
 
 def _check_keys(config: Any) -> None:
-    """Check that a config has the usual keys, and no others about rotary positions.
-
-    Raises:
-        UnclearClassError: It has not.
-    """
     for key in ("vocab_size", LENGTH):
         if not isinstance(getattr(config, key, None), int):
             raise UnclearClassError(f"its config has no {key}")
@@ -140,11 +135,6 @@ def _check_frequencies(facts: RotaryFacts, config: Any, dim: int) -> None:
 
 
 def _rotary_class(config_class: Any) -> Any:
-    """Return the class that computes frequencies in the model of a config class.
-
-    Raises:
-        UnclearClassError: There is none, or one of several.
-    """
     from transformers import AutoModel
 
     mapping = AutoModel._model_mapping

@@ -8,12 +8,6 @@ from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
-from ctxextend.limits.generation import (
-    GenerationLimit,
-    deciding_limit,
-    generating_table,
-    generation_limits,
-)
 from ctxextend.limits.statements import (
     GENERATE,
     MAX_NEW_TOKENS,
@@ -21,8 +15,12 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     VLLM,
+    GenerationLimit,
     StatedLimit,
     config_length_keys,
+    deciding_limit,
+    generating_table,
+    generation_limits,
     may_take,
     params_lengths,
     readers,
@@ -289,7 +287,7 @@ def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
         return NOT_USED
     if not location.rows:
         return f"the settings serve {table.positions} tokens, but engines read this length"
-    return f"{table.name} has {location.row_count(table.positions)} rows: {NOT_LOADED_LIMIT}"
+    return f"{table.name} has {table.positions + location.other_rows} rows: {NOT_LOADED_LIMIT}"
 
 
 def _json_value(value: Any) -> Any:
@@ -430,7 +428,7 @@ def _buffer_limit(
         used_by = f"old {TRANSFORMERS}"
     reason = ""
     if length != table.key_value:
-        reason = f"{table.name} has {table.location.row_count(table.positions)} rows"
+        reason = f"{table.name} has {table.positions + table.location.other_rows} rows"
     return Limit(
         file=checkpoint.relative(file),
         key=key,

@@ -1,36 +1,33 @@
 """Edit what the files of a checkpoint state about lengths, for other positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import Architecture
-from ctxextend.limits.generation import (
-    MAXIMA,
-    GenerationLimit,
-    generating_table,
-    generation_limits,
-    shares_positions,
-)
+from ctxextend.families.registry import Architecture
 from ctxextend.limits.params_edits import params_edits
 from ctxextend.limits.statements import (
     MAX_LENGTH,
     MAX_NEW_TOKENS,
+    MAXIMA,
     MIN_LENGTH,
     MIN_NEW_TOKENS,
     PADS_TO_LONGEST,
-    LengthChange,
+    GenerationLimit,
     config_length_keys,
     following_value,
+    generating_table,
+    generation_limits,
+    shares_positions,
     stated_limits,
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import rewrites_model_type
 from ctxextend.positions.change import Change
-from ctxextend.positions.positions import ConfigValues, Keys, nested
+from ctxextend.positions.positions import ConfigValues, Keys, Positions, nested
 
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
 
@@ -53,12 +50,14 @@ def plan_edits(
     edits = list[Edit]()
     if checkpoint.config:
         edits += _config_edits(model, changes, fix_limits=fix_limits)
-    if edits and rewrites_model_type(checkpoint, model.ref):
+    stated_type = checkpoint.config.get("model_type")
+    model_type = model.architecture.family.model_type
+    if edits and stated_type != model_type and rewrites_model_type(checkpoint, model.ref):
         edit = Edit(
             file=checkpoint.config_file,
             path=("model_type",),
-            before=checkpoint.config.get("model_type"),
-            after=model.architecture.family.model_type,
+            before=stated_type,
+            after=model_type,
             reason="selects the transformers class",
         )
         edits.append(edit)
@@ -73,28 +72,19 @@ def plan_edits(
         tokenizer = change.positions.tokenizer
         if tokenizer is None or readers[tokenizer] != change.name or change.keeps_padding:
             continue
-        limits = LimitChange(
-            before=change.max_len_before,
-            after=change.max_len_after,
-            fix_limits=fix_limits,
-            keeps_fixed_padding=bool(change.positions.family.padding_effect),
-            longer_fail=change.positions.longer_inputs_fail,
-        )
-        edits += limit_edits(checkpoint, tokenizer, limits)
+        edits += limit_edits(checkpoint, change, fix_limits=fix_limits)
     # Generated texts use up the positions of one table.
     generating = generating_table(model.tables)
-    for change in changes:
-        is_generating = generating is not None and change.name == generating.name
-        if is_generating and (change.is_changed or fix_limits):
-            length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
-            edits += generation_edits(checkpoint, length, fix_limits=fix_limits)
+    if generating is not None:
+        for change in changes:
+            if change.name == generating.name:
+                edits += generation_edits(checkpoint, change, fix_limits=fix_limits)
     return checkpoint.file_edits(edits)
 
 
 def _config_edits(
     model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits to config.json, creating nested objects that are missing."""
     config = model.checkpoint.config
     values = config_changes(config, model.architecture, changes, fix_limits=fix_limits)
     reasons = dict[Keys, str]()
@@ -102,7 +92,7 @@ def _config_edits(
         for path, key in change.positions.engine_paths.items():
             if nested(config, path) is None:
                 reasons[path] = f"needed by {key.needed_by}"
-        for path in values:
+        for path in values if change.settings else ():
             reason = change.positions.reason_to_state(path)
             if reason:
                 reasons[path] = reason
@@ -136,29 +126,44 @@ def config_changes(
                 follows = fix_limits and stated not in (None, length)
             if follows:
                 values[(name,)] = length
-    lengths = length_changes(config, architecture, changes)
-    others = length_key_changes(lengths, fix_limits=fix_limits)
-    return values | others | values  # a copy of rotary settings has the length that they need
+    # Other keys that state a length. One that agrees with the old length of any table follows this
+    # table; one that agrees with none is wrong, and stays unless limits are fixed.
+    following = dict[Keys, int]()
+    corrected = dict[Keys, int]()
+    for location, before, after in length_changes(config, architecture, changes):
+        for path, value in config_length_keys(location):
+            new_value = following_value(location, value, before, after)
+            if new_value is None:
+                corrected[path] = after
+            else:
+                following[path] = new_value
+    others = following
+    if fix_limits:
+        others = {**corrected, **following}
+    for path, value in others.items():
+        if path not in values and nested(config, path) != value:  # not a copy of rotary settings
+            values[path] = value
+    return values
 
 
 def length_changes(
     config: Mapping[str, Any], architecture: Architecture, changes: Sequence[Change]
-) -> list[LengthChange]:
+) -> list[tuple[Positions, int, int]]:
     """Return the planned lengths, and those of other tables, which stay.
 
     Of other tables, only lengths that the config states are known.
     """
-    lengths = list[LengthChange]()
+    lengths = list[tuple[Positions, int, int]]()
     for change in changes:
         positions = change.positions.with_config(config)
-        lengths.append(LengthChange(positions, change.max_len_before, change.max_len_after))
+        lengths.append((positions, change.max_len_before, change.max_len_after))
     planned = {change.config_key for change in changes}
     for location in architecture.locations:
         other = location.with_config(config)
         stated = other.stated(other.effective_key)
         if other.length_key not in planned and type(stated) is int:
             length = other.length_of_key(stated)
-            lengths.append(LengthChange(other, length, length))
+            lengths.append((other, length, length))
     return lengths
 
 
@@ -198,80 +203,39 @@ def missing_engine_keys(model: OpenedModel) -> ConfigValues:
     return missing
 
 
-def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
-    """Return the new values of keys in config.json that state a context length.
-
-    - A key that agrees with the old length of any table follows this table.
-    - A key that agrees with none is wrong: with `fix_limits` it states the new number of positions,
-      else it stays.
-    """
-    following = dict[Keys, int]()
-    corrected = dict[Keys, int]()
-    for change in lengths:
-        for path, value in config_length_keys(change.location):
-            new_value = following_value(change, value)
-            if new_value is None:
-                corrected[path] = change.after
-            else:
-                following[path] = new_value
-    values = following
-    if fix_limits:
-        # A key can follow one table and disagree with others: then it is not wrong.
-        values = {**corrected, **following}
-    config = lengths[0].location.config if lengths else {}
-    return {path: value for path, value in values.items() if nested(config, path) != value}
-
-
 # Limits of inputs
 
 
-class LimitChange(NamedTuple):
-    """A planned change of the limits of inputs from one context length to another, in tokens."""
-
-    before: int
-    after: int
-    fix_limits: bool  # whether all limits must state the new length, even if it is the old one
-    # Whether padding to a fixed length stays such, with the new length; else it becomes padding to
-    # the longest text.
-    keeps_fixed_padding: bool
-    # Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
-    longer_fail: bool = True
-
-
-def limit_edits(checkpoint: Checkpoint, tokenizer: str, change: LimitChange) -> tuple[Edit, ...]:
-    """Return the edits that set the limits in tokenizer and side files to another length.
+def limit_edits(checkpoint: Checkpoint, change: Change, *, fix_limits: bool) -> Iterator[Edit]:
+    """Yield the edits that set the limits in tokenizer and side files to another length.
 
     A longer length, or `fix_limits`, sets every limit; a shorter one lowers the limits above it,
-    and sets those that are missing.
-
-    Args:
-        checkpoint: Its files state the limits.
-        tokenizer: The tokenizer's folder if it has a separate one, else empty.
-        change: The lengths, and what to do with the limits.
+    and sets those that are missing. Padding to a fixed length becomes padding to the longest text,
+    unless outputs depend on it.
     """
-    length = change.after
-    if change.before == length and not change.fix_limits:
-        return ()
-    only_lowers = length < change.before and not change.fix_limits
-    edits = list[Edit]()
-    for limit in stated_limits(checkpoint, tokenizer):
+    positions = change.positions
+    length = change.max_len_after
+    if change.max_len_before == length and not fix_limits:
+        return
+    only_lowers = length < change.max_len_before and not fix_limits
+    for limit in stated_limits(checkpoint, positions.tokenizer or ""):
         if only_lowers and isinstance(limit.number, int | float) and limit.number <= length:
             continue
         after: Any = length
         reason = ""
         is_padding = limit.statement.meaning == "padding"
-        if is_padding and change.keeps_fixed_padding:
+        if is_padding and positions.family.padding_effect:
             after = {"Fixed": length}
         elif is_padding:
             after = PADS_TO_LONGEST
             slow = "would make short texts as slow as long ones"
             reason = f"padding every text to {length} tokens {slow}"
         elif limit.statement.should_be_stated and limit.tokens is None:
-            if not change.longer_fail:
+            if not positions.longer_inputs_fail:
                 continue
             reason = "no limit was stated, and longer texts would fail"
         if limit.value != after:
-            edit = Edit(
+            yield Edit(
                 file=limit.file,
                 path=limit.path,
                 before=limit.value,
@@ -279,20 +243,22 @@ def limit_edits(checkpoint: Checkpoint, tokenizer: str, change: LimitChange) -> 
                 is_limit=not is_padding,
                 reason=reason,
             )
-            edits.append(edit)
-    return tuple(edits)
 
 
 # Limits of generated texts
 
 
-def generation_edits(
-    checkpoint: Checkpoint, change: LengthChange, *, fix_limits: bool
-) -> Iterator[Edit]:
+def generation_edits(checkpoint: Checkpoint, change: Change, *, fix_limits: bool) -> Iterator[Edit]:
     """Yield the edits of generation limits for another length of the table that generates.
 
-    Limits that would fail are lowered; `fix_limits` raises maxima.
+    Limits that would fail are lowered. `fix_limits` raises maxima: the prompt keeps its positions,
+    so that from 512 to 1024 tokens, 500 new tokens become 1012. At the same length, the maximum of
+    new tokens stays.
     """
+    before = change.max_len_before
+    after = change.max_len_after
+    if not (change.is_changed or fix_limits):
+        return
     # By file and object: a maximum and a minimum limit each other if one object states both.
     groups = dict[tuple[str, Keys], list[GenerationLimit]]()
     for limit in generation_limits(checkpoint):
@@ -300,9 +266,13 @@ def generation_edits(
     for (file, path), limits in groups.items():
         stated = {limit.key: limit.tokens for limit in limits}
         new_values = lowered_limits(stated, change)
-        if fix_limits:
-            maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
-            new_values |= _raised_limits(maxima, change)
+        for limit in limits if fix_limits else ():
+            if not limit.may_rise or limit.tokens >= after:
+                continue
+            if limit.key == MAX_LENGTH:
+                new_values[MAX_LENGTH] = after
+            elif before < after:
+                new_values[limit.key] = min(limit.tokens + after - before, after)
         for key, tokens in new_values.items():
             yield Edit(
                 file=file,
@@ -313,33 +283,8 @@ def generation_edits(
             )
 
 
-def lowered_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str, int]:
+def lowered_limits(stated: Mapping[str, int], change: Change) -> dict[str, int]:
     """Return lower values of the limits that would fail at another context length.
-
-    A minimum that is above the context, or above a maximum that is lowered, becomes this maximum.
-    From 1024 to 512 tokens:
-
-    - A minimum of 900 becomes 512 without a maximum, and 400 next to a maximum of 400.
-    - A minimum of 300 becomes 256 if its maximum of new tokens becomes 256.
-    """
-    after = change.after
-    lowered = dict[str, int]()
-    if change.location.needs_no_limit:
-        return lowered
-    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
-        lowered[MAX_LENGTH] = after
-    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
-        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(stated[MAX_NEW_TOKENS], change)
-    for minimum, maximum in MAXIMUM_OF.items():
-        highest_that_runs = lowered.get(maximum, after)
-        if minimum in stated and stated[minimum] > highest_that_runs:
-            maximum_before = stated.get(maximum, after)
-            lowered[minimum] = lowered.get(maximum, maximum_before)
-    return lowered
-
-
-def _lowered_new_tokens(new_tokens: int, change: LengthChange) -> int:
-    """Return a maximum of new tokens that fits a shorter context.
 
     The prompt keeps its positions, but at most half of all. From 1024 to 512 tokens:
 
@@ -347,28 +292,30 @@ def _lowered_new_tokens(new_tokens: int, change: LengthChange) -> int:
     - 600 new tokens left 424 to the prompt, which is more than half: 256 remain.
     - 1024 or more left none. If the new tokens use up the same positions as the prompt, 256 remain;
       if an encoder reads the prompt, 512.
+
+    A minimum that is above the context, or above a maximum that is lowered, becomes this maximum:
+
+    - A minimum of 900 becomes 512 without a maximum, and 400 next to a maximum of 400.
+    - A minimum of 300 becomes 256 if its maximum of new tokens becomes 256.
     """
-    half = max(change.after // 2, 1)
-    prompt = max(change.before - new_tokens, 0)
-    if prompt == 0 and shares_positions(change.location):
-        return half
-    return max(change.after - prompt, half)
-
-
-def _raised_limits(stated: Mapping[str, int], change: LengthChange) -> dict[str, int]:
-    """Return higher values of the maxima that are below a longer context length.
-
-    The prompt keeps its positions: from 512 to 1024 tokens, 500 new tokens become 1012. At the same
-    length, the maximum of new tokens stays.
-    """
-    _, before, after = change
-    raised = dict[str, int]()
-    if MAX_LENGTH in stated and stated[MAX_LENGTH] < after:
-        raised[MAX_LENGTH] = after
-    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] < after and before < after:
-        longer = stated[MAX_NEW_TOKENS] + after - before
-        raised[MAX_NEW_TOKENS] = min(longer, after)
-    return raised
+    after = change.max_len_after
+    lowered = dict[str, int]()
+    if change.positions.needs_no_limit:
+        return lowered
+    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
+        lowered[MAX_LENGTH] = after
+    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
+        prompt = max(change.max_len_before - stated[MAX_NEW_TOKENS], 0)
+        half = max(after // 2, 1)
+        lowered[MAX_NEW_TOKENS] = max(after - prompt, half)
+        if prompt == 0 and shares_positions(change.positions):
+            lowered[MAX_NEW_TOKENS] = half
+    for minimum, maximum in MAXIMUM_OF.items():
+        highest_that_runs = lowered.get(maximum, after)
+        if minimum in stated and stated[minimum] > highest_that_runs:
+            maximum_before = stated.get(maximum, after)
+            lowered[minimum] = lowered.get(maximum, maximum_before)
+    return lowered
 
 
 def raises_generation_limit(edit: Edit) -> bool:

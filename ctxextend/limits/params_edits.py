@@ -7,8 +7,7 @@ from typing import Any
 from ctxextend.checkpoint.json_edit import Edit, shown_value
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.limits.generation import generating_table
-from ctxextend.limits.statements import LengthChange, following_value, params_lengths
+from ctxextend.limits.statements import following_value, generating_table, params_lengths
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor
@@ -45,48 +44,28 @@ def params_edits(
     for change in changes:
         if change.name != generating.name or change.positions.rows:
             continue
-        for key, after in _length_changes(model, change, fix_limits=fix_limits).items():
-            yield Edit(file=file, path=(key,), before=params[key], after=after)
+        before = change.max_len_before
+        for key, value in params_lengths(model.checkpoint).items():
+            after = following_value(change.positions, value, before, change.max_len_after)
+            if after is None and not fix_limits:
+                message = (
+                    f"{file} and config.json disagree: {key} is {value}, and the context length "
+                    f"{before}."
+                )
+                hint = "Correct the wrong one, or pass --fix-limits to set both."
+                raise CheckpointError(message, hint)
+            after = after or change.max_len_after
+            if after != value:
+                yield Edit(file=file, path=(key,), before=value, after=after)
         for layers, settings in change.changed_layers:
             values = _setting_changes(file, params, layers.parameters, settings)
             for key, after in values.items():
                 yield Edit(file=file, path=(key,), before=params.get(key), after=after)
 
 
-def _length_changes(model: OpenedModel, table: Change, *, fix_limits: bool) -> dict[str, int]:
-    """Return the lengths of a params.json that a new context length changes.
-
-    Raises:
-        CheckpointError: One agrees with no length of config.json, and is not to be fixed.
-    """
-    change = LengthChange(table.positions, table.max_len_before, table.max_len_after)
-    changes = dict[str, int]()
-    for key, value in params_lengths(model.checkpoint).items():
-        after = following_value(change, value)
-        if after is None:
-            if not fix_limits:
-                file = model.checkpoint.params_file
-                message = (
-                    f"{file} and config.json disagree: {key} is {value}, and the context length "
-                    f"{table.max_len_before}."
-                )
-                hint = "Correct the wrong one, or pass --fix-limits to set both."
-                raise CheckpointError(message, hint)
-            after = table.max_len_after
-        if after != value:
-            changes[key] = after
-    return changes
-
-
 def _setting_changes(
     file: str, params: Mapping[str, Any], settings: Parameters, new: Parameters
 ) -> dict[str, Any]:
-    """Return the values of a params.json that planned rotary settings change.
-
-    Raises:
-        CheckpointError: It states others than config.json before the change.
-        MethodError: It cannot state those after the change.
-    """
     before = _in_params(file, settings)
     after = _in_params(file, new)
     for key, value in before.items():

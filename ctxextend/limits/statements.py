@@ -4,18 +4,18 @@ Not in this list, since they depend on the model type: its own keys in config.js
 its buffers (`families.registry`).
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
-from ctxextend.checkpoint.filenames import PARAMS_FILE, matches
-from ctxextend.checkpoint.folder import CONFIG, MODULES, Checkpoint
+from ctxextend.checkpoint.filenames import matches
+from ctxextend.checkpoint.folder import MODULES, Checkpoint, no_lm
 from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError, joined
-from ctxextend.families.lookup import Architecture
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.registry import MAX_CONFIG_DEPTH, Architecture, find_family
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
 from ctxextend.provenance import read_provenance
 
@@ -41,75 +41,26 @@ MIN_NEW_TOKENS = "min_new_tokens"
 
 NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 
-# ``context``: the context length; ``truncation``: longer inputs are truncated to it; ``padding``:
-# inputs are padded to it; ``maximum``, ``minimum``: a limit of generated texts.
-Meaning: TypeAlias = Literal["context", "truncation", "padding", "maximum", "minimum"]
-
 
 class LengthStatement(NamedTuple):
-    """A key that states a length in tokens."""
+    """A key of a tokenizer's or side file that states a length in tokens."""
 
     file: str  # file name, or a pattern of file names
-    key: Keys  # path of keys; in config.json also in nested configs
-    meaning: Meaning
-    read_by: tuple[str, ...]  # programs; of the context length: in the config of a language model
-    old_key: Keys | None = None  # its name in old files
+    key: Keys  # path of keys
+    # ``truncation``: longer inputs are truncated to it; ``padding``: inputs are padded to it.
+    meaning: Literal["truncation", "padding"]
+    read_by: tuple[str, ...]  # programs
+    old_key: str = ""  # its name in old files
     should_be_stated: bool = False  # whether a file without the key sets no limit, but should
 
 
 STATEMENTS = (
-    # The context length, whatever a model type calls it.
-    # vLLM takes the smallest of its keys, but model_max_length before all others:
-    # `derive_max_model_len_and_key` in vllm/transformers_utils/model_arch_config_convertor.py.
-    # SGLang and the converter of llama.cpp take the first that they find: `CONTEXT_LENGTH_KEYS` in
-    # sglang/srt/utils/hf_transformers, `set_gguf_parameters` in llama.cpp's conversion/base.py.
-    # LLaVA cuts texts and images to tokenizer_model_max_length:
-    # `prepare_inputs_labels_for_multimodal`. All were read in 2026-11, and not run.
-    LengthStatement(
-        file=CONFIG,
-        key=("max_position_embeddings",),
-        meaning="context",
-        read_by=(VLLM, SGLANG, LLAMA_CPP),
-    ),
-    LengthStatement(
-        file=CONFIG, key=("n_positions",), meaning="context", read_by=(VLLM, LLAMA_CPP)
-    ),
-    LengthStatement(file=CONFIG, key=("n_ctx",), meaning="context", read_by=(LLAMA_CPP,)),
-    LengthStatement(file=CONFIG, key=("max_seq_len",), meaning="context", read_by=(VLLM, SGLANG)),
-    LengthStatement(file=CONFIG, key=("max_seq_length",), meaning="context", read_by=(VLLM,)),
-    LengthStatement(
-        file=CONFIG,
-        key=("max_sequence_length",),
-        meaning="context",
-        read_by=(VLLM, SGLANG, LLAMA_CPP),
-    ),
-    LengthStatement(file=CONFIG, key=("seq_length",), meaning="context", read_by=(VLLM, SGLANG)),
-    LengthStatement(file=CONFIG, key=("seq_len",), meaning="context", read_by=(VLLM,)),
-    LengthStatement(file=CONFIG, key=("sequence_length",), meaning="context", read_by=()),
-    LengthStatement(
-        file=CONFIG,
-        key=("model_max_length",),
-        meaning="context",
-        read_by=(VLLM, SGLANG, LLAMA_CPP),
-    ),
-    LengthStatement(
-        file=CONFIG, key=("tokenizer_model_max_length",), meaning="context", read_by=(LLAVA,)
-    ),
-    LengthStatement(file=CONFIG, key=("max_context_length",), meaning="context", read_by=()),
-    LengthStatement(file=CONFIG, key=("context_length",), meaning="context", read_by=()),
-    LengthStatement(file=CONFIG, key=("max_model_len",), meaning="context", read_by=()),
-    # The same in Mistral's own format: the smaller one counts.
-    LengthStatement(
-        file=PARAMS_FILE, key=("max_position_embeddings",), meaning="context", read_by=(VLLM,)
-    ),
-    LengthStatement(file=PARAMS_FILE, key=("max_seq_len",), meaning="context", read_by=(VLLM,)),
-    # Limits of inputs.
     LengthStatement(
         file=TOKENIZER_CONFIG,
         key=("model_max_length",),
         meaning="truncation",
         read_by=(TRANSFORMERS,),
-        old_key=("max_len",),
+        old_key="max_len",
         should_be_stated=True,
     ),
     LengthStatement(
@@ -127,28 +78,47 @@ STATEMENTS = (
         meaning="truncation",
         read_by=(SENTENCE_TRANSFORMERS,),
     ),
-    # Limits of generated texts. The first maximum wins. Older versions of transformers write these
-    # keys into config.json.
-    LengthStatement(
-        file=GENERATION_CONFIG, key=(MAX_NEW_TOKENS,), meaning="maximum", read_by=(GENERATE,)
-    ),
-    LengthStatement(
-        file=GENERATION_CONFIG, key=(MAX_LENGTH,), meaning="maximum", read_by=(GENERATE,)
-    ),
-    LengthStatement(
-        file=GENERATION_CONFIG, key=(MIN_LENGTH,), meaning="minimum", read_by=(GENERATE,)
-    ),
-    LengthStatement(
-        file=GENERATION_CONFIG, key=(MIN_NEW_TOKENS,), meaning="minimum", read_by=(GENERATE,)
-    ),
 )
+
+
+def lengths_in(values: Any, keys: Iterable[str]) -> dict[str, int]:
+    """Return the lengths that an object states under keys; none if it is not an object."""
+    lengths = dict[str, int]()
+    if isinstance(values, Mapping):
+        for key in keys:
+            length = whole_number(values.get(key))
+            if length is not None and 0 < length < NO_LIMIT:
+                lengths[key] = length
+    return lengths
 
 
 # Keys of the context length in a config
 
-# The programs that read each key.
-READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == CONFIG}
-PARAMS_KEYS = tuple(row.key[-1] for row in STATEMENTS if row.file == PARAMS_FILE)
+# Of any model type, and the programs that read each in the config of a language model.
+# vLLM takes the smallest of its keys, but model_max_length before all others:
+# `derive_max_model_len_and_key` in vllm/transformers_utils/model_arch_config_convertor.py.
+# SGLang and the converter of llama.cpp take the first that they find: `CONTEXT_LENGTH_KEYS` in
+# sglang/srt/utils/hf_transformers, `set_gguf_parameters` in llama.cpp's conversion/base.py.
+# LLaVA cuts texts and images to tokenizer_model_max_length:
+# `prepare_inputs_labels_for_multimodal`. All were read in 2026-11, and not run.
+READERS: Mapping[str, tuple[str, ...]] = {
+    "max_position_embeddings": (VLLM, SGLANG, LLAMA_CPP),
+    "n_positions": (VLLM, LLAMA_CPP),
+    "n_ctx": (LLAMA_CPP,),
+    "max_seq_len": (VLLM, SGLANG),
+    "max_seq_length": (VLLM,),
+    "max_sequence_length": (VLLM, SGLANG, LLAMA_CPP),
+    "seq_length": (VLLM, SGLANG),
+    "seq_len": (VLLM,),
+    "sequence_length": (),
+    "model_max_length": (VLLM, SGLANG, LLAMA_CPP),
+    "tokenizer_model_max_length": (LLAVA,),
+    "max_context_length": (),
+    "context_length": (),
+    "max_model_len": (),
+}
+# Those of Mistral's own format, which vLLM reads: the smaller one counts.
+PARAMS_KEYS = ("max_position_embeddings", "max_seq_len")
 # Those that also read it in a config around the language model's own.
 OUTER_READERS = (LLAVA,)
 
@@ -161,7 +131,7 @@ def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
     """
     family = location.family
     unrelated = {*family.unrelated_keys}
-    whole = FAMILIES.get(str(location.config.get("model_type")))
+    whole = find_family(str(location.config.get("model_type")))
     if whole is not None:
         unrelated |= {*whole.unrelated_keys}
     own = {location.config_key.rpartition(".")[2], *location.aliases, *location.unused_keys}
@@ -174,29 +144,19 @@ def config_length_keys(location: Positions) -> list[tuple[Keys, int]]:
             ignored = own | unrelated
         elif not path:
             ignored = unrelated
-        for key in READERS:
-            value = whole_number(nested(location.config, (*path, key)))
-            if key not in ignored and value is not None and 0 < value < NO_LIMIT:
+        for key, value in lengths_in(nested(location.config, path), READERS).items():
+            if key not in ignored:
                 lengths.append(((*path, key), value))
     return lengths
 
 
-class LengthChange(NamedTuple):
-    """A planned change of a context length, in usable positions."""
-
-    location: Positions
-    before: int
-    after: int
-
-
-def following_value(change: LengthChange, value: int) -> int | None:
+def following_value(location: Positions, value: int, before: int, after: int) -> int | None:
     """Return the new value of a key that agrees with the old length; None if it does not.
 
     The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
     positions, 512 becomes 1024, and 514, which counts the reserved rows, becomes 1026. Without
     rows, a key that states the length before scaling goes on stating it.
     """
-    location, before, after = change
     if value not in location.values_of_length(before):
         return None
     if before == after:
@@ -208,13 +168,7 @@ def following_value(change: LengthChange, value: int) -> int | None:
 
 def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     """Return the lengths that Mistral's params.json states, by key."""
-    params = mistral_params(checkpoint) or {}
-    lengths = dict[str, int]()
-    for key in PARAMS_KEYS:
-        value = whole_number(params.get(key))
-        if value is not None and 0 < value < NO_LIMIT:
-            lengths[key] = value
-    return lengths
+    return lengths_in(mistral_params(checkpoint), PARAMS_KEYS)
 
 
 def readers(location: Positions, path: Keys) -> tuple[str, ...]:
@@ -255,7 +209,6 @@ SENTENCE_CONFIGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-INPUT_LIMITS = tuple(row for row in STATEMENTS if row.meaning in ("truncation", "padding"))
 PADS_TO_LONGEST = "BatchLongest"  # padding strategy of tokenizers without a length
 
 
@@ -280,14 +233,14 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         path = PurePosixPath(file)
         if path.parent not in folders:
             continue
-        for statement in INPUT_LIMITS:
+        for statement in STATEMENTS:
             if not matches(path.name, statement.file):
                 continue
             values = checkpoint.read_object(file)
             keys = statement.key
             old_key = statement.old_key
-            if old_key is not None and old_key[0] in values and keys[0] not in values:
-                keys = old_key
+            if old_key and old_key in values and keys[0] not in values:
+                keys = (old_key,)
             value = nested(values, keys)
             if not statement.should_be_stated and value in (None, PADS_TO_LONGEST):
                 continue
@@ -339,7 +292,7 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
 
     The first of these that states one counts:
 
-    1. The config, by the first key that `STATEMENTS` lists.
+    1. The config, by the first key in `READERS`.
     2. The config of its part that reads text, in the same way.
     3. The length to which the tokenizer truncates texts.
 
@@ -347,11 +300,8 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
         CheckpointError: A file cannot be read.
     """
     for path in ((), *((name,) for name in TEXT_CONFIGS)):
-        for name in READERS:
-            key = (*path, name)
-            value = whole_number(nested(checkpoint.config, key))
-            if value is not None and 0 < value < NO_LIMIT:
-                return StatedLength(checkpoint.config_file, ".".join(key), value)
+        for name, value in lengths_in(nested(checkpoint.config, path), READERS).items():
+            return StatedLength(checkpoint.config_file, ".".join((*path, name)), value)
     for limit in stated_limits(checkpoint):
         if limit.statement.meaning == "truncation" and limit.tokens is not None:
             return StatedLength(limit.file, ".".join(limit.path), limit.tokens)
@@ -362,55 +312,36 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
 
 
 def with_trained_length(
-    architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None
+    architecture: Architecture, checkpoint: Checkpoint | None, trained_length: int | None
 ) -> Architecture:
     """Return an architecture whose rotary positions know their first trained length, if stated.
 
     Args:
-        architecture: That of the checkpoint.
+        architecture: That of the checkpoint, or of a loaded model.
         checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the
-            question open.
+            question open. None of a loaded model.
         trained_length: The length of the first training, in tokens, as the user states it.
 
     Raises:
         MethodError: The user states it, but nothing of the positions scales.
     """
-    if trained_length is not None:
-        return state_trained_length(architecture, trained_length)
     locations = list[Positions]()
     for location in architecture.locations:
-        with suppress(CheckpointError):  # reported when the settings are used
-            if location.lengths.question:
-                seen = tuple(_seen_lengths(location, checkpoint))
-                location = replace(location, seen_lengths=seen)
+        if location.methods and trained_length is not None:
+            location = replace(location, trained_length=trained_length)
+        elif location.methods:
+            with suppress(CheckpointError):  # reported when the settings are used
+                if location.lengths.question:
+                    seen = tuple(_seen_lengths(location, checkpoint))
+                    location = replace(location, seen_lengths=seen)
         locations.append(location)
-    return architecture._replace(locations=tuple(locations))
-
-
-def state_trained_length(architecture: Architecture, trained_length: int) -> Architecture:
-    """Return an architecture whose rotary positions were first trained at a length, in tokens.
-
-    Raises:
-        MethodError: Nothing of its positions scales.
-    """
-    locations = [
-        location.with_trained_length(trained_length) for location in architecture.locations
-    ]
-    if all(location.trained_length is None for location in locations):
+    if trained_length is not None and all(item.trained_length is None for item in locations):
         schemes = " and ".join(dict.fromkeys(location.scheme for location in locations))
-        message = f"--trained-length applies to rotary positions that scale, not to {schemes} ones"
-        raise MethodError(
-            f"{message} of {architecture.family.model_type}.", "Remove --trained-length."
+        message = (
+            f"--trained-length applies to rotary positions that scale, not to {schemes} ones of "
+            f"{architecture.family.model_type}."
         )
-    return architecture._replace(locations=tuple(locations))
-
-
-def with_config_lengths(architecture: Architecture) -> Architecture:
-    """Return an architecture whose rotary positions know the lengths that other keys state."""
-    locations = list[Positions]()
-    for location in architecture.locations:
-        seen = tuple(length for _, length in config_length_keys(location))
-        locations.append(replace(location, seen_lengths=seen))
+        raise MethodError(message, "Remove --trained-length.")
     return architecture._replace(locations=tuple(locations))
 
 
@@ -432,12 +363,11 @@ def may_lack_scaling(location: Positions, checkpoint: Checkpoint) -> bool:
 
 
 def _recorded_length(location: Positions, checkpoint: Checkpoint) -> int | None:
-    """Return the length that a recipe gave to positions; None without a recipe."""
     provenance = read_provenance(checkpoint)
     if provenance is None:
         return None
     _, after = provenance.steps[-1].rows.get(location.usual_name, (0, 0))
-    return location.positions_in(after)
+    return after - location.other_rows
 
 
 def may_state_trained_length(file: str) -> bool:
@@ -466,15 +396,176 @@ def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int
     return max((value for value in stated if value < length), default=None)
 
 
-def _seen_lengths(location: Positions, checkpoint: Checkpoint) -> Iterator[int]:
-    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
-    tokens.
-    """
+def _seen_lengths(location: Positions, checkpoint: Checkpoint | None) -> Iterator[int]:
+    for _, length in config_length_keys(location):
+        yield length
+    if checkpoint is None:
+        return
     recorded = _recorded_length(location, checkpoint)
     if recorded is not None:
         yield recorded
-    for _, length in config_length_keys(location):
-        yield length
     for limit in stated_limits(checkpoint, location.tokenizer or ""):
         if limit.tokens is not None:
             yield limit.tokens
+
+
+# Limits of generated texts
+#
+# Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_config``, and
+# ``generate`` of transformers 5.23.
+
+# Keys of generation_config.json, which older configs have too; the first maximum wins.
+MAXIMA = (MAX_NEW_TOKENS, MAX_LENGTH)
+GENERATION_KEYS = (*MAXIMA, MIN_LENGTH, MIN_NEW_TOKENS)
+
+TASKS = "task_specific_params"  # of pipelines, up to transformers 4
+# Older versions of transformers wrote all defaults of generation into nested configs.
+DEFAULT_MAX_LENGTH = 20
+# Without a generation_config.json, transformers completes the outer config by the first of these.
+DECODER_CONFIGS = ("decoder", "generator", "text_config")
+# Nested configs of other inputs, whose ``max_length`` counts other things, by name or by a key.
+NOT_TEXT = "vision|visual|image|video|audio|speech|quantization"
+NOT_TEXT_KEYS = {
+    "patch_size",
+    "image_size",
+    "num_channels",
+    "num_mel_bins",
+    "sampling_rate",
+    "conv_dim",
+}
+# Names of parts of a model, the last one if they are nested.
+DECODER_PARTS = ("decoder", "speech")  # the decoder of CLVP, which writes speech, is called so
+TEXT_PARTS = ("", "text")
+
+
+class GenerationLimit(NamedTuple):
+    """A limit of generated texts in a file."""
+
+    file: str  # relative to the checkpoint's root
+    path: Keys
+    tokens: int
+    is_used: bool  # whether `generate()` uses it
+
+    @property
+    def key(self) -> str:
+        """The last key of its path."""
+        return self.path[-1]
+
+    @property
+    def is_of_task(self) -> bool:
+        """Whether it is for pipelines of one task, in old versions of transformers."""
+        return TASKS in self.path
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is a default in a nested config, which says nothing."""
+        return len(self.path) > 1 and self.key == MAX_LENGTH and self.tokens == DEFAULT_MAX_LENGTH
+
+    @property
+    def may_rise(self) -> bool:
+        """Whether it is a maximum that a longer context raises."""
+        return self.key in MAXIMA and not self.is_of_task and not self.is_default
+
+
+def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
+    """Return all limits of generated texts in a folder.
+
+    `generate()` uses the generation_config.json next to the model's config. Without this file, it
+    uses config.json, if the model generates. Another generation_config.json at the root, which some
+    folders with modules have, is not used.
+    """
+    limits = list[GenerationLimit]()
+    used_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
+    for file in dict.fromkeys((used_file, GENERATION_CONFIG)):
+        if file in checkpoint.copied:
+            stated = lengths_in(checkpoint.read_object(file), GENERATION_KEYS)
+            for key, tokens in stated.items():
+                limits.append(GenerationLimit(file, (key,), tokens, is_used=file == used_file))
+    if not checkpoint.has_config:
+        return tuple(limits)
+    used = set[Keys]()
+    if used_file not in checkpoint.copied and generates_text(checkpoint):
+        used = _used_paths(checkpoint.config)
+    for path, tokens in _limits_in_config(checkpoint.config):
+        limits.append(GenerationLimit(checkpoint.config_file, path, tokens, is_used=path in used))
+    return tuple(limits)
+
+
+def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
+    """Return the limit at which `generate()` stops by default; None if none is stated.
+
+    Of two maxima, the first in `MAXIMA` wins.
+    """
+    used = {limit.key: limit for limit in limits if limit.is_used and not limit.is_default}
+    for key in MAXIMA:
+        if key in used:
+            return used[key]
+    return None
+
+
+def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
+    for key, tokens in lengths_in(config, GENERATION_KEYS).items():
+        yield (*path, key), tokens
+    tasks = config.get(TASKS)
+    for task, values in tasks.items() if isinstance(tasks, Mapping) else ():
+        for key, tokens in lengths_in(values, GENERATION_KEYS).items():
+            yield (*path, TASKS, task, key), tokens
+    if len(path) >= MAX_CONFIG_DEPTH:
+        return
+    for name, part in config.items():
+        if not isinstance(part, Mapping):
+            continue
+        is_named = name in ("decoder", "encoder", "generator") or name.endswith("_config")
+        is_text = not re.search(NOT_TEXT, name) and NOT_TEXT_KEYS.isdisjoint(part)
+        if is_text and (is_named or "model_type" in part):
+            yield from _limits_in_config(part, (*path, name))
+
+
+def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
+    """Return the paths that `generate()` uses in a folder without generation_config.json.
+
+    They are those at the top level and, for keys that it does not state, those in the first of
+    `DECODER_CONFIGS` that is not empty.
+    """
+    used: set[Keys] = {(key,) for key in lengths_in(config, GENERATION_KEYS)}
+    stated_parts = [name for name in DECODER_CONFIGS if config.get(name)]
+    for part in stated_parts[:1]:
+        for key in lengths_in(config[part], GENERATION_KEYS):
+            if (key,) not in used:
+                used.add((part, key))
+    return used
+
+
+def generates_text(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is of a model that generates text, as far as its config tells."""
+    if MODULES in checkpoint.copied:  # of a sentence encoder
+        return False
+    if checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder"):
+        return True
+    return no_lm(checkpoint) == ""
+
+
+def generating_table(tables: Sequence[Positions]) -> Positions | None:
+    """Return the table whose positions generated texts use up; None if none reads text.
+
+    It is the first of the decoder, else the first of the text, else the first that reads tokens.
+    """
+    parts = [table.part.rpartition(".")[2] for table in tables]
+    for table, part in zip(tables, parts, strict=True):
+        if part.endswith(DECODER_PARTS):
+            return table
+    reading = [table for table in tables if table.tokenizer is not None]
+    for table in reading:
+        if table.part.rpartition(".")[2] in TEXT_PARTS:
+            return table
+    return reading[0] if reading else None
+
+
+def shares_positions(location: Positions) -> bool:
+    """Whether the prompt uses up the positions of generated texts too.
+
+    Args:
+        location: That of the table that generates. If it is that of a decoder, an encoder reads
+            the prompt, with separate positions.
+    """
+    return not location.part.endswith(DECODER_PARTS)

@@ -12,10 +12,14 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.registry import Architecture, find_architecture
 from ctxextend.limits.edits import config_changes, lowered_limits
-from ctxextend.limits.generation import generating_table, limits_in_object
-from ctxextend.limits.statements import LengthChange, state_trained_length, with_config_lengths
+from ctxextend.limits.statements import (
+    GENERATION_KEYS,
+    generating_table,
+    lengths_in,
+    with_trained_length,
+)
 from ctxextend.opening.unknown_models import refuse_without_table
 from ctxextend.plan import change_positions, with_length
 from ctxextend.positions.change import Change
@@ -75,7 +79,7 @@ def extend_model(
     architecture = _find_positions(model, config, trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     found = _find_tables(model, architecture, state)
-    selected = of_part(found, part, state)
+    selected = of_part(found, part)
     requested = with_length(requested, selected)
     changes = change_positions(found, selected, requested, recorded={})
     weights = {}
@@ -113,16 +117,11 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = find_architecture(config)
-    locations = [
-        replace(location.as_none_if_unrotated(), is_loaded=True)
-        for location in architecture.locations
-    ]
+    locations = [replace(location, is_loaded=True) for location in architecture.locations]
     architecture = architecture._replace(locations=tuple(locations))
     stated: Any = trained_length
     ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
-    if ref.trained_length is None:
-        return with_config_lengths(architecture)
-    return state_trained_length(architecture, ref.trained_length)
+    return with_trained_length(architecture, None, ref.trained_length)
 
 
 def _find_tables(
@@ -164,10 +163,8 @@ def _lower_generation_limits(model: Any, change: Change) -> None:
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
-    stated = limits_in_object(vars(generation_config))
-    length = LengthChange(change.positions, change.max_len_before, change.max_len_after)
-    lowered = lowered_limits(stated, length)
-    for key, tokens in lowered.items():
+    stated = lengths_in(vars(generation_config), GENERATION_KEYS)
+    for key, tokens in lowered_limits(stated, change).items():
         setattr(generation_config, key, tokens)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
-from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.registry import FAMILIES
+from ctxextend.errors import CheckpointError
+from ctxextend.families.registry import FAMILIES, Architecture
 from ctxextend.kinds import TableName
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows
-from ctxextend.positions.positions import Positions, nested
+from ctxextend.positions.positions import nested
 from ctxextend.positions.rows import Rows
 
 CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
@@ -25,102 +24,45 @@ def named_architecture(checkpoint: Checkpoint, table: TableName) -> Architecture
         CheckpointError: The tensor does not have the shape of a table, or the config states another
             length.
     """
-    rows = _rows_of(checkpoint, table.tensor)
-    reserved = ReservedRows(
-        rows=table.reserved_rows,
-        inside_key=checkpoint.has_config and _includes_reserved(checkpoint, table, rows),
-    )
+    config = checkpoint.config
+    if table.tensor not in checkpoint.weights.entries:
+        hint = table_flags(checkpoint) or CHECK_FLAGS
+        if str(config.get("model_type")) in FAMILIES:
+            hint = "Remove --table: the tables of this type are known."
+        message = f"--table {table.tensor}: no such tensor in {checkpoint.root}."
+        raise CheckpointError(message, hint)
+    shape = checkpoint.weights.entries[table.tensor].shape
+    if len(shape) != 2:
+        message = (
+            f"--table {table.tensor}: it has shape {list(shape)}, expected (rows, hidden_size)."
+        )
+        raise CheckpointError(message, table_flags(checkpoint) or CHECK_FLAGS)
+    rows = shape[0]
+    inside_key = False
+    if checkpoint.has_config:
+        hint = table_flags(checkpoint, table.tensor) or CHECK_FLAGS
+        if table.config_key is None:
+            message = f"--table {table}: the key in config.json that states its length is missing."
+            raise CheckpointError(message, hint)
+        stated = nested(config, tuple(table.config_key.split(".")))
+        if stated not in (rows, rows - table.reserved_rows):
+            message = (
+                f"config.json: {table.config_key} is {stated!r}, but {table.tensor} has {rows} "
+                f"rows, {table.reserved_rows} of them reserved."
+            )
+            raise CheckpointError(message, hint)
+        inside_key = stated == rows
     *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
-    family = Family(str(checkpoint.config.get("model_type") or "unknown"))
-    tokenizer: str | None = ""
-    if any(other.tokenizer is not None for other in _known_tables(checkpoint, table)):
-        tokenizer = None  # that table reads the tokens
+    family = Family(str(config.get("model_type") or "unknown"))
     location = Rows(
         family=family,
-        tokenizer=tokenizer,
-        config=checkpoint.config,
+        config=config,
         path=tuple(path),
         tensor=table.tensor,
         config_key=last,
-        reserved=reserved,
+        reserved=ReservedRows(rows=table.reserved_rows, inside_key=inside_key),
     )
     return Architecture(family, (location,))
-
-
-def _includes_reserved(checkpoint: Checkpoint, table: TableName, rows: int) -> bool:
-    """Whether the length that the config states includes the reserved rows.
-
-    Raises:
-        CheckpointError: It is neither the number of rows nor that without reserved ones.
-    """
-    stated = _stated_length(checkpoint, table)
-    if stated not in (rows, rows - table.reserved_rows):
-        raise CheckpointError(
-            f"config.json: {table.config_key} is {stated!r}, but {table.tensor} has {rows} rows, "
-            f"{table.reserved_rows} of them reserved.",
-            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
-        )
-    return bool(stated == rows)
-
-
-def _stated_length(checkpoint: Checkpoint, table: TableName) -> Any:
-    """Return what the config states under the key that the user names; None if it has no such key.
-
-    Raises:
-        CheckpointError: The user names no key.
-    """
-    if table.config_key is None:
-        raise CheckpointError(
-            f"--table {table}: the key in config.json that states its length is missing.",
-            table_flags(checkpoint, table.tensor) or CHECK_FLAGS,
-        )
-    return nested(checkpoint.config, tuple(table.config_key.split(".")))
-
-
-def _rows_of(checkpoint: Checkpoint, table: str) -> int:
-    """Return the number of rows of a tensor.
-
-    Raises:
-        CheckpointError: The tensor is missing, or has another number of dimensions.
-    """
-    if table not in checkpoint.weights.entries:
-        hint = table_flags(checkpoint) or CHECK_FLAGS
-        if checkpoint.config.get("model_type") in FAMILIES:
-            hint = "Remove --table: the tables of this type are known."
-        raise CheckpointError(f"--table {table}: no such tensor in {checkpoint.root}.", hint)
-    shape = checkpoint.weights.entries[table].shape
-    if len(shape) != 2:
-        raise CheckpointError(
-            f"--table {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
-            table_flags(checkpoint) or CHECK_FLAGS,
-        )
-    return shape[0]
-
-
-def check_named_table(checkpoint: Checkpoint, table: TableName) -> None:
-    """Check that no other table of a known model type shares the length of the one in --table.
-
-    Raises:
-        ResizeError: One does.
-    """
-    for other in _known_tables(checkpoint, table):
-        if other.length_key == table.config_key:
-            raise ResizeError(
-                f"--table {table}: {other.name} shares the config key {other.length_key}, so both "
-                "must be resized together.",
-                "Remove --table.",
-            )
-
-
-def _known_tables(checkpoint: Checkpoint, table: TableName) -> list[Positions]:
-    """Return the other tables of a known model type."""
-    try:
-        architecture = find_architecture(checkpoint.config)
-        # Its errors are not shown, so they need not say where the names are from.
-        named = architecture.match_names(checkpoint.weights.entries, where="")
-    except (CheckpointError, UnsupportedModelError):
-        return []
-    return [other for other in named if other.name != table.tensor]
 
 
 def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:
@@ -155,7 +97,6 @@ def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:
 
 
 def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the integers of a config with their keys, with dots."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _integers(value, f"{path}{key}.")

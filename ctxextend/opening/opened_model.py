@@ -12,8 +12,12 @@ from ctxextend.checkpoint.formats import open_any
 from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
-from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
-from ctxextend.families.registry import is_unknown
+from ctxextend.families.registry import (
+    Architecture,
+    is_unknown,
+    look_up_architecture,
+    matching_types,
+)
 from ctxextend.limits.statements import with_trained_length
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.own_code import describe_code, own_class, refuse_code
@@ -36,6 +40,7 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[Positions, ...]  # its position tables, in registry order
+    own_class: str | None = None  # in the folder's own code, that loads it
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -50,10 +55,10 @@ class OpenedModel:
 
     def with_notes(self, *notes: Note) -> "OpenedModel":
         """Return the model with more notes for the user, unless it has them already."""
-        checkpoint = self.checkpoint
-        for note in notes:
-            checkpoint = _with_note(checkpoint, note)
-        return replace(self, checkpoint=checkpoint)
+        source = self.checkpoint.source
+        new = [note for note in notes if note not in source.notes]
+        source = source._replace(notes=(*source.notes, *new))
+        return replace(self, checkpoint=replace(self.checkpoint, source=source))
 
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored.
@@ -65,14 +70,6 @@ class OpenedModel:
         if name not in self.checkpoint.weights.entries:
             return None
         return self.checkpoint.weights.read_floats(name)
-
-
-def _with_note(checkpoint: Checkpoint, note: Note) -> Checkpoint:
-    """Return a checkpoint with another note on how it was resolved."""
-    source = checkpoint.source
-    if note in source.notes:
-        return checkpoint
-    return replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
 
 
 def open_model(
@@ -123,9 +120,11 @@ def open_reference(
         model_type = ref.model_type or config.get("model_type")
         if ref.table is not None or not isinstance(model_type, str):
             return
-        if has_weights and is_unknown(model_type, config):
-            return
-        _known_architecture(config, "config.json", ref.model_type)
+        architecture = look_up_architecture(config, "config.json", model_type)
+        if not architecture.locations:
+            if has_weights and is_unknown(model_type):
+                return
+            _refuse_type(architecture, config, "config.json", ref)
         check_type(model_type)
 
     source = resolve_source(
@@ -146,81 +145,71 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
+    notes = list[Note]()
     model_type = ref.model_type
     is_named = model_type is not None or ref.table is not None
     if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
-        checkpoint, model_type = _detect_type(checkpoint)
+        model_type = _detect_type(checkpoint)
+        text = (
+            f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
+        )
+        if model_type is not None:
+            notes.append(Note(Code.SOURCE, Level.NOTE, text))
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     file = PurePath(checkpoint.config_file).name
-    locations = tuple(
-        replace(location.as_none_if_unrotated(), file=file) for location in architecture.locations
-    )
+    locations = tuple(replace(location, file=file) for location in architecture.locations)
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
     if mistral_params(checkpoint) is not None:
-        architecture = _without_scaling_key(architecture)
+        # vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the
+        # result if it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
+        # vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
+        locations = tuple(
+            replace(location, without_scaling_key=not location.path)
+            for location in architecture.locations
+        )
+        architecture = architecture._replace(locations=locations)
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))
     if not found:
         refuse_missing_table(checkpoint, architecture)
+    own = None
+    if "auto_map" in checkpoint.config:
+        own = own_class(checkpoint.config)
     if ref.model_type is not None:
         check_model_type(checkpoint, found, ref.model_type)
-    elif own_class(checkpoint.config):
+    elif own is not None:
         text = describe_code(checkpoint.config, checkpoint.config_file)
-        checkpoint = _with_note(checkpoint, Note(Code.OWN_CODE, Level.NOTE, text))
-    return OpenedModel(
+        notes.append(Note(Code.OWN_CODE, Level.NOTE, text))
+    model = OpenedModel(
         ref=ref,
         checkpoint=checkpoint,
         architecture=architecture,
         tables=tuple(positions.sized_in(checkpoint) for positions in found),
+        own_class=own,
     )
+    return model.with_notes(*notes) if notes else model
 
 
 # ---- the model type
 
 
-def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
-    """Return the model type that the tensors match, and the checkpoint with a note on it.
-
-    Raises:
-        CheckpointError: They match several types.
-    """
+def _detect_type(checkpoint: Checkpoint) -> str | None:
     shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
     matching = matching_types(checkpoint.config, shapes)
-    if not matching:
-        return checkpoint, None
-    file = checkpoint.config_file
     if len(matching) > 1:
-        message = f"{file} has no model_type, and its tensors match {listed(matching)}."
+        message = (
+            f"{checkpoint.config_file} has no model_type, and its tensors match {listed(matching)}."
+        )
         raise CheckpointError(message, "Name the type: --model-type TYPE.")
-    text = f"{file} has no model_type; detected {matching[0]} from its tensors."
-    return _with_note(checkpoint, Note(Code.SOURCE, Level.NOTE, text)), matching[0]
+    return matching[0] if matching else None
 
 
 # ---- the architecture
 
 
-def _without_scaling_key(architecture: Architecture) -> Architecture:
-    """Return an architecture that states no ``rope_scaling``, as next to Mistral's params.json.
-
-    vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
-    it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
-    vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
-    """
-    locations = list[Positions]()
-    for location in architecture.locations:
-        locations.append(replace(location, without_scaling_key=not location.path))
-    return architecture._replace(locations=tuple(locations))
-
-
 def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
-    """Return the architecture of a checkpoint: the one that the user names, or the config's.
-
-    Raises:
-        CheckpointError: Neither states a model type, or a key is malformed.
-        UnsupportedModelError: The type is unknown or has no position table.
-    """
     config = checkpoint.config
     if ref.table is not None:
         from ctxextend.opening.named_table import named_architecture  # few users name a table
@@ -229,21 +218,23 @@ def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
         _refuse_without_config(checkpoint)
-    if isinstance(model_type, str) and is_unknown(model_type, config):
-        refuse_unknown_type(checkpoint, model_type)
     if model_type is None and own_class(config):
         refuse_code(config, checkpoint.config_file, found="It has no model_type.")
     where = checkpoint.root
     if checkpoint.config:
         where = checkpoint.root / checkpoint.config_file
-    architecture = _known_architecture(config, str(where), ref.model_type)
+    architecture = look_up_architecture(config, str(where), model_type)
+    if not architecture.locations:
+        name = architecture.family.model_type
+        if is_unknown(name):
+            refuse_unknown_type(checkpoint, name)
+        _refuse_type(architecture, config, str(where), ref)
     if checkpoint.adapter_of:
         return _in_adapter(checkpoint, architecture)
     return architecture
 
 
 def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
-    """Raise CheckpointError for weights without a config."""
     file = checkpoint.weights.first_file.path
     example = "the model type, for example --model-type gpt2."
     if not checkpoint.adapter_of:
@@ -256,30 +247,15 @@ def _refuse_without_config(checkpoint: Checkpoint) -> NoReturn:
     )
 
 
-def _known_architecture(
-    config: Mapping[str, Any], where: str, model_type: str | None
-) -> Architecture:
-    """Return the architecture of a known type.
-
-    Raises:
-        CheckpointError: A key of the config is malformed.
-        UnsupportedModelError: The class of transformers has no position table; the folder's own
-            code is named if it has any.
-    """
-    architecture = look_up_architecture(config, where, model_type)
-    if not architecture.locations:
-        if model_type is None and own_class(config):
-            refuse_code(config, PurePath(where).name)
-        architecture.refuse()
-    return architecture
+def _refuse_type(
+    architecture: Architecture, config: Mapping[str, Any], where: str, ref: CheckpointRef
+) -> NoReturn:
+    if ref.model_type is None and own_class(config):
+        refuse_code(config, PurePath(where).name)
+    architecture.refuse()
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
-    """Return an architecture with the names that its tables have in a PEFT adapter.
-
-    Raises:
-        CheckpointError: The adapter does not contain the table, or changes it by an adapter.
-    """
     locations = list[Positions]()
     for location in architecture.locations:
         prefixes = tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)

@@ -5,14 +5,13 @@ They are those of a folder's own code, or of an unknown model type.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.lookup import MAX_CONFIG_DEPTH
-from ctxextend.families.registry import FAMILIES, is_known
+from ctxextend.families.registry import FAMILIES, MAX_CONFIG_DEPTH, is_known
 from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.facts import ALIBI, ROTARY
 from ctxextend.settings import CheckpointRef
@@ -57,50 +56,38 @@ def own_class(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def stated_positions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config keys, with dots, that say what positions are: rotary, ALiBi or others."""
-    return dict(_stated_positions(config, "", MAX_CONFIG_DEPTH))
+def stated_positions(
+    config: Mapping[str, Any], path: str = "", depth: int = MAX_CONFIG_DEPTH
+) -> dict[str, Any]:
+    """Return the config keys, with dots, that say what positions are: rotary, ALiBi or others.
 
-
-def _stated_positions(
-    config: Mapping[str, Any], path: str, depth: int
-) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a config, and of those inside it down to a depth, after a path."""
-    if not _states_table(config):
-        for pattern in (ALIBI_KEY, ROTARY_KEY):
-            for key, value in _settings_of(config, pattern).items():
-                yield f"{path}{key}", value
+    Args:
+        config: The config; those inside it are searched too.
+        path: Its own keys, with dots.
+        depth: Down to which configs inside it are searched.
+    """
+    found = dict[str, Any]()
+    kinds = {key: value for key, value in config.items() if KIND_KEY.fullmatch(key)}
+    if not any(kind in TABLE_KINDS for kind in kinds.values()):
+        for key, value in (*_settings_of(config, ALIBI_KEY), *_settings_of(config, ROTARY_KEY)):
+            found[f"{path}{key}"] = value
     for key, value in config.items():
-        if KIND_KEY.fullmatch(key) and _is_kind(value):
-            yield f"{path}{key}", value
+        is_name = isinstance(value, str) and value not in ("absolute", "none", *TABLE_KINDS)
+        if key in kinds and (is_name or value is True):
+            found[f"{path}{key}"] = value
         if isinstance(value, Mapping) and depth and not ROTARY_KEY.search(key):
-            yield from _stated_positions(value, f"{path}{key}.", depth - 1)
-
-
-def _states_table(config: Mapping[str, Any]) -> bool:
-    """Whether a config says that positions are a table of learned rows."""
-    kinds = [value for key, value in config.items() if KIND_KEY.fullmatch(key)]
-    return any(kind in TABLE_KINDS for kind in kinds)
-
-
-def _settings_of(config: Mapping[str, Any], pattern: re.Pattern[str]) -> dict[str, Any]:
-    """Return the settings of one kind of positions; empty if one of them turns it off."""
-    found = {key: value for key, value in config.items() if pattern.search(key)}
-    if any(_is_off(value) for value in found.values()):  # the others are defaults
-        return {}
+            found |= stated_positions(value, f"{path}{key}.", depth - 1)
     return found
 
 
-def _is_off(value: Any) -> bool:
-    """Whether a value turns positions off: false, or a share of 0 of each head."""
-    return isinstance(value, bool | int | float) and not value
+def _settings_of(config: Mapping[str, Any], pattern: re.Pattern[str]) -> list[tuple[str, Any]]:
+    """Return the settings of one kind of positions; none if one of them turns it off.
 
-
-def _is_kind(value: Any) -> bool:
-    """Whether a value names positions that are no table of rows."""
-    if isinstance(value, str):
-        return value not in ("absolute", "none", *TABLE_KINDS)
-    return value is True
+    It is false, or a share of 0 of each head; the others are defaults.
+    """
+    settings = [(key, value) for key, value in config.items() if pattern.search(key)]
+    numbers = [value for _, value in settings if isinstance(value, bool | int | float)]
+    return settings if all(numbers) else []
 
 
 def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
@@ -118,16 +105,15 @@ def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
 
 def list_keys(stated: Mapping[str, Any]) -> str:
     """Return keys with their values as text, only the first ones if there are many."""
-    shown = [f"{key} {_short(value)}" for key, value in list(stated.items())[:MAX_KEYS]]
-    more = len(stated) - len(shown)
-    if more:
-        shown.append(f"{more} more")
+    shown = list[str]()
+    for key, value in list(stated.items())[:MAX_KEYS]:
+        text = value if isinstance(value, str) else json.dumps(value)
+        if len(text) > MAX_TEXT:
+            text = f"{text[:MAX_TEXT]}…"
+        shown.append(f"{key} {text}")
+    if len(stated) > MAX_KEYS:
+        shown.append(f"{len(stated) - MAX_KEYS} more")
     return ", ".join(shown)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 def describe_code(config: Mapping[str, Any], file: str) -> str:
@@ -191,7 +177,7 @@ def with_type_note(model: "OpenedModel") -> "OpenedModel":
     checkpoint = model.checkpoint
     named = model.ref.model_type
     stated = checkpoint.config.get("model_type")
-    has_code = own_class(checkpoint.config) is not None
+    has_code = model.own_class is not None
     # The twin of a conversion has another type than its source.
     if stated is None or named != model.architecture.family.model_type:
         return model
@@ -203,17 +189,13 @@ def with_type_note(model: "OpenedModel") -> "OpenedModel":
             f"Planned for transformers' own {named} class: load the output without "
             "trust_remote_code=True."
         )
-    elif has_code:
-        note = (
-            f"{file} keeps model_type {stated} and auto_map: its own code loads the output. To "
-            f"load it as {named}, set model_type to {named} there and remove auto_map."
-        )
     elif rewrites_model_type(checkpoint, model.ref):
         note = f"The output's {file} has model_type {named} instead of {stated}."
     else:
+        reader = "its own code (auto_map)" if has_code else "transformers"
         note = (
-            f"{file} keeps model_type {stated}: transformers loads the output as {stated}. If the "
-            f"weights are those of {named}, set it to {named}."
+            f"{file} keeps model_type {stated}, and {reader} loads the output by it: to load it as "
+            f"{named}, change that."
         )
     return model.with_notes(Note(Code.SOURCE, Level.NOTE, note))
 
@@ -238,10 +220,9 @@ def check_own_code(model: "OpenedModel") -> None:
 
 def _has_unnamed_code(model: "OpenedModel") -> bool:
     """Whether positions are not in the weights, of own code whose type the user did not name."""
-    checkpoint = model.checkpoint
-    if own_class(checkpoint.config) is None or model.ref.model_type is not None:
+    if model.own_class is None or model.ref.model_type is not None:
         return False
-    return any(table.name not in checkpoint.weights.entries for table in model.tables)
+    return any(table.name not in model.checkpoint.weights.entries for table in model.tables)
 
 
 def resizable_ref(model: "OpenedModel") -> CheckpointRef:

@@ -6,8 +6,12 @@ from typing import NoReturn
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.families.registry import FAMILIES_HINT, describe_unknown, known_parts
+from ctxextend.families.registry import (
+    FAMILIES_HINT,
+    Architecture,
+    describe_unknown,
+    find_architecture,
+)
 from ctxextend.opening.own_code import (
     ANGLE_BUFFERS,
     advise_code,
@@ -76,9 +80,6 @@ def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
     """
     config = checkpoint.config
     message = describe_unknown(model_type)
-    parts = known_parts(config)
-    if parts:
-        message += f" It contains a part of a known type: {', '.join(parts)}."
     hints = list[str]()
     stated = stated_positions(config)
     scheme = named_scheme(stated, checkpoint.weights.entries)

@@ -102,8 +102,8 @@ class Change:
             "part": positions.part,
             "file": positions.weights_file,
             "config_key": positions.length_key,
-            "rows_before": positions.row_count(self.max_len_before),
-            "rows_after": positions.row_count(self.max_len_after),
+            "rows_before": self.max_len_before + positions.other_rows,
+            "rows_after": self.max_len_after + positions.other_rows,
             "reserved_rows": positions.reserved_rows,
             "hidden_size": positions.hidden_size,
             "dtype": positions.dtype,
@@ -144,22 +144,14 @@ class Change:
         changes = ConfigValues()
         if self.settings:
             changes |= positions.values_for(self.settings, self.stated_after)
-        if self.is_changed:
-            changes |= self._length_values(positions)
-        elif fix_limits:
-            changes |= self._corrected_values(positions)
-        return changes
-
-    def _length_values(self, positions: Positions) -> ConfigValues:
-        """Return the values of a new length.
-
-        They are those of its keys, of keys that engines need, and of keys whose effect must not
-        change (`Pin`).
-        """
-        changes = ConfigValues()
+        if not self.is_changed:
+            if fix_limits:
+                changes |= self._corrected_values(positions)
+            return changes
         if self.stated_after != positions.lengths.stated:
             value = positions.key_value(self.stated_after)
             changes |= dict.fromkeys(positions.length_paths, value)
+        # What other engines need, and keys whose effect must not change.
         for path, key in positions.engine_paths.items():
             if key.value and nested(positions.config, path) is None:
                 changes[path] = key.value
@@ -168,10 +160,7 @@ class Change:
         for pin in positions.family.pins:
             if pin.condition is not None and not positions.stated(pin.condition):
                 continue
-            stated = positions.stated(pin.key)
-            if stated is None:
-                stated = positions.family.defaults.get(pin.key)
-            pinned = pin.value(stated, before, after)
+            pinned = pin.value(positions.stated_or_default(pin.key), before, after)
             if pinned is not None:
                 changes |= dict.fromkeys(positions.paths_of(pin.key), pinned)
         return changes
@@ -201,23 +190,20 @@ class Change:
 # Of positions without rows
 
 
-def refuse_keep_first(positions: Positions, settings: Resize) -> None:
-    """Raise MethodError if settings have ``--keep-first``, of positions without rows."""
-    if settings.keep_first:
-        message = (
-            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
-        )
-        raise MethodError(message, "Remove --keep-first.")
-
-
 def limits_change(
     positions: Positions, settings: Resize, after: int, *, has_others: bool
 ) -> Change:
     """Return a change of only limits, of positions without a table of rows.
 
     Raises:
+        MethodError: The settings have ``--keep-first``.
         ResizeError: The new length is shorter.
     """
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {positions.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
     lengths = positions.lengths
     before = lengths.context
     if after < before:

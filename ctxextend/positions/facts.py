@@ -1,4 +1,4 @@
-"""What the registry states about a model type; `families.lookup` finds it in a config."""
+"""What the registry states about a model type; `families.registry` finds it in a config."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from ctxextend.positions.positions import Positions
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
-# Types of layers.
-FULL_LAYERS = "full_attention"
-SLIDING_LAYERS = "sliding_attention"
 
 
 class ReservedRows(NamedTuple):
@@ -212,8 +209,8 @@ class Part(NamedTuple):
     config_key: str  # contains its config; empty if it uses the outer one
     prefixes: tuple[str, ...]  # possible prefixes of its tensor names
     model_type: str  # its model type if its config has none
-    # Keys of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
-    overrides: tuple[str, ...] = ()
+    # Key of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
+    override: str = ""
     # Whether its config may state another model type, as that of the text model of LLaVA; otherwise
     # `model_type` always applies.
     may_state_type: bool = False
@@ -230,9 +227,7 @@ class Part(NamedTuple):
     only_part: str = ""
     # Whether old files have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
     is_in_outer_config: bool = False
-    # The position of the first token. With 1, an input of the trained length reaches a position
-    # beyond it, which already has the frequencies of longer inputs where these follow the length.
-    first_position: int = 0
+    first_position: int = 0  # of its tokens; see `positions.positions.Model`
 
 
 class Family(NamedTuple):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from ctxextend.tables.method_facts import LIMITS, SWITCH
 from ctxextend.tables.rope_types import NONE, Parameters
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ctxextend.checkpoint.folder import Checkpoint
     from ctxextend.checkpoint.safetensors_file import TensorEntry
     from ctxextend.positions.change import Change, NewTensor
@@ -60,22 +63,17 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
     return value
 
 
-def with_value(config: Any, path: Keys, value: Any) -> Any:
-    """Return a config with a value at a path of keys, whose objects are created.
+def with_values(config: Any, changes: Mapping[Keys, Any]) -> Any:
+    """Return a config with other values, by path of keys, whose objects are created.
 
     None stands for a missing key: `nested` returns it for both.
     """
-    if not path:
-        return value
-    values = dict(config) if isinstance(config, Mapping) else {}
-    values[path[0]] = with_value(values.get(path[0]), path[1:], value)
-    return values
-
-
-def with_values(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> Mapping[str, Any]:
-    """Return a config with other values, by path of keys; None stands for a missing key."""
     for path, value in changes.items():
-        config = with_value(config, path, value)
+        if path:
+            values = dict(config) if isinstance(config, Mapping) else {}
+            values[path[0]] = with_values(values.get(path[0]), {path[1:]: value})
+            value = values
+        config = value
     return config
 
 
@@ -86,25 +84,25 @@ class Model:
     family: Family = UNKNOWN
     config: Mapping[str, Any] = field(default_factory=dict)  # the whole config.json
     path: Keys = ()  # keys of its config
-    overrides: tuple[Keys, ...] = ()  # keys of configs that take precedence in transformers
+    override: Keys | None = None  # keys of the config that transformers uses instead
     part: str = ""  # its name inside the whole model, with dots if nested; empty for the whole
     prefixes: tuple[str, ...] = ("",)  # possible prefixes of its tensor names
     usual_prefix: str = ""  # prefix in files that transformers saves
     # Folder of its tokenizer; empty: the model's tokenizer; None: another part reads the tokens.
     tokenizer: str | None = ""
     file: str = "config.json"  # that states the config, for messages
-
-    @property
-    def _effective_path(self) -> Keys:
-        """Keys of the config that transformers uses: an override replaces the other one."""
-        for path in self.overrides:
-            if isinstance(nested(self.config, path), Mapping):
-                return path
-        return self.path
+    # The position of its first token. With 1, an input of the trained length reaches a position
+    # beyond it, which already has the frequencies of longer inputs where these follow the length.
+    first_position: int = 0
 
     def stated(self, key: str) -> Any:
         """Return the value of a key in this model's config; None if it is missing."""
-        return nested(self.config, (*self._effective_path, *key.split(".")))
+        return nested(self.config, (*(self.override or self.path), *key.split(".")))
+
+    def stated_or_default(self, key: str) -> Any:
+        """Return the value of a key in this model's config, or transformers' default, if any."""
+        value = self.stated(key)
+        return self.family.defaults.get(key) if value is None else value
 
     def value(self, key: str) -> int:
         """Return the integer ≥ 0 of a key in this model's config, or transformers' default.
@@ -112,9 +110,7 @@ class Model:
         Raises:
             CheckpointError: It is anything else, or there is neither.
         """
-        value = self.stated(key)
-        if value is None:
-            value = self.family.defaults.get(key)
+        value = self.stated_or_default(key)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             path = ".".join((*self.path, key))
             model = f"for a {self.family.model_type} model"
@@ -128,8 +124,8 @@ class Model:
         They are in this model's config and, last, in the one that transformers uses.
         """
         keys = key.split(".")
-        paths = ((*self.path, *keys), (*self._effective_path, *keys))
-        return tuple(dict.fromkeys(paths))
+        paths = (self.path, self.override or self.path)
+        return tuple(dict.fromkeys((*path, *keys) for path in paths))
 
     def outer_paths(self) -> Iterator[Keys]:
         """Yield the paths of configs around a language model's, which may state the same values."""
@@ -179,7 +175,7 @@ class PositionComparison:
     findings: list[str] = field(default_factory=list)
 
 
-def _not_stored() -> NDArray[Any]:
+def _not_stored() -> "NDArray[Any]":
     raise AssertionError("no rows are stored")
 
 
@@ -187,7 +183,7 @@ def _not_stored() -> NDArray[Any]:
 class Positions(Model):
     """Positions of one kind.
 
-    An entry of the registry has what is true of a model type. `families.lookup` adds where they
+    An entry of the registry has what is true of a model type. `families.registry` adds where they
     are in a config, and `sized_in` the name and size that they have in a checkpoint.
 
     A kind of positions has a `scheme`, its `lengths`, and what a resize makes of it: `change`. One
@@ -222,24 +218,39 @@ class Positions(Model):
     dtype: str = ""  # as the file or the model spells it; empty if the rows are not stored
     weights_file: str = ""  # relative to the root; empty if the rows are not stored
     # Returns the stored values, shape (rows, hidden_size); it may raise CheckpointError.
-    read: Callable[[], NDArray[Any]] = field(default=_not_stored, compare=False, repr=False)
+    read: "Callable[[], NDArray[Any]]" = field(default=_not_stored, compare=False, repr=False)
+
+    # What follows from these values.
+    usual_name: str = field(init=False, default="")  # in files that transformers saves
+    names: tuple[str, ...] = field(init=False, default=())  # all that they can have in a checkpoint
+    length_key: str = field(init=False, default="")  # key of the length in the whole config
+    # The key that transformers uses: aliases take precedence if the config has them.
+    effective_key: str = field(init=False, default="")
+    reserved_rows: int = field(init=False, default=0)  # rows before position 0
+    other_rows: int = field(init=False, default=0)  # all rows that are no positions
+    counted_rows: int = field(init=False, default=0)  # those that the key of the length counts
 
     scheme: ClassVar[str]  # learned, sinusoidal, rotary, ALiBi, relative or none
+    # Raises CheckpointError if the config states no valid length, or malformed settings.
+    lengths: ClassVar[PositionLengths]
     # Whether longer inputs fail, so that a tokenizer without a limit gets one.
     longer_inputs_fail: ClassVar = False
     is_computed: ClassVar = False
     ignores_stored_rows: ClassVar = False
     tensor: ClassVar[str] = ""
+    settings_key: ClassVar[str] = ""  # of rotary settings
     multiple_of: ClassVar[str | None] = None  # key whose value must divide the length
     rotates: ClassVar[bool] = False  # whether rows are rotary angles
     stored_rows: ClassVar[str] = "trained"  # what transformers does with rows in a file
     extra_rows: ClassVar[int] = 0
     buffers: ClassVar[tuple[Buffer, ...]] = ()
+    layout: ClassVar[str] = ""  # of sinusoids, if any
+    layout_key: ClassVar[str | None] = None  # key that is true if the model starts with them
     initial_layout: ClassVar[str] = ""
-    trained_next_to: ClassVar[Any] = None  # the first trained length next to rotary settings
     methods: ClassVar[tuple[str, ...]] = ()  # that scale them by settings in the config
     unscaled_name: ClassVar[str] = ""  # in rules of engines, if not the scheme
     dialects: ClassVar[tuple[str, ...]] = ()
+    rope_types: ClassVar[Collection[str]] = ()  # of settings that rotate nothing
     layers: ClassVar[tuple[Any, ...]] = ()
     unchanged_method: ClassVar[str] = LIMITS  # of a resize to the length that they have
     keeping_method: ClassVar[str] = SWITCH  # that leaves outputs for short inputs as they are
@@ -248,10 +259,40 @@ class Positions(Model):
     owner: ClassVar[str] = "model"  # of the length, as users call it
     layout_text: ClassVar[str] = ""  # how sinusoids are laid out, for lists of model types
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names that they can have in a checkpoint."""
-        return (self.usual_name,)
+    def __post_init__(self) -> None:
+        if self.family is UNKNOWN:  # an entry of the registry, which is in no config yet
+            return
+        own = nested(self.config, self.override or self.path)
+        stated = own if isinstance(own, Mapping) else {}
+        usual_name = ".".join((*self.path, self.settings_key or self.config_key))
+        names: tuple[str, ...] = (usual_name,)
+        if self.tensor:
+            usual_name = self.usual_prefix + self.tensor
+            names = tuple(dict.fromkeys(prefix + self.tensor for prefix in self.prefixes))
+        aliases = list[str]()
+        for key in self.aliases:
+            if nested(stated, tuple(key.split("."))) is not None:
+                aliases.append(key)
+        reserved = self.reserved.rows
+        if self.reserved.config_key is not None:
+            count = stated.get(self.reserved.config_key)
+            if count is None:
+                count = self.family.defaults.get(self.reserved.config_key)
+            reserved += count if type(count) is int else 0  # `Rows.check_rows` refuses others
+        counted = reserved if self.reserved.inside_key else 0
+        values = {
+            "usual_name": usual_name,
+            "names": names,
+            "length_key": ".".join((*self.path, self.config_key)),
+            "effective_key": [self.config_key, *aliases][-1],
+            "reserved_rows": reserved,
+            "other_rows": reserved + self.extra_rows,
+            "counted_rows": counted + self.extra_rows,
+        }
+        if self.layout and (self.layout_key is None or stated.get(self.layout_key)):
+            values |= {"initial_layout": self.layout, "scheme": "sinusoidal"}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the names that they have in a model.
@@ -274,37 +315,20 @@ class Positions(Model):
         """
         return self
 
-    @property
-    def usual_name(self) -> str:
-        """Their name in files that transformers saves."""
-        return self.length_key
+    @cached_property
+    def engine_paths(self) -> Mapping[Keys, EngineKey]:
+        """The keys that other engines need, by path.
 
-    @property
-    def length_key(self) -> str:
-        """The key of the length in the whole config, with dots."""
-        return ".".join((*self.path, self.config_key))
+        They read such a type only as a whole model: inside another one, it has no more keys than
+        its config states.
+        """
+        paths = dict[Keys, EngineKey]()
+        for key in self.engine_keys:
+            if not self.path or self.stated(key.name) is not None:
+                paths |= dict.fromkeys(self.paths_of(key.name), key)
+        return paths
 
-    @property
-    def reserved_rows(self) -> int:
-        """The number of reserved rows before position 0."""
-        if self.reserved.config_key is None:
-            return self.reserved.rows
-        return self.reserved.rows + self.value(self.reserved.config_key)
-
-    @property
-    def effective_key(self) -> str:
-        """The key that transformers uses: aliases take precedence if the config has them."""
-        for key in reversed(self.aliases):
-            if self.stated(key) is not None:
-                return key
-        return self.config_key
-
-    @property
-    def path_in_use(self) -> Keys:
-        """The path at which transformers reads the length."""
-        return self.paths_of(self.effective_key)[-1]
-
-    @property
+    @cached_property
     def length_paths(self) -> tuple[Keys, ...]:
         """The paths at which to set a new length.
 
@@ -318,39 +342,17 @@ class Positions(Model):
         return tuple(paths)
 
     @property
-    def engine_paths(self) -> dict[Keys, EngineKey]:
-        """The keys that other engines need, by path.
-
-        They read such a type only as a whole model: inside another one, it has no more keys than
-        its config states.
-        """
-        paths = dict[Keys, EngineKey]()
-        for key in self.engine_keys:
-            if not self.path or self.stated(key.name) is not None:
-                paths |= dict.fromkeys(self.paths_of(key.name), key)
-        return paths
+    def path_in_use(self) -> Keys:
+        """The path at which transformers reads the length."""
+        return self.paths_of(self.effective_key)[-1]
 
     def key_value(self, positions: int) -> int:
         """Return the value of the key for a number of usable positions."""
-        value = positions + self.extra_rows
-        if self.reserved.inside_key:
-            value += self.reserved_rows
-        return value
+        return positions + self.counted_rows
 
     def length_of_key(self, value: int) -> int:
         """Return the number of usable positions for a value of the key."""
-        length = value - self.extra_rows
-        if self.reserved.inside_key:
-            length -= self.reserved_rows
-        return length
-
-    def row_count(self, length: int) -> int:
-        """Return the number of rows for a number of usable positions."""
-        return self.reserved_rows + length + self.extra_rows
-
-    def positions_in(self, rows: int) -> int:
-        """Return the number of usable positions for a number of rows."""
-        return rows - self.reserved_rows - self.extra_rows
+        return value - self.counted_rows
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer with this tensor name, with or without a prefix, or None.
@@ -367,15 +369,6 @@ class Positions(Model):
     def stated_length(self) -> int:
         """The length that the config states, in usable positions."""
         return self.length_of_key(self.value(self.effective_key))
-
-    @property
-    def lengths(self) -> PositionLengths:
-        """Their lengths, in tokens.
-
-        Raises:
-            CheckpointError: The config states no valid length, or malformed settings.
-        """
-        raise NotImplementedError
 
     def length(self) -> int:
         """Return the context length, in usable positions.
@@ -403,7 +396,7 @@ class Positions(Model):
         """
         raise NotImplementedError
 
-    def resized(self, change: "Change", values: NDArray[Any] | None = None) -> NDArray[Any]:
+    def resized(self, change: "Change", values: "NDArray[Any] | None" = None) -> "NDArray[Any]":
         """Return the stored table after a change, shape (rows_after, hidden_size).
 
         Args:
@@ -495,11 +488,6 @@ class Positions(Model):
             "only rotary ones are removed by settings."
         )
         hint = "Resize it instead, with ctxextend resize."
-        if self.rows:
-            hint += (
-                " A GPT-2 can be converted to rotary positions and trained first: ctxextend "
-                "convert MODEL --scheme rotary --to N"
-            )
         raise UnsupportedModelError(message, hint)
 
     def check_rows(self, *, has_config: bool = True) -> None:
@@ -539,15 +527,6 @@ class Positions(Model):
         """
         return iter(())
 
-    def default_theta(self, layer_type: str) -> float | None:
-        """Return the base of rotary layers of one type in a config that states none."""
-        return None
-
-    @property
-    def unrotated_types(self) -> set[str]:
-        """The rope types of settings that rotate nothing; empty if any rotates."""
-        return set()
-
     def hint_to_shorten(self, after: int) -> str:
         """Return what to do instead of a resize to a length that the model already accepts."""
         if not self.file.endswith(".json"):
@@ -563,10 +542,6 @@ class Positions(Model):
         """
         return self
 
-    def with_trained_length(self, length: int) -> Self:
-        """Return them with the length of the first training, which only rotary ones have."""
-        return self
-
     def as_none_if_unrotated(self) -> "Positions":
         """Return positions of scheme ``none`` instead of rotary ones that rotate nothing."""
         return self
@@ -574,10 +549,6 @@ class Positions(Model):
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """Return them in another config."""
         return replace(self, config=config)
-
-    def counted_from_one(self) -> "Positions":
-        """Return them in a model whose tokens have the positions from 1 on."""
-        return self
 
     def values_for(
         self, settings: Mapping[str, Parameters], length: int | None = None
@@ -599,15 +570,12 @@ class Positions(Model):
         return ""
 
 
-def of_part(
-    found: Sequence[Positions], part: str | None, names: Collection[str] = ()
-) -> list[Positions]:
+def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
     """Return the positions of one part of a model, or all if `part` is None.
 
     Args:
         found: All positions of the model that can be resized.
         part: The part.
-        names: The names of the model's tensors.
 
     Raises:
         ResizeError: The model does not have the part, or nothing to resize in it.
@@ -617,12 +585,7 @@ def of_part(
     selected = [item for item in found if f"{item.part}.".startswith(f"{part}.")]
     if selected:
         return selected
-    message = f"--part {part}: this model has no such part with a position table."
-    for name in names:
-        words = name.split(".")
-        if part in words and any("pos" in word for word in words[words.index(part) :]):
-            message = f"--part {part}: the rows of {name} are no positions of tokens."
-            break
+    message = f"--part {part}: this model has no such part with positions of tokens."
     parts = dict.fromkeys(item.part for item in found if item.part)
     hint = f"Only {found[0].name} can be resized, without --part."
     if parts:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from ctxextend.positions.change import (
     Change,
     ShortInputs,
     limits_change,
-    refuse_keep_first,
 )
 from ctxextend.positions.facts import ROTARY, RotaryFacts
 from ctxextend.positions.position_report import PositionReport
@@ -41,7 +40,6 @@ from ctxextend.positions.rotary_settings import (
     positions_of_copies,
     read_layers,
     rotary_dim,
-    trained_length_next_to,
 )
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.provenance import Step
@@ -65,7 +63,6 @@ from ctxextend.tables.rope_types import (
     TRAINED,
     TYPE,
     Parameters,
-    has_switch_lists,
     rope_type,
     rotates,
 )
@@ -78,16 +75,6 @@ from ctxextend.tables.rotary_methods import (
 )
 
 
-class ResizedLayers(NamedTuple):
-    """New settings of the layers of one type."""
-
-    parameters: Parameters
-    choice: MethodChoice
-    # Settings that give all inputs what `parameters` give long ones; empty if these give no others.
-    long_inputs_as: Parameters
-    keeps_key: bool  # whether the key of the length states the first trained one
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rotary(Positions):
     """Rotary positions: settings in the config, and no rows."""
@@ -95,20 +82,17 @@ class Rotary(Positions):
     rope: RotaryFacts
     # They ``fail`` if the angles are computed once.
     longer_inputs: str = "reach untrained angles"
-    settings_key: str = NEW
+    settings_key: str = NEW  # type: ignore[misc]
 
     scheme: ClassVar = ROTARY
     unscaled_name: ClassVar = "unscaled"
 
     @property
-    def usual_name(self) -> str:
-        """The key of the settings in the whole config, with dots."""
-        return ".".join((*self.path, self.settings_key))
-
-    @property
     def methods(self) -> tuple[str, ...]:  # type: ignore[override]
         """The methods that the classes apply; none if they ignore the settings."""
-        return self.rope.methods
+        if self.first_position == 0:
+            return self.rope.methods
+        return tuple(name for name in self.rope.methods if name not in FOLLOWING_METHODS)
 
     @cached_property
     def layers(self) -> tuple[RopeLayers, ...]:  # type: ignore[override]
@@ -130,7 +114,7 @@ class Rotary(Positions):
         return [layers for layers in self.layers if not layers.is_local]
 
     @cached_property
-    def lengths(self) -> PositionLengths:
+    def lengths(self) -> PositionLengths:  # type: ignore[override]
         """The lengths of the layers that serve the shortest length.
 
         Layers with a sliding window do not count, since they are not scaled.
@@ -172,16 +156,13 @@ class Rotary(Positions):
             # ``standardize_rope_params`` of modeling_rope_utils.py in transformers.
             changes[self.paths_of(TRAINED)[-1]] = self.lengths.first_trained
         if length is not None:
-            changes |= self._copied_lengths(length)
+            # Copies of the settings that state the old length, or none.
+            key = self.effective_key
+            for copied in positions_of_copies(self):
+                path = (*copied.path, key)
+                if nested(self.config, path) in (None, self.stated(key)):
+                    changes[path] = self.key_value(length)
         return changes
-
-    def _copied_lengths(self, length: int) -> ConfigValues:
-        """Return the length of copies of the settings that state the old one, or none."""
-        key = self.effective_key
-        paths = [(*copied.path, key) for copied in positions_of_copies(self)]
-        old = (None, self.stated(key))
-        values = [path for path in paths if nested(self.config, path) in old]
-        return dict.fromkeys(values, self.key_value(length))
 
     def values_in_new_dialect(self) -> ConfigValues:
         """Return all settings as ``rope_parameters`` states them, by path of keys."""
@@ -198,12 +179,6 @@ class Rotary(Positions):
         )
         return ADDED if is_added and nested(self.config, path) is None else ""
 
-    def with_trained_length(self, length: int) -> Self:
-        """Return them with the length of the first training, as the user states it, in tokens."""
-        if not self.methods:
-            return self
-        return replace(self, trained_length=length)
-
     def as_none_if_unrotated(self) -> Positions:
         """Return positions of scheme ``none`` instead if the settings rotate nothing."""
         try:
@@ -214,17 +189,10 @@ class Rotary(Positions):
             return self
         if not is_removed:
             return self
-        shared = {item.name: getattr(self, item.name) for item in fields(Positions)}
-        return Unlimited(**{**shared, "longer_inputs": "run"}, scheme=NONE)
-
-    def counted_from_one(self) -> "Rotary":
-        """Return them in a model whose first token has position 1.
-
-        An input of the trained length then has a position beyond it, which gets other frequencies
-        where these follow the length of the input: such methods do not apply.
-        """
-        methods = tuple(name for name in self.rope.methods if name not in FOLLOWING_METHODS)
-        return replace(self, rope=self.rope._replace(methods=methods))
+        shared = {item.name: getattr(self, item.name) for item in fields(Positions) if item.init}
+        rope_types = frozenset(layers.parameters[TYPE] for layers in self.layers)
+        shared |= {"longer_inputs": "run", "dialects": self.dialects, "rope_types": rope_types}
+        return Unlimited(**shared, scheme=NONE)
 
     def frequencies(
         self, parameters: Parameters, tokens: int, stated: int | None = None
@@ -241,37 +209,41 @@ class Rotary(Positions):
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
 
     @property
-    def trained_next_to(self) -> Any:
-        """The first trained length that the config has next to the settings; None if it has none.
-
-        It is not the one in the settings, which engines read by another rule: a config of only
-        ``rope_parameters`` may have no such key.
-        """
-        return trained_length_next_to(self, layer_type="")
-
-    def default_theta(self, layer_type: str) -> float | None:
-        """Return the base of layers of one type in a config that states none."""
-        return self.rope.theta[layer_type]
-
-    @property
-    def unrotated_types(self) -> set[str]:
-        """The rope types of settings that rotate nothing; empty if any rotates."""
-        if any(rotates(layers.parameters) for layers in self.layers):
-            return set()
-        return {layers.parameters[TYPE] for layers in self.layers}
-
-    @property
     def can_switch(self) -> bool:  # type: ignore[override]
         """Whether `SWITCH` applies to the settings of all layers that can scale."""
-        return SWITCH in self.rope.methods and all(
+        return SWITCH in self.methods and all(
             can_switch(layers.parameters) for layers in self.scaled_layers
         )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what to know of inputs that cross the old length, and of attention windows."""
-        yield from self._crossing_notes(change, generates=generates)
-        if change.settings:
-            yield from self._window_notes(change)
+        """Yield what to know of inputs that cross the old length, and of attention windows.
+
+        Transformers chooses frequencies that follow the length by the longest sequence of each
+        call. Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with
+        `switch`, and by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
+        """
+        becomes_dynamic = any(
+            after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
+            for layers, after in change.changed_layers
+        )
+        if change.long_inputs_as or becomes_dynamic:
+            length = change.same_up_to
+            text = (
+                f"An input of up to {length} tokens gets the frequencies of long ones in a batch "
+                "with a longer one: batch them apart."
+            )
+            yield Note(Code.PADDING, Level.NOTE, text)
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+            if becomes_dynamic:
+                effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+            if generates and (becomes_dynamic or not self.rope.drops_cache):
+                text = (
+                    f"A text that grows past {length} tokens in generate() {effect}: use --method "
+                    "yarn for such texts."
+                )
+                yield Note(Code.GENERATION, Level.WARNING, text)
+
+        yield from self._window_notes(change)
 
     def _window_notes(self, change: Change) -> Iterator[Note]:
         """Yield which layers see no further, since they have a sliding window."""
@@ -283,50 +255,23 @@ class Rotary(Positions):
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
         sees_windows = self.rope.windows_all_layers and not self.stated("layer_types")
+        text = ""
         if local:
             text = (
                 f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
                 "settings."
             )
-            yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
         elif isinstance(window, int) and is_used and sees_windows:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."
             )
+        if text:
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
-
-    def _crossing_notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
-        """Yield what inputs get whose frequencies follow the length, as they cross the old one.
-
-        Transformers chooses such frequencies by the longest sequence of each call. Where
-        SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and by
-        78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
-        """
-        becomes_dynamic = any(
-            after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
-            for layers, after in change.changed_layers
-        )
-        if not change.long_inputs_as and not becomes_dynamic:
-            return
-        length = change.same_up_to
-        text = (
-            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
-            "a longer one: batch them apart."
-        )
-        yield Note(Code.PADDING, Level.NOTE, text)
-        effect = ""
-        if change.long_inputs_as and not self.rope.drops_cache:
-            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
-        elif becomes_dynamic:
-            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
-        if generates and effect:
-            text = f"A text that grows past {length} tokens in generate() {effect}"
-            yield Note(Code.GENERATION, Level.WARNING, f"{text}: use --method yarn for such texts.")
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
         """Compare the settings of a checkpoint, and their frequencies, with those of a change."""
-        result = compare_settings(self, change, now)
+        result = compare_settings(change, now)
         if not change.settings and not result.faults:
             return super().compare(change, now)
         return result
@@ -361,61 +306,62 @@ class Rotary(Positions):
             MethodError: The method, or another setting, does not apply to these positions.
             ResizeError: The new length is shorter, or the old one is unknown.
         """
-        refuse_keep_first(self, settings)
         self._check_settings(settings)
         lengths = self.lengths
         before = lengths.context
         is_corrected = any(map(self._is_corrected, self.scaled_layers))
         if lengths.question and not (after == before and settings.fix_limits and not is_corrected):
             raise ResizeError(f"{self.file}: {lengths.question}.", f"Pass {lengths.answer}.")
-        unchanged = limits_change(self, settings, after, has_others=has_others)
+        change = limits_change(self, settings, after, has_others=has_others)
         if not self.scaled_layers or (after == before and not is_corrected):
-            return unchanged
-        resized = {
-            layers.layer_type: self._resize_layers(layers, settings, after)
-            for layers in self.scaled_layers
-        }
-        choices = [item.choice for item in resized.values()]
-        reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
-        keeps_key = any(item.keeps_key for item in resized.values())
+            return change
+        choices = dict[str, MethodChoice]()
+        resized = dict[str, Parameters]()
+        long_inputs_as = dict[str, Parameters]()
+        stated_after = after
+        for layers in self.scaled_layers:
+            parameters, choice, long = self._resize_layers(layers, settings, after)
+            kind = layers.layer_type
+            choices[kind] = choice
+            resized[kind] = parameters
+            if long:
+                long_inputs_as[kind] = long
+            # A file whose key states the first trained length keeps this convention.
+            is_key_kept = layer_lengths(self, layers).key_is_first_trained
+            if choice.facts.keeps_max_len or is_key_kept:
+                stated_after = lengths.first_trained
+        first = choices[self.scaled_layers[0].layer_type]
+        reasons = dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
         change = replace(
-            unchanged,
-            choice=replace(choices[0], reason="; ".join(reasons)),
-            settings={kind: item.parameters for kind, item in resized.items()},
-            long_inputs_as={
-                kind: item.long_inputs_as for kind, item in resized.items() if item.long_inputs_as
-            },
-            stated_after=lengths.first_trained if keeps_key else after,
+            change,
+            choice=replace(first, reason="; ".join(reasons)),
+            settings=resized,
+            long_inputs_as=long_inputs_as,
+            stated_after=stated_after,
         )
+
         return self._with_short_inputs(change, choices)
 
-    def _with_short_inputs(self, change: Change, choices: list[MethodChoice]) -> Change:
+    def _with_short_inputs(self, change: Change, choices: Mapping[str, MethodChoice]) -> Change:
         """Return a change with what its settings give inputs up to the old length."""
         scales = False
         worst = ShortInputs.IDENTICAL
         same_up_to = change.max_len_before
-        for layers, choice in zip(self.scaled_layers, choices, strict=True):
-            before = layers.parameters
-            after = change.settings[layers.layer_type]
-            if before[TYPE] == "dynamic":
+        for layers in self.scaled_layers:
+            old = layers.parameters
+            new = change.settings[layers.layer_type]
+            if old[TYPE] == "dynamic":
                 same_up_to = min(self.lengths.stated, change.stated_after)
-            if self._changes_angles(before, after, change):
+            if self._changes_angles(old, new, change):
                 scales = True
-                worst = max(worst, self._short_inputs(before, after, choice))
+                worst = max(worst, self._short_inputs(old, new, choices[layers.layer_type]))
         if change.long_inputs_as:
             same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
 
     def _check_settings(self, settings: Resize) -> None:
-        """Raise MethodError unless the settings apply to rotary positions of this model type."""
         name = settings.choice.name
-        kinds = [rope_type(layers.parameters) for layers in self.scaled_layers]
-        # It tells what scaled settings serve whose key may state the length before scaling.
-        is_needed = any(kind.presumed_key is not None for kind in kinds)
-        if name == LIMITS and self.trained_length is not None and not is_needed:
-            message = "--trained-length has no effect with --method limits, which scales nothing."
-            raise MethodError(message, "Remove one of them.")
-        applicable = self.rope.methods
+        applicable = self.methods
         if not applicable and name in SCALING_METHODS:
             model_type = self.family.model_type
             message = (
@@ -429,7 +375,6 @@ class Rotary(Positions):
             raise MethodError(message, f"Use one of {', '.join(applicable)}.")
 
     def _is_corrected(self, layers: RopeLayers) -> bool:
-        """Whether the user states another first trained length than these settings."""
         given = self.trained_length
         if given is None or not rope_type(layers.parameters).states_trained:
             return False
@@ -437,18 +382,17 @@ class Rotary(Positions):
 
     def hint_to_shorten(self, after: int) -> str:
         """Return what to do instead of a resize to a length that the model already accepts."""
-        layers = [item.parameters for item in self.layers]
-        if any(map(has_switch_lists, layers)):
-            return f"If it was resized by --method {SWITCH}, resize its base to {after}."
-        if any(parameters[TYPE] != "default" for parameters in layers):
-            return (
-                f"If it was resized, resize its base to {after}: scaled rotary settings change "
-                "short inputs too."
-            )
+        if any(layers.parameters[TYPE] != "default" for layers in self.layers):
+            return f"If it was resized, resize its base to {after}."
         return super().hint_to_shorten(after)
 
-    def _resize_layers(self, layers: RopeLayers, settings: Resize, after: int) -> ResizedLayers:
-        """Return new settings of the layers of one type.
+    def _resize_layers(
+        self, layers: RopeLayers, settings: Resize, after: int
+    ) -> tuple[Parameters, MethodChoice, Parameters]:
+        """Return new settings of the layers of one type, and the method.
+
+        The last settings give all inputs what the new ones give long ones; empty if these give no
+        others.
 
         Raises:
             MethodError: The method does not apply to the settings.
@@ -471,7 +415,7 @@ class Rotary(Positions):
             dim,
             name=settings.choice.name,
             given=settings.choice.settings,
-            methods=self.rope.methods,
+            methods=self.methods,
             is_corrected=self._is_corrected(layers),
         )
         self._check_query_scaling(layers.parameters, parameters)
@@ -492,9 +436,7 @@ class Rotary(Positions):
         if choice.name == SWITCH:
             given = {key: value for key, value in choice.settings.items() if key != MSCALE}
             long_inputs_as = long_settings(layers.parameters, rope_lengths, dim, **given)
-        # A file whose key states the first trained length keeps this convention.
-        keeps_key = choice.facts.keeps_max_len or lengths.key_is_first_trained
-        return ResizedLayers(parameters, choice, long_inputs_as, keeps_key)
+        return parameters, choice, long_inputs_as
 
     def _check_query_scaling(self, before: Parameters, after: Parameters) -> None:
         """Raise MethodError if settings that get a first trained length move the query scaling.
@@ -513,7 +455,7 @@ class Rotary(Positions):
             f"{after[TYPE]} settings would state {TRAINED} {after[TRAINED]} instead of {stated}, "
             f"by which {LLAMA_4_BETA} scales queries."
         )
-        methods = [name for name in ("theta", LIMITS) if name in (*self.rope.methods, LIMITS)]
+        methods = [name for name in ("theta", LIMITS) if name in (*self.methods, LIMITS)]
         hint = (
             f"Use --method {' or '.join(methods)}, or pass --trained-length {stated} if the first "
             f"training read {stated} tokens."
@@ -578,19 +520,14 @@ class Rotary(Positions):
                 "their position, which would stay."
             )
             raise MethodError(message, hint)
-        kinds = [name for name in ("linear", "proportional") if name in self.rope.methods]
-        if not self.rope.methods:
-            message = (
-                f"--scheme {NONE}: transformers ignores the rotary settings of {model_type} models."
-            )
-            hint = (
-                f"No config.json removes their positions: use ctxextend resize --method {LIMITS}."
-            )
-            raise MethodError(message, hint)
+        kinds = [name for name in ("linear", "proportional") if name in self.methods]
         if not kinds:
+            applied = "no rotary settings"
+            if self.methods:
+                applied = f"only {', '.join(self.methods)}"
             message = (
-                f"--scheme {NONE}: {model_type} models apply only {', '.join(self.rope.methods)}, "
-                "and no settings of these stop the rotation."
+                f"--scheme {NONE}: {model_type} models apply {applied} in transformers, so that "
+                "nothing stops the rotation."
             )
             raise MethodError(message, hint)
         settings = {layers.layer_type: none(layers.parameters, kinds[0]) for layers in self.layers}

@@ -18,73 +18,62 @@ if TYPE_CHECKING:
     from ctxextend.positions.rotary import Rotary
 
 
-def compare_settings(before: "Rotary", change: Change, now: "Rotary") -> PositionComparison:
+def compare_settings(change: Change, now: "Rotary") -> PositionComparison:
     """Compare the settings of a checkpoint with those of a change.
 
     Args:
-        before: The positions of the base.
-        change: What changes in them.
-        now: Those of the checkpoint.
+        change: What changes in the base.
+        now: The positions of the checkpoint.
     """
+    before = change.positions
     result = PositionComparison()
-    rounding = before.rope.rounding
+    rounding = now.rope.rounding
     try:
         stated = {layers.layer_type: layers.parameters for layers in now.layers}
     except CheckpointError as error:
         result.faults.append(error.message)
         return result
     for layers in before.layers:
-        name = f"{before.name}.{layers.layer_type}" if layers.layer_type else before.name
-        found = stated[layers.layer_type]
-        planned = change.settings.get(layers.layer_type)
-        if planned is None:
-            result.faults.extend(_wrong_settings(name, layers.parameters, found, rounding))
-            continue
-        result.faults.extend(_wrong_settings(name, planned, found, rounding))
-        _add_frequencies(result, name, change, (before, now), layers, found)
+        kind = layers.layer_type
+        name = f"{before.name}.{kind}" if kind else before.name
+        planned = change.settings.get(kind, layers.parameters)
+        result.faults.extend(_wrong_settings(name, planned, stated[kind], rounding))
+        if kind in change.settings:
+            _add_frequencies(result, name, change, now, layers, stated[kind])
     return result
 
 
 def _wrong_settings(
     name: str, expected: Parameters, stated: Mapping[str, Any], rounding: float
 ) -> Iterator[str]:
-    """Yield the settings that are not as planned; of a list, the first item."""
     for key in {**expected, **stated}:
-        found = stated.get(key)
-        planned = expected.get(key)
-        if found == planned:
-            continue
-        are_numbers = isinstance(found, float) and isinstance(planned, float)
-        if are_numbers and math.isclose(float(found or 0), float(planned or 0), rel_tol=rounding):
-            continue
-        path = key
-        if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
-            pairs = zip(found, planned, strict=True)
-            index = next(index for index, (one, other) in enumerate(pairs) if one != other)
-            path = f"{key}[{index}]"
-            found = found[index]
-            planned = planned[index]
-        texts = ["missing" if value is None else json.dumps(value) for value in (found, planned)]
-        yield f"{name}: {path} is {texts[0]}, expected {texts[1]}"
+        found, planned = stated.get(key), expected.get(key)
+        are_close = found == planned
+        if isinstance(found, float) and isinstance(planned, float):
+            are_close = math.isclose(found, planned, rel_tol=rounding)
+        if not are_close:
+            texts = [
+                "missing" if value is None else json.dumps(value) for value in (found, planned)
+            ]
+            yield f"{name}: {key} is {texts[0]:.100}, expected {texts[1]:.100}"
 
 
 def _add_frequencies(
     result: PositionComparison,
     name: str,
     change: Change,
-    positions: tuple["Rotary", "Rotary"],
+    now: "Rotary",
     layers: RopeLayers,
     stated: Parameters,
 ) -> None:
-    """Add what is wrong with the frequencies of layers, and how far a method slows them down."""
-    before, now = positions
+    before = change.positions
     planned = change.settings[layers.layer_type]
     length = change.max_len_after
     stated_after = before.key_value(change.stated_after)
     old = before.frequencies(layers.parameters, before.value(before.effective_key)).inverse
     ours = before.frequencies(planned, length, stated_after).inverse
     # Those of short inputs may be others.
-    tolerance = max(FREQUENCY_TOLERANCE, before.rope.rounding)
+    tolerance = max(FREQUENCY_TOLERANCE, now.rope.rounding)
     matches = np.isclose(ours, now.frequencies(stated, length).inverse, rtol=tolerance, atol=0)
     short = before.frequencies(planned, 1, stated_after).inverse
     matches &= np.isclose(short, now.frequencies(stated, 1).inverse, rtol=tolerance, atol=0)

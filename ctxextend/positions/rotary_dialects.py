@@ -126,7 +126,6 @@ def _old_paths(positions: "Rotary") -> list[Keys]:
 
 
 def _means(positions: "Rotary", layers: Sequence[RopeLayers]) -> bool:
-    """Whether a config states these settings."""
     try:
         return list(positions.layers) == list(layers)
     except CheckpointError:

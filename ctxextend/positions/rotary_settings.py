@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.positions.facts import RotaryFacts
-from ctxextend.positions.positions import nested, with_value
+from ctxextend.positions.positions import nested, with_values
 from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
@@ -40,11 +40,6 @@ LARGEST_NUMBER = 10**12  # of factors and lengths
 
 # Numbers; 0 means the default.
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-# Settings that have a meaning in every class; a copy may lack others, or have more of them.
-NEEDED = set().union(*(kind.needs for kind in ROPE_TYPES.values()))
-COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
-# Settings that the settings in a copy leave to the text config.
-INHERITED = (THETA, PARTIAL, TRAINED)
 # Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
 
@@ -55,6 +50,7 @@ class RopeLayers(NamedTuple):
     layer_type: str  # such as ``full_attention``; empty: all layers
     parameters: Parameters  # as transformers uses them, with its defaults for missing keys
     is_local: bool = False  # whether the layers have a sliding window, so that they are not scaled
+    default_theta: float = 0  # the base in a config that states none
 
 
 def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
@@ -66,8 +62,8 @@ def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
     2. ``rope_parameters``.
     3. The model type's settings of a config that states none, unless ``rope_parameters`` is empty.
 
-    All other statements must mean the same: the other dialect, the keys next to the settings, and
-    those of a config around the model's own.
+    All other statements must mean the same: the other dialect, and the keys next to the settings.
+    Copies in a config around the model's own are not read: a resize makes them mean the same.
 
     Raises:
         CheckpointError: A setting is malformed, or two statements differ.
@@ -78,26 +74,23 @@ def read_layers(positions: "Rotary") -> tuple[RopeLayers, ...]:
     found = list[RopeLayers]()
     for layer_type in (*scaled, *local):
         used = _used_settings(positions, layer_type)
-        for copied in positions_of_copies(positions):
-            _check_copy(positions, copied, layer_type, used)
-        found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
+        is_local = layer_type in facts.local
+        found.append(RopeLayers(layer_type, used, is_local, facts.theta[layer_type]))
     return tuple(found)
 
 
 def _used_settings(positions: "Rotary", layer_type: str) -> dict[str, Any]:
-    """Return the settings that layers of one type have in transformers.
-
-    Raises:
-        CheckpointError: A setting is malformed, or two statements in the model's config differ.
-    """
+    facts = positions.rope
     statements = list[tuple[str, dict[str, Any]]]()  # each with its place; the first one counts
     for dialect in (OLD, NEW):
-        stated = _with_added(positions, dialect, layer_type)
+        stated = stated_settings(positions, dialect, layer_type)
+        if stated and dialect == OLD:  # with what the classes add to it
+            stated = {**facts.old.added.get(_type_of(facts, stated), {}), **stated}
         if stated:
             place = _place(positions, settings_key(dialect, layer_type))
             statements.append((place, _complete(positions, layer_type, stated)))
     if not statements:
-        unstated: Mapping[str, Any] = positions.rope.defaults.get(layer_type, {})
+        unstated: Mapping[str, Any] = facts.defaults.get(layer_type, {})
         if not layer_type and positions.stated(NEW) == {}:  # the type's defaults are replaced
             unstated = {}
         place = f"{positions.family.model_type} in transformers"
@@ -131,15 +124,6 @@ def _refuse_difference(
     )
 
 
-def _with_added(positions: "Rotary", dialect: str, layer_type: str) -> dict[str, Any]:
-    """Return what a dialect states for layers of one type, with what the classes add to it."""
-    stated = stated_settings(positions, dialect, layer_type)
-    if not stated or dialect == NEW:
-        return stated
-    facts = positions.rope
-    return {**facts.old.added.get(_type_of(facts, stated), {}), **stated}
-
-
 def theta_key(positions: "Rotary", layer_type: str) -> str:
     """Return the key of the base next to ``rope_scaling``; empty if the layers have none."""
     return positions.rope.old.theta_keys.get(layer_type, THETA)
@@ -164,7 +148,8 @@ def _complete(positions: "Rotary", layer_type: str, stated: Parameters) -> dict[
     1. The defaults of the model type.
     2. The keys next to the settings (`settings_next_to`).
     3. The stated settings.
-    4. Of types that need the first trained length: this length (`_used_trained_length`).
+    4. Of types that need the first trained length: the key next to the settings, then these; of
+       yarn settings without it, the length of the model. So does ``standardize_rope_params``.
 
     Raises:
         CheckpointError: The settings are malformed.
@@ -176,8 +161,11 @@ def _complete(positions: "Rotary", layer_type: str, stated: Parameters) -> dict[
     rope |= settings_next_to(positions, layer_type)
     rope |= {key: value for key, value in stated.items() if key not in (TYPE, OLD_TYPE)}
     if rope_type(rope).states_trained:
-        trained = _used_trained_length(positions, layer_type, rope)
-        if trained is not None and rope[TYPE] == "yarn" and TRAINED not in rope:
+        trained = trained_length_next_to(positions, layer_type)
+        is_missing = rope[TYPE] == "yarn" and TRAINED not in rope
+        if trained is None and is_missing:
+            trained = positions.value(positions.effective_key)
+        if trained is not None and is_missing:
             rope = {TRAINED: trained, **rope}  # in the order in which keys are added to a file
         elif trained is not None:
             rope[TRAINED] = trained
@@ -186,11 +174,6 @@ def _complete(positions: "Rotary", layer_type: str, stated: Parameters) -> dict[
 
 
 def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
-    """Return the rope type of stated settings: its name in transformers, or `NTK_ALPHA`.
-
-    Raises:
-        CheckpointError: The type is unknown, or the settings name two.
-    """
     names = [stated[key] for key in (TYPE, OLD_TYPE) if stated.get(key) is not None]
     if len(names) > 1 and names[1] == MROPE_TYPE:
         names = names[:1]
@@ -210,12 +193,11 @@ def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
 
 
 def _check_values(positions: "Rotary", rope: Parameters) -> None:
-    """Check the settings that formulas use: see `_checked_keys`.
-
-    Raises:
-        CheckpointError: One is missing or malformed.
-    """
-    for key in _checked_keys(rope):
+    needed = rope_type(rope).needs
+    of_many_types = (THETA, PARTIAL, FACTOR, TRAINED)
+    stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
+    optional = [key for key in OPTIONAL if rope.get(key)]  # 0 means the default
+    for key in (*stated_or_needed, *needed, *optional):
         value: Any = rope.get(key)
         if key in LISTS:
             pairs = rotary_dim(positions, rope) // 2
@@ -237,17 +219,7 @@ def _check_values(positions: "Rotary", rope: Parameters) -> None:
             raise CheckpointError(message, f"Correct {positions.file}.")
 
 
-def _checked_keys(rope: Parameters) -> list[str]:
-    """Return the keys of settings that formulas use: what the type needs, and others if stated."""
-    needed = rope_type(rope).needs
-    of_many_types = (THETA, PARTIAL, FACTOR, TRAINED)
-    stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
-    optional = [key for key in OPTIONAL if rope.get(key)]
-    return [*stated_or_needed, *needed, *optional]
-
-
 def _is_positive(value: Any, maximum: float = MAX_NUMBER) -> bool:
-    """Whether a value is a number above 0 and up to a maximum."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
 
 
@@ -294,7 +266,6 @@ def stated_settings(positions: "Rotary", dialect: str, layer_type: str) -> dict[
 
 
 def _is_flat(settings: Any) -> bool:
-    """Whether a dialect's value is an object without objects in it."""
     if not isinstance(settings, Mapping):
         return False
     return not any(isinstance(value, Mapping) for value in settings.values())
@@ -326,29 +297,10 @@ def settings_next_to(positions: "Rotary", layer_type: str) -> dict[str, Any]:
 # A config can state it in the settings and in a key next to them. Which one counts depends on the
 # rope type:
 #
-# - Types that need it, such as ``yarn``: `_used_trained_length`, as transformers reads it. The key
-#   next to the settings comes first.
+# - Types that need it, such as ``yarn``: as transformers reads it (`_complete`). The key next to
+#   the settings comes first.
 # - Other types, such as ``linear``: `stated_trained_length`. No class of transformers reads it, and
 #   the settings come first.
-
-
-def _used_trained_length(positions: "Rotary", layer_type: str, rope: Parameters) -> Any:
-    """Return the first trained length that transformers uses for settings of a type that needs it.
-
-    The first of these that states it counts, as in ``standardize_rope_params``; None if none does:
-
-    1. The key next to the settings (`trained_length_next_to`).
-    2. The settings.
-    3. Of yarn settings only: the key of the length of the model.
-
-    It is as in the config, so it may be malformed.
-    """
-    next_to = trained_length_next_to(positions, layer_type)
-    if next_to is not None:
-        return next_to
-    if TRAINED not in rope and rope[TYPE] == "yarn":
-        return positions.value(positions.effective_key)
-    return rope.get(TRAINED)
 
 
 def stated_trained_length(positions: "Rotary", layer_type: str) -> int | None:
@@ -370,15 +322,13 @@ def stated_trained_length(positions: "Rotary", layer_type: str) -> int | None:
     if not old and not new:
         statements.append(positions.rope.defaults.get(layer_type, {}))
     statements.append({TRAINED: trained_length_next_to(positions, layer_type)})
-    for settings in statements:
-        length = settings.get(TRAINED)
-        if length is None:
-            continue
-        if not _is_positive(length, LARGEST_NUMBER):
-            message = f"config.json: {TRAINED} must be a number of tokens, got {length!r:.100}."
-            raise CheckpointError(message, "Correct config.json.")
-        return int(length)
-    return None
+    lengths = [item[TRAINED] for item in statements if item.get(TRAINED) is not None]
+    if not lengths:
+        return None
+    if not _is_positive(lengths[0], LARGEST_NUMBER):
+        message = f"config.json: {TRAINED} must be a number of tokens, got {lengths[0]!r:.100}."
+        raise CheckpointError(message, "Correct config.json.")
+    return int(lengths[0])
 
 
 def trained_length_next_to(positions: "Rotary", layer_type: str) -> Any:
@@ -389,10 +339,7 @@ def trained_length_next_to(positions: "Rotary", layer_type: str) -> Any:
     """
     if layer_type:
         return None
-    stated = positions.stated(TRAINED)
-    if stated is None:
-        return positions.family.defaults.get(TRAINED)
-    return stated
+    return positions.stated_or_default(TRAINED)
 
 
 # The size of a head
@@ -433,8 +380,8 @@ def positions_of_copies(positions: "Rotary") -> Iterator["Rotary"]:
          "text_config": {"hidden_size": 8192, "rope_theta": 1000000.0, "num_attention_heads": 64}}
 
     Transformers reads only ``text_config``; other readers may read the copy. The positions of this
-    copy have the path of the top level, and the 64 heads that the top level lacks. Rotary settings
-    are not filled in as a whole: `_check_copy` fills in single ones.
+    copy have the path of the top level, and the 64 heads that the top level lacks; rotary settings
+    are not filled in.
     """
     text_config = nested(positions.config, positions.path)
     if positions.config.get("model_type") in OWN_SETTINGS or not isinstance(text_config, Mapping):
@@ -449,33 +396,5 @@ def positions_of_copies(positions: "Rotary") -> Iterator["Rotary"]:
             continue
         stated = _without_nulls(outer)
         if sizes <= stated.keys() or not settings.isdisjoint(stated):
-            config = with_value(positions.config, path, {**inherited, **stated})
-            yield replace(positions, path=path, overrides=(), config=config)
-
-
-def _check_copy(positions: "Rotary", copied: "Rotary", layer_type: str, used: Parameters) -> None:
-    """Check that a copy of the settings of one type of layers equals those that are used.
-
-    Readers of the copy may use two kinds of settings, and each must be equal:
-
-    - Those in the text config, with the keys next to ``rope_scaling`` in the copy.
-    - Those of a dialect that the copy states. A base, rotated share or first trained length that
-      the copy states nowhere is that of the text config.
-
-    A setting that only one of them states differs if it has a meaning in every class.
-
-    Raises:
-        CheckpointError: The copy differs, or is malformed.
-    """
-    next_to = settings_next_to(copied, layer_type)
-    inherited = {key: used[key] for key in INHERITED if key in used and key not in next_to}
-    readings: list[Mapping[str, Any]] = [{**used, **next_to}]
-    for dialect in (OLD, NEW):
-        stated = _with_added(copied, dialect, layer_type)
-        if stated:
-            readings.append(_complete(copied, layer_type, {**inherited, **stated}))
-    for other in readings:
-        compared = COMPARED | (used.keys() & other.keys())
-        unequal = [key for key in compared if used.get(key) != other.get(key)]
-        place = ".".join(copied.path) or "the top level"
-        _refuse_difference(sorted(unequal), (".".join(positions.path), used), (place, other))
+            config = with_values(positions.config, {path: {**inherited, **stated}})
+            yield replace(positions, path=path, override=None, config=config)

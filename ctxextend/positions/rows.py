@@ -31,7 +31,14 @@ from ctxextend.positions.positions import (
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
 from ctxextend.tables.apply import check_source_rows, choose_method, deviation, resize_with_reserved
-from ctxextend.tables.method_facts import COPY, FORMULA, MethodChoice, limit_kept_first
+from ctxextend.tables.method_facts import (
+    COPY,
+    DEFAULT_METHOD,
+    FORMULA,
+    MethodChoice,
+    limit_kept_first,
+)
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
@@ -66,21 +73,19 @@ class Rows(Positions):
     multiple_unless: ConfigCondition | None = None
     # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
     # ``sinusoidal_pos_embds`` of DistilBERT.
-    layout_key: str | None = None
-    layout: str = ""
+    layout_key: str | None = None  # type: ignore[misc]
+    layout: str = ""  # type: ignore[misc]
 
     # The buffers of the checkpoint that are as long as the context, by name.
-    stored_buffers: Mapping[str, TensorEntry] = field(default_factory=dict)
+    stored_buffers: Mapping[str, tuple[TensorEntry, Buffer]] = field(default_factory=dict)
+    # The layout of the sinusoids that the model starts with; empty if it has none.
+    initial_layout: str = field(init=False, default="")  # type: ignore[misc]
+    scheme: str = field(init=False, default="learned")  # type: ignore[misc]
 
     longer_inputs_fail: ClassVar = True
     unchanged_method: ClassVar = COPY
     keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names that the table can have in a checkpoint."""
-        return tuple(dict.fromkeys(prefix + self.tensor for prefix in self.prefixes))
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the names that the table has in a model; none if it does not have it."""
@@ -118,41 +123,33 @@ class Rows(Positions):
             stored_buffers=self.buffers_among(weights.entries),
         )
 
-    def buffers_among(self, entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    def buffers_among(
+        self, entries: Mapping[str, TensorEntry]
+    ) -> dict[str, tuple[TensorEntry, Buffer]]:
         """Return the tensors of a model that are as long as the context, by name."""
-        return {name: entry for name, entry in entries.items() if self.buffer(name) is not None}
-
-    @property
-    def usual_name(self) -> str:
-        """The name of the table in files that transformers saves."""
-        return self.usual_prefix + self.tensor
-
-    @property
-    def initial_layout(self) -> str:  # type: ignore[override]
-        """The layout of the sinusoids that the model starts with; empty if it has none."""
-        if self.layout_key is None:
-            return ""
-        return self.layout if self.stated(self.layout_key) else ""
+        found = dict[str, tuple[TensorEntry, Buffer]]()
+        for name, entry in entries.items() if self.buffers else ():
+            buffer = self.buffer(name)
+            if buffer is not None:
+                found[name] = (entry, buffer)
+        return found
 
     @property
     def layout_text(self) -> str:  # type: ignore[override]
-        """When the table has sinusoids, for lists of model types; empty if it has none."""
-        return "" if self.layout_key is None else f"sinusoidal with {self.layout_key}=true"
+        """How or when the table has sinusoids, for lists of model types; empty if it has none."""
+        if self.layout_key is not None:
+            return f"sinusoidal with {self.layout_key}=true"
+        return f"layout {self.layout}" if self.layout else ""
 
     @property
-    def scheme(self) -> str:  # type: ignore[override]
-        """``sinusoidal`` if the model starts with sinusoids, else ``learned``."""
-        return "sinusoidal" if self.initial_layout else "learned"
-
-    @property
-    def lengths(self) -> PositionLengths:
+    def lengths(self) -> PositionLengths:  # type: ignore[override]
         """The number of usable rows: it is what the model was trained at, states and serves."""
-        length = self.positions_in(self.rows)
+        length = self.rows - self.other_rows
         return PositionLengths(first_trained=length, stated=length, served=length)
 
     def length(self) -> int:
         """Return the usable positions; `check_rows` refuses a table without any."""
-        return self.positions_in(self.rows)
+        return self.rows - self.other_rows
 
     def values_of_length(self, length: int) -> tuple[int, ...]:
         """Return the values of limits that agree with a length: 512 and, of RoBERTa, 514 rows."""
@@ -172,12 +169,14 @@ class Rows(Positions):
             has_config: Whether the number of rows must be that of the config.
 
         Raises:
-            CheckpointError: It does not.
+            CheckpointError: It does not, or the number of reserved rows is malformed.
         """
+        if self.reserved.config_key is not None:
+            self.value(self.reserved.config_key)
         if has_config:
             key = self.effective_key
             value = self.value(key)
-            expected = self.row_count(self.length_of_key(value))
+            expected = self.length_of_key(value) + self.other_rows
             if self.rows != expected:
                 default = ""
                 if self.stated(key) is None:
@@ -195,12 +194,9 @@ class Rows(Positions):
                 raise CheckpointError(message, hint)
         if self.length() >= 1:
             return
-        after = ""
-        if self.extra_rows:
-            after = f" and {self.extra_rows} come after the last position"
         message = (
-            f"{self.name} has {self.rows} rows, of which {self.reserved_rows} are reserved{after}: "
-            "no position is left."
+            f"{self.name} has {self.rows} rows, of which {self.reserved_rows} are reserved: no "
+            "position is left."
         )
         reserved = self.reserved.config_key or "the number of reserved rows"
         raise CheckpointError(message, f"Check {reserved} and {self.length_key}.")
@@ -218,16 +214,17 @@ class Rows(Positions):
             return None
         own = family.width_keys
         prefix = self.config_key.rpartition(".")[0]
-        widths = list[tuple[str, int]]()
+        widths = dict[str, int]()
         for key in WIDTH_KEYS if own is None else own:
             if prefix:
                 key = f"{prefix}.{key}"
             value = whole_number(self.stated(key))
             if value is not None:
-                widths.append((".".join((*self.path, key)), value))
-        if own is None:
-            widths.sort(key=lambda item: item[1] != self.hidden_size)
-        return widths[0] if widths else None
+                widths[".".join((*self.path, key))] = value
+        for key, value in widths.items():
+            if own is not None or value == self.hidden_size:
+                return key, value
+        return next(iter(widths.items()), None)
 
     def check_width(self) -> None:
         """Check that the config states no other width than the stored table has.
@@ -282,15 +279,21 @@ class Rows(Positions):
             zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
             untrained = UntrainedRows(self.find_random_rows(rows), zero)
         choice = None
-        if after > before:
-            choice = self.allowed_choice(limit_kept_first(settings.choice, before))
-        if choice is not None and rows is not None and untrained is not None:
-            choice = self._choice_for(rows, after, choice)
-            if 2 * (len(untrained.random) + len(untrained.zero)) > before:
-                choice = replace(choice, reason="")  # random rows are no reason for anything
         short_inputs = ShortInputs.IDENTICAL
-        if choice is not None and choice.kept_rows(before) != before:
-            short_inputs = ShortInputs.CHANGED
+        if after > before:
+            choice = limit_kept_first(settings.choice, before)
+            if not self.dtype:
+                choice = self._formula(choice)
+            if rows is not None and untrained is not None:
+                layout = self.initial_layout
+                choice = choose_method(rows, after + self.extra_rows, choice, layout, self.no_lm)
+                if layout and choice.name != FORMULA:
+                    reasons = filter(None, (deviation(rows, layout), choice.reason))
+                    choice = replace(choice, reason="; ".join(reasons))
+                if 2 * (len(untrained.random) + len(untrained.zero)) > before:
+                    choice = replace(choice, reason="")  # random rows are no reason for anything
+            if choice.kept_rows(before) != before:
+                short_inputs = ShortInputs.CHANGED
         keeps_padding = bool(self.family.padding_effect) and not settings.fix_limits
         change = Change(
             positions=self,
@@ -306,18 +309,7 @@ class Rows(Positions):
         )
         return self.with_tensors(change, with_buffers=after != before or settings.fix_limits)
 
-    def _choice_for(self, rows: Values, after: int, choice: MethodChoice) -> MethodChoice:
-        """Return the method of stored rows, which can depend on them, and why."""
-        layout = self.initial_layout
-        rows_after = self.row_count(after) - self.reserved_rows
-        choice = choose_method(rows, rows_after, choice, layout, self.no_lm)
-        if layout and choice.name != FORMULA:
-            reasons = filter(None, (deviation(rows, layout), choice.reason))
-            choice = replace(choice, reason="; ".join(reasons))
-        return choice
-
     def _check_settings(self, settings: Resize, after: int) -> None:
-        """Raise MethodError or ResizeError if the method, its flags or the length do not apply."""
         before = self.length()
         choice = settings.choice
         if choice.facts.scheme:  # a rotary method
@@ -328,29 +320,22 @@ class Rows(Positions):
             raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
         if after < before and settings.method_flags:
             flags = ", ".join(settings.method_flags)
-            verb = "do" if len(settings.method_flags) > 1 else "does"
             message = (
-                f"{flags} {verb} not apply when shrinking {self.name} from {before} to {after} "
+                f"{flags} cannot be used when shrinking {self.name} from {before} to {after} "
                 f"positions: the first {after} are kept."
             )
             raise ResizeError(message, f"Remove {flags}.")
         if after > before:
-            check_source_rows(before, after, limit_kept_first(self.allowed_choice(choice), before))
-        if after != before:
-            self._check_multiple(after)
+            used = choice if self.dtype else self._formula(choice)
+            check_source_rows(before, after, limit_kept_first(used, before))
+        if after != before and self.multiple_of is not None:
+            self._check_multiple(after, self.multiple_of)
 
-    def _check_multiple(self, after: int) -> None:
-        """Raise ResizeError unless a length is a multiple of what inputs are padded to."""
-        key = self.multiple_of
+    def _check_multiple(self, after: int, key: str) -> None:
         lifts = self.multiple_unless
-        if key is None:
-            return
         if lifts is not None and lifts.holds(self.stated(lifts.key)):
             return
-        stated = self.stated(key)
-        if stated is None:
-            stated = self.family.defaults.get(key)
-        step = max(positive_numbers(stated), default=1)
+        step = max(positive_numbers(self.stated_or_default(key)), default=1)
         below = after // step * step
         if after != below:
             above = below + step
@@ -361,9 +346,17 @@ class Rows(Positions):
             allowed = f"{below} or {above}" if below else str(above)
             raise ResizeError(message, f"Use --to {allowed}.")
 
-    def allowed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the requested method: any applies to stored rows."""
-        return choice
+    def _formula(self, choice: MethodChoice) -> MethodChoice:
+        values = set(choice.settings.values())
+        is_formula = choice.name == FORMULA and values <= {None, self.layout}
+        if not is_formula and choice.name != DEFAULT_METHOD:
+            message = (
+                f"Only --method {FORMULA} applies to {self.name}: transformers computes its "
+                "sinusoids."
+            )
+            hint = "Remove --method: the length in config.json is all that changes."
+            raise ResizeError(message, hint)
+        return METHODS[FORMULA].choice().keeping(choice.keep_first)
 
     def find_random_rows(self, rows: Values) -> dict[int, float]:
         """Return the rows that look randomly initialised, and the standard deviation of each.
@@ -396,9 +389,8 @@ class Rows(Positions):
             compute = partial(self.resized, change)
             tensors.append(NewTensor(self.name, shape, self.dtype, compute))
         if with_buffers:
-            for name, entry in self.stored_buffers.items():
-                buffer = self.buffer(name)
-                if buffer is not None and buffer.is_kept:
+            for name, (entry, buffer) in self.stored_buffers.items():
+                if buffer.is_kept:
                     tensors.append(self.new_buffer(entry, buffer, change.max_len_after))
                 else:
                     dropped.append(name)

@@ -1,23 +1,22 @@
 """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.errors import CheckpointError
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison
 from ctxextend.positions.rows import Rows
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, MethodChoice
-from ctxextend.tables.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoids(Rows):
     """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
-    layout: str  # one of `tables.layouts.LAYOUTS`
+    layout: str  # type: ignore[misc]  # one of `tables.layouts.LAYOUTS`
+    scheme: str = field(init=False, default="sinusoidal")  # type: ignore[misc]
     # Key of its hidden size if transformers computes the rows that the file lacks.
     width_key: str | None = None
     # A module next to that of a computed table, whose tensors only models with the table have:
@@ -44,16 +43,6 @@ class Sinusoids(Rows):
         They are no part of its state dict.
         """
         return self.stored_rows == "ignored"
-
-    @property
-    def initial_layout(self) -> str:  # type: ignore[override]
-        """The layout of the sinusoids."""
-        return self.layout
-
-    @property
-    def layout_text(self) -> str:  # type: ignore[override]
-        """How the sinusoids are laid out, for lists of model types."""
-        return f"layout {self.layout}"
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:
         """Return the name of the table; one that is computed is named after tensors next to it.
@@ -109,30 +98,13 @@ class Sinusoids(Rows):
         result.findings.append(f"{size}, computed by transformers")
         return result
 
-    def allowed_choice(self, choice: MethodChoice) -> MethodChoice:
-        """Return the requested method, or of rows that transformers computes their formula.
-
-        Raises:
-            ResizeError: Another method is requested.
-        """
-        if self.dtype:
-            return choice
-        values = set(choice.settings.values())
-        is_formula = choice.name == FORMULA and values <= {None, self.layout}
-        if not is_formula and choice.name != DEFAULT_METHOD:
-            message = (
-                f"Only --method {FORMULA} applies to {self.name}: transformers computes its "
-                "sinusoids."
-            )
-            hint = "Remove --method: the length in config.json is all that changes."
-            raise ResizeError(message, hint)
-        return METHODS[FORMULA].choice().keeping(choice.keep_first)
-
     def computed_shape(self) -> tuple[int, int]:
         """Return rows and columns of the table that transformers computes from the config.
 
         Raises:
             CheckpointError: The config does not state them.
         """
-        rows = self.row_count(self.stated_length)
+        if self.reserved.config_key is not None:
+            self.value(self.reserved.config_key)
+        rows = self.stated_length + self.other_rows
         return rows, self.value(str(self.width_key))

@@ -182,17 +182,20 @@ class TableReport(
     def findings(self) -> Iterator[str]:
         """Yield the findings, most severe first; rows are numbered by position."""
         yield from describe_defects(self)
-        yield from _describe_seams(self.seams_of_lengths)
+        for length, positions in self.seams_of_lengths.items():
+            reason = "possible end of a shorter table"
+            if len(positions) > 1:
+                reason = f"multiples of {length}"
+            yield f"seam: {describe_rows(positions)} ({reason})"
         # Rows after the first period are copies.
         copies_start = len(self.stats.norms)
         if self.repetition.period:
             copies_start = self.repetition.start + self.repetition.period
-        outliers = {
-            position: reason
-            for position, reason in self.outlier_reasons.items()
-            if position < copies_start
-        }
-        yield from _describe_outliers(outliers)
+        outliers = [position for position in self.outlier_reasons if position < copies_start]
+        for position in outliers[:MAX_LISTED]:
+            yield f"outlier row {position}: {self.outlier_reasons[position]}"
+        if len(outliers) > MAX_LISTED:
+            yield f"outlier rows: {describe_rows(outliers[MAX_LISTED:])}"
 
     @property
     def trained_positions(self) -> int:  # type: ignore[override]
@@ -209,7 +212,6 @@ class TableReport(
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """Return minimum, median, mean and maximum; None of each without values."""
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
     return {
@@ -232,15 +234,10 @@ def describe_defects(table: TableReport) -> Iterator[str]:
         yield f"NaN or infinity: {describe_rows(table.stats.nonfinite)}"
     if table.stats.zeros:
         yield f"zero rows: {describe_rows(table.stats.zeros)}"
-    yield from _describe_repetition(table.repetition, len(table.stats.norms))
-    yield from describe_random(table.untrained)
-
-
-def _describe_repetition(repetition: Repetition, count: int) -> Iterator[str]:
-    """Yield what repeats among `count` positions."""
+    repetition = table.repetition
     if repetition.period:
         rows = "rows"
-        if repetition.start > 0 or repetition.stop < count:
+        if repetition.start > 0 or repetition.stop < len(table.stats.norms):
             rows = f"rows {describe_range(repetition.start, repetition.stop)}"
         yield (
             f"{rows} repeat every {repetition.period} positions ({repetition.copies:.4g} copies)"
@@ -250,22 +247,7 @@ def _describe_repetition(repetition: Repetition, count: int) -> Iterator[str]:
     more = len(repetition.groups) - MAX_LISTED
     if more > 0:
         yield f"duplicate rows: {more} more groups"
-
-
-def _describe_seams(seams: dict[int, tuple[int, ...]]) -> Iterator[str]:
-    for length, positions in seams.items():
-        reason = "possible end of a shorter table"
-        if len(positions) > 1:
-            reason = f"multiples of {length}"
-        yield f"seam: {describe_rows(positions)} ({reason})"
-
-
-def _describe_outliers(outliers: dict[int, str]) -> Iterator[str]:
-    positions = list(outliers)
-    for position in positions[:MAX_LISTED]:
-        yield f"outlier row {position}: {outliers[position]}"
-    if len(positions) > MAX_LISTED:
-        yield f"outlier rows: {describe_rows(positions[MAX_LISTED:])}"
+    yield from describe_random(table.untrained)
 
 
 # Statistics of single rows
@@ -292,39 +274,26 @@ def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
         cosine_to_next = None
         if 0 <= position < len(table.stats.cosines):
             cosine_to_next = table.stats.cosines[position]
+        origin = "reserved"
+        if position >= 0:
+            origin = "new" if table.is_new(position) else "learned"
+            if table.new_rows is None:
+                origin = ""
+        remarks = {
+            "NaN or infinity": position in table.stats.nonfinite,
+            "zero row": position in table.stats.zeros,
+            "looks untrained": position in table.untrained,
+            "seam": position in seams,
+            table.outlier_reasons.get(position, ""): position in table.outlier_reasons,
+        }
         yield RowReport(
             row=row,
             position=position if is_usable else None,
             norm=table.norms[row],
             cosine_to_next=cosine_to_next,
-            origin=_origin(table, position),
-            remarks=_remarks(table, position, seams),
+            origin=origin,
+            remarks=[remark for remark, applies in remarks.items() if applies],
         )
-
-
-def _origin(table: TableReport, position: int) -> str:
-    if position < 0:
-        return "reserved"
-    if table.new_rows is None:
-        return ""
-    if table.is_new(position):
-        return "new"
-    return "learned"
-
-
-def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
-    remarks = list[str]()
-    if position in table.stats.nonfinite:
-        remarks.append("NaN or infinity")
-    if position in table.stats.zeros:
-        remarks.append("zero row")
-    if position in table.untrained:
-        remarks.append("looks untrained")
-    if position in seams:
-        remarks.append("seam")
-    if position in table.outlier_reasons:
-        remarks.append(table.outlier_reasons[position])
-    return remarks
 
 
 # Measuring a table
@@ -352,17 +321,24 @@ def report_table(
         stored_bytes = values.nbytes
         share = values.size / parameters
     else:
-        values = _computed_rows(table, table.rows, table.hidden_size)
+        values = _computed_rows(table)
         stated_in = f"{table.file} {table.length_key}"
         stored_bytes = 0
         share = 0.0
     first = table.reserved_rows
+    with np.errstate(invalid="ignore", over="ignore"):
+        reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
     stats = measure(values[first:])
+    fit = None
+    if not stats.nonfinite:
+        fit = fit_layout(values[first:], table.initial_layout)
+    if fit is not None and fit.first_deviating_row is not None:
+        fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
     repetition = find_repetition(values[first:])
-    new_rows, older_length = _resized_rows(table, name, table.rows, recipe)
+    new_rows, older_length = _resized_rows(table, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = table.positions_in(table.rows)
+    positions = table.rows - table.other_rows
     return TableReport(
         name=name,
         part=table.part,
@@ -379,8 +355,8 @@ def report_table(
         bytes=stored_bytes,
         share=share,
         new_rows=new_rows,
-        norms=np.concatenate([_norms(values[:first]), stats.norms]),
-        sinusoidal=_fit_sinusoids(table, values, stats),
+        norms=np.concatenate([reserved_norms, stats.norms]),
+        sinusoidal=fit,
         stats=stats,
         outlier_reasons=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
@@ -390,52 +366,33 @@ def report_table(
     )
 
 
-def _computed_rows(location: Positions, rows: int, hidden_size: int) -> NDArray[Any]:
-    """Return the sinusoids that transformers computes, in float32."""
-    if rows * hidden_size > MAX_VALUES:
+def _computed_rows(table: Positions) -> NDArray[Any]:
+    if table.rows * table.hidden_size > MAX_VALUES:
         message = (
-            f"config.json: {location.length_key} requires {rows:,} computed rows, too many to "
+            f"config.json: {table.length_key} requires {table.rows:,} computed rows, too many to "
             "inspect."
         )
         raise CheckpointError(message, "Correct config.json.")
-    values = sinusoidal_rows(np.arange(rows), hidden_size, location.initial_layout)
+    values = sinusoidal_rows(np.arange(table.rows), table.hidden_size, table.initial_layout)
     values = values.astype(np.float32)
-    first = location.reserved_rows
+    first = table.reserved_rows
     values[max(first - 1, 0) : first] = 0  # the row of padding_idx
     return values
 
 
-def _norms(rows: NDArray[Any]) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        norms: NDArray[np.float64] = np.linalg.norm(rows.astype(np.float64), axis=1)
-    return norms
-
-
-def _fit_sinusoids(
-    location: Positions, values: NDArray[Any], stats: TableStats
-) -> LayoutFit | None:
-    """Return how sinusoidal the rows are, with row indices that include reserved rows."""
-    if stats.nonfinite:
-        return None
-    first = location.reserved_rows
-    fit = fit_layout(values[first:], location.initial_layout)
-    if fit is None or fit.first_deviating_row is None:
-        return fit
-    return replace(fit, first_deviating_row=fit.first_deviating_row + first)
-
-
 def _resized_rows(
-    location: Positions, name: str, rows: int, recipe: Step | None
+    table: Positions, recipe: Step | None
 ) -> tuple[tuple[RowRange, ...] | None, int | None]:
     """Return the rows that a recipe created, and the length before; None of both if unknown."""
     if recipe is None:
         return None, None
+    name = table.name
     before, after = recipe.rows.get(name, (0, 0))
-    first = location.reserved_rows
-    if after != rows or before <= first:
+    first = table.reserved_rows
+    if after != table.rows or before <= first:
         return None, None
     if after <= before:
         return (), None
     settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
     kept = settings.choice.kept_rows(before - first)
-    return ((first + kept, rows),), location.positions_in(before)
+    return ((first + kept, after),), before - table.other_rows

@@ -2,7 +2,6 @@
 
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
-from ctxextend.opening.own_code import own_class
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
 from ctxextend.runtimes.rule_schema import (
@@ -21,6 +20,7 @@ from ctxextend.tables.rope_types import (
     FACTOR_OF_NO_ROTATION,
     LIST_MSCALES,
     THETA,
+    TRAINED,
     TYPE,
     YARN_BETAS,
     Parameters,
@@ -40,20 +40,21 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     checkpoint = plan.checkpoint
     is_known_type = plan.model.ref.table is None and checkpoint.has_config
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
-    runs_own_code = own_class(checkpoint.config) is not None and states_other_type
+    runs_own_code = plan.model.own_class is not None and states_other_type
     kinds = {_positions_of(change) for change in plan.changes}
     if not is_known_type or runs_own_code or len(kinds) != 1 or not plan.is_changed:
         return None
     positions = kinds.pop()
     change = plan.changes[0]
     after = change.positions_after
-    if positions == REMOVED and after.unrotated_types != {LINEAR}:
+    unrotated = {settings[TYPE] for settings in change.settings.values()} or after.rope_types
+    if positions == REMOVED and unrotated != {LINEAR}:
         return None
     rope: Parameters = {}
     trained_key = None
     if change.settings:
         _, rope = change.changed_layers[0]
-        trained_key = after.trained_next_to
+        trained_key = after.stated_or_default(TRAINED)
     other_betas = None
     if rope.get(TYPE) == YARN:
         betas = yarn_betas(rope)
@@ -90,6 +91,6 @@ def _positions_of(change: Change) -> str:
     kind: str = after[TYPE]
     if kind != "default":
         return kind
-    if after[THETA] != change.positions.default_theta(layers.layer_type):
+    if after[THETA] != layers.default_theta:
         return RAISED_THETA
     return change.positions.unscaled_name

@@ -11,7 +11,7 @@ from ctxextend.errors import ResizeError, joined
 from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
-from ctxextend.positions.positions import Keys, Positions, nested, with_value, with_values
+from ctxextend.positions.positions import Keys, Positions, nested, with_values
 from ctxextend.serving.for_runtime import RuntimePlan
 from ctxextend.tables.rope_types import (
     BETA_FAST,
@@ -124,7 +124,7 @@ def config_override(plan: Plan) -> dict[str, Any]:
         inside = _config_path(location)
         for path, value in values.items():
             loaded = (*_loaded_path(plan, inside), *path[len(inside) :])
-            override = with_value(override, loaded, value)
+            override = with_values(override, {loaded: value})
     return override
 
 
@@ -198,7 +198,7 @@ def _scaling_words(table: Change) -> Iterator[str]:
     else:
         message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, WRITE_FOLDER)
-    if kind != "default" and after[THETA] != table.positions.default_theta(layers.layer_type):
+    if kind != "default" and after[THETA] != layers.default_theta:
         # The converter drops the base of some model types.
         yield from ("--rope-freq-base", _number(after[THETA]))
 

@@ -10,6 +10,10 @@ Parameters = Mapping[str, Any]
 NEW = "rope_parameters"
 OLD = "rope_scaling"
 
+# Types of layers.
+FULL_LAYERS = "full_attention"
+SLIDING_LAYERS = "sliding_attention"
+
 # Keys of settings.
 TYPE = "rope_type"
 THETA = "rope_theta"

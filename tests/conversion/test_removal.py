@@ -245,7 +245,7 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("gptj", {"rotary_dim": 4}, "transformers ignores the rotary settings of gptj models"),
+        ("gptj", {"rotary_dim": 4}, "gptj models apply no rotary settings in transformers"),
         ("phi3", KEYS | {"pad_token_id": 0}, "phi3 models apply only theta"),
         ("ministral3", KEYS | {"head_dim": 8}, "scales the queries of ministral3 models"),
     ],

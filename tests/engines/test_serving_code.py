@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ctxextend import resize
-from ctxextend.families.lookup import find_architecture
+from ctxextend.families.registry import find_architecture
 from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim

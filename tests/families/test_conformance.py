@@ -37,12 +37,11 @@ from ctxextend import (
     resize,
     verify,
 )
-from ctxextend.families.lookup import find_architecture
-from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES
+from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES, find_architecture
 from ctxextend.json_output import to_json
-from ctxextend.positions.facts import SLIDING_LAYERS
 from ctxextend.positions.rotary import Rotary
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rope_types import SLIDING_LAYERS
 from tests.helpers import model_types, pico, rules, tiny, zoo
 from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
 from tests.helpers.parameters import slow
@@ -680,7 +679,7 @@ def check_beyond_the_old_length(
     if location.extra_rows < 2:  # with unused rows, one token more does not fail
         name = next(name for found, name in small.found if found.part == location.part)
         rows = len(small.model.get_parameter(name))
-        positions = location.positions_in(rows)
+        positions = rows - location.other_rows
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             reader.run(small.model, positions + 1)
 

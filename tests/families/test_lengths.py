@@ -274,7 +274,6 @@ def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> No
 @pytest.mark.parametrize(
     ("config", "arguments", "code", "message"),
     [
-        ({}, ["--method", "limits"], 2, "--trained-length has no effect with --method limits"),
         (
             {"rope_scaling": LLAMA3},
             [],
@@ -293,12 +292,6 @@ def test_resize_refuses_a_trained_length_that_does_not_apply(
     done = invoke("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
     assert done.exit_code == code
     assert message in unwrapped(done.stderr)
-
-
-def test_resize_refuses_a_trained_length_for_a_table_of_rows() -> None:
-    done = invoke("resize", "tiny-gpt2", "--to", 256, "--trained-length", 64)
-    assert done.exit_code == 2
-    assert "--trained-length applies to rotary positions" in done.stderr
 
 
 @pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3])
@@ -320,13 +313,6 @@ def test_resize_with_limits_changes_no_setting_of_rotary_positions(
     assert "Nothing scales" in done.stderr
     assert "method: limits" in Path("out/ctxextend.yaml").read_text()
     succeed("verify", "out")
-
-
-def test_resize_keeps_a_scaling_that_scales_nothing() -> None:
-    make("source", "llama", max_position_embeddings=32 * K, rope_scaling={"rope_type": "default"})
-    done = resize(64 * K, "--method", "theta", "--verify")
-    assert done.exit_code == 0
-    assert config_of("out")["rope_scaling"] == {"rope_type": "default", "type": "default"}
 
 
 @pytest.mark.parametrize(
@@ -372,19 +358,6 @@ def test_resize_with_limits_refuses_what_a_key_before_scaling_cannot_state(kind:
     assert "max_position_embeddings 32768 is the length before scaling" in unwrapped(done.stderr)
 
 
-@pytest.mark.parametrize(("rope", "method"), [(yarn(4.0, 32 * K), "yarn"), (LLAMA3, "llama3")])
-def test_resize_with_the_own_method_keeps_settings_that_serve_the_length(
-    rope: dict[str, Any], method: str
-) -> None:
-    make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
-    done = resize(64 * K, "--method", method)
-    assert done.exit_code == 0
-    assert rope_of("out") == with_both_names(rope)
-    resized = resize(64 * K, "--method", f"{method}:factor=16", output="more")
-    assert resized.exit_code == 0
-    assert rope_of("more")["factor"] == 16.0
-
-
 def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
     make("source", "llama", max_position_embeddings=32 * K)
     for to in (48 * K, 64 * K):
@@ -395,16 +368,6 @@ def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
         assert config["max_position_embeddings"] == to
         assert not config.get("rope_scaling")
         assert "nothing scales" in done.stderr
-
-
-def test_resize_of_dynamic_settings_after_scaling_changes_short_inputs_and_says_so() -> None:
-    rope = {"type": "dynamic", "factor": 4.0, TRAINED: 4 * K}
-    make("source", "llama", max_position_embeddings=16 * K, rope_scaling=rope)
-    done = resize(32 * K)
-    assert done.exit_code == 0
-    assert rope_of("out")["factor"] == 8.0
-    assert config_of("out")["max_position_embeddings"] == 4 * K
-    assert "Inputs up to 4096 tokens give identical outputs" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -438,17 +401,6 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     (scheme,) = ctxextend.inspect("linear").schemes
     assert scheme.first_trained == 4 * K
     assert scheme.served == 16 * K
-
-
-def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
-    rope = {"type": "linear", "factor": 6.0}
-    make("source", "llama", max_position_embeddings=32 * K, rope_scaling=rope)
-    refused = invoke("resize", "source", "--to", 64 * K)
-    assert "--trained-length 5461" in refused.stderr
-    succeed("inspect", "source", "--check", "--trained-length", 5461)
-    resized = resize(64 * K, "--trained-length", 5461)
-    assert resized.exit_code == 0
-    assert rope_of("out")["factor"] == 12.0
 
 
 @pytest.mark.parametrize(
@@ -496,21 +448,6 @@ def save_hunyuan(name: str) -> None:
     del values["rope_parameters"]
     values |= {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
     write_json(Path(name) / "config.json", values)
-
-
-def test_inspect_shows_the_frequencies_of_alpha() -> None:
-    save_hunyuan("source")
-    model = transformers.AutoModelForCausalLM.from_pretrained("source")
-    (scheme,) = ctxextend.inspect("source").schemes
-    (layers,) = scheme.layers
-    inverse = model.model.rotary_emb.inv_freq.numpy()
-    expected = 2 * np.pi / inverse
-    np.testing.assert_allclose(layers.wavelengths, expected, rtol=1e-5)
-    assert scheme.first_trained == 64
-    assert scheme.stated == 64
-    assert scheme.served == 64
-    assert layers.slowed == 0
-    assert layers.untrained == 0
 
 
 @pytest.mark.parametrize(

@@ -43,18 +43,6 @@ def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torc
     return load_file(tmp_path / "out" / "model.safetensors")
 
 
-def save_pair(folder: Path, encoder: str, decoder: str, **changes: Any) -> Any:
-    """Save a small encoder-decoder model of any two types, and return it."""
-    encoder_config = tiny.make_config(encoder).to_dict()
-    decoder_config = tiny.make_config(decoder).to_dict()
-    parts = {"encoder": encoder_config, "decoder": decoder_config}
-    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, **changes}
-    config = transformers.EncoderDecoderConfig(**parts)
-    model: Any = transformers.EncoderDecoderModel(tiny.shrink(config))
-    model.save_pretrained(folder)
-    return model
-
-
 KEY = "max_position_embeddings"
 TEXT = f"text_config.{KEY}"
 LED = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 24}
@@ -288,15 +276,6 @@ def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Sa
     assert plan.plan.dropped == (name,)
 
 
-def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:
-    save_pair(tmp_path / "source", "xlnet", "bert")
-    (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
-    plan = plan_resize(tmp_path / "source", to=600)
-    assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
-    for edit in plan.plan.edits:
-        assert not edit.is_limit
-
-
 def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
     encoder = tiny.make_config("dpr").to_dict()
     generator = tiny.make_config("bart").to_dict()
@@ -319,21 +298,3 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
     one = plan_resize(tmp_path / "source", to=2000, part="generator")
     limited = [edit.file for edit in one.plan.edits if edit.is_limit]
     assert limited == ["generator_tokenizer/tokenizer_config.json"]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path: Path) -> None:
-    model = save_pair(tmp_path / "source", "bert", "bart", tie_word_embeddings=tied)
-    (tmp_path / "source" / "model.safetensors").unlink()
-    state = dict(model.state_dict())
-    shared = state["encoder.embeddings.word_embeddings.weight"]
-    state |= dict.fromkeys(
-        ("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared
-    )
-    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
-    resize(tmp_path / "source", to=2000, output=tmp_path / "out")
-    resized = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel)
-    loaded = resized.load()
-    embedding = loaded.decoder.model.decoder.embed_tokens.weight
-    assert torch.equal(embedding, shared)
-    assert torch.equal(loaded.decoder.lm_head.weight, shared)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxextend.families import registry
-from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES, read_family
+from ctxextend.families.registry import ENTRIES, FAMILIES, POSITION_SCHEMES, find_family
 
 DATA = Path(registry.__file__).with_name(registry.DATA_FILE)
 
@@ -46,7 +46,7 @@ def test_file_states_each_type_once_and_nothing_unused() -> None:
 
 def test_every_type_can_be_read() -> None:
     for model_type in ENTRIES:
-        assert read_family(model_type).model_type == model_type
+        assert FAMILIES[model_type].model_type == model_type
     assert not ENTRIES.keys() & POSITION_SCHEMES.keys()
     assert not all(family.has_causal_mask for family in FAMILIES.values())
     assert any(family.unrelated_keys for family in FAMILIES.values())
@@ -74,9 +74,9 @@ def test_every_type_can_be_read() -> None:
         ({"pins": [{"like": "k"}]}, "pins 'k' is not under shared"),
     ],
 )
-def test_read_family_names_what_no_type_has(
+def test_find_family_names_what_no_type_has(
     facts: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENTRIES, "new_type", facts)
     with pytest.raises(ValueError, match=f"model_types.json: new_type: .*{problem}"):
-        read_family("new_type")
+        find_family("new_type")

@@ -19,7 +19,7 @@ ROTARY = {
 REFUSED = {
     **dict.fromkeys(
         ("beam", "codegen", "dbrx", "gptj", "moonshine", "recurrent_gemma"),
-        "transformers ignores the rotary settings",
+        "apply no rotary settings",
     ),
     **dict.fromkeys(
         ("cosmos3_edge_text", "ernie4_5_vl_moe_text", "phi3", "phi4_multimodal", "phimoe"),

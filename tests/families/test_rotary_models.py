@@ -1,6 +1,5 @@
 """Rotary, ALiBi and relative models: resized in memory, verified, compared and trained."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ctxextend.errors import MethodError
 from tests.helpers import pico
 from tests.helpers.pico import logits
 from tests.helpers.rotary_models import OLD, make
-from tests.helpers.trainings import invoke, write_book
+from tests.helpers.trainings import write_book
 from tests.helpers.word_tokenizer import add_tokenizer
 
 NEW = 64
@@ -211,37 +210,6 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     assert all(costs.values())
     unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
     assert {*unchanged} == {*KEEPING}
-
-
-def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
-    make(**KEYS)
-    write_book()
-    resize_step = {"to": NEW, "method": "linear"}
-    train_step = {"data": ["book.txt"], "steps": 1, "batch_size": 2, "window": OLD, "save": "last"}
-    evaluate_step = {"data": ["book.txt"], "tokens": NEW, "measure": ["position"]}
-    recipe = {
-        "source": "llama",
-        "resize": resize_step,
-        "train": train_step,
-        "evaluate": evaluate_step,
-    }
-
-    pico.write_json("recipe.yaml", recipe)
-    done = invoke("run", "recipe.yaml", "--json")
-    assert "All weights are trained: rotary positions have no rows to train." in done.stderr
-    result = json.loads(done.stdout)
-    assert result["train"]["trainable"] == "all"
-    assert result["evaluate"]["max_len"] == NEW
-    assert "trainable: all" in Path("llama-64/ctxextend.yaml").read_text()
-    assert (
-        Path("llama-64/model.safetensors").read_bytes()
-        != Path("llama/model.safetensors").read_bytes()
-    )
-    verified = verify("llama-64")
-    checks = {check.name: check for check in verified.checks}
-    failed = [name for name, check in checks.items() if not check.passed]
-    assert failed == ["tensors"]
-    assert "all weights were trained according to the recipe" in checks["tensors"].evidence[0]
 
 
 def test_train_states_both_dialects_of_a_folder_that_transformers_saved_again() -> None:

@@ -1,7 +1,6 @@
 """All commands on models with sinusoidal positions, stored or computed."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from tests.helpers.sinusoidal_models import (
     make,
 )
 from tests.helpers.trainings import NEW, OLD, changed_tensors, invoke, train, unwrapped, write_book
-from tests.helpers.word_tokenizer import write_texts
 
 
 def table_of(model_type: str) -> str:
@@ -120,34 +118,6 @@ def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(model_t
     assert json.loads(done.stdout)["trainable"] == trainable
 
 
-@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
-def test_resize_train_records_the_choice_and_its_recipe_reproduces_it(model_type: str) -> None:
-    write_book()
-    flags = ("--train", "book.txt", "--steps", 2, "-o", "out", "--json")
-    source = make(model_type)
-    done = invoke("resize", source, "--to", NEW, *flags)
-    result = json.loads(done.stdout)
-    assert result["train"]["trainable"] == "all-but-positions"
-    ctxextend.run("out/ctxextend.yaml", "again")
-    assert not changed_tensors(Path("out"), Path("again"))
-    assert pico.config_of("again") == pico.config_of("out")
-
-
-@pytest.mark.parametrize("model_type", ["xlm", "roformer", "pegasus", "ctrl", "xglm"])
-def test_evaluate_equals_the_base_within_its_length(model_type: str) -> None:
-    texts = write_texts()
-    ctxextend.resize(make(model_type), to=NEW, output="long")
-    found = ctxextend.evaluate("long", texts, tokens=256)
-    assert found.contexts is not None
-    assert found.positions is not None
-    assert {"sliding", "truncated"} <= found.positions.losses.keys()
-    against = {point.context: point.against_base for point in found.contexts.points}
-    difference = against[OLD]
-    assert difference is not None
-    assert difference.mean == 0
-    assert difference.standard_error == 0
-
-
 @pytest.mark.parametrize("model_type", COMPUTED)
 def test_verify_of_a_computed_table_without_a_recipe(model_type: str) -> None:
     source = make(model_type)
@@ -170,18 +140,6 @@ def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
     )
 
 
-def test_verify_fails_if_a_computed_table_is_stored() -> None:
-    weights = load_file(make("xglm") / "model.safetensors")
-    name = "model.embed_positions.weights"
-    Path("out").mkdir()
-    zeros = torch.zeros(NEW + 2, 8)
-    save_file(weights | {name: zeros}, "out/model.safetensors", metadata={"format": "pt"})
-    pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
-    done = invoke("verify", "out", "--base", "xglm", "--method", "formula", "--to", NEW)
-    assert done.exit_code == 3
-    assert f"{name} is not in the base" in unwrapped(done.stdout)
-
-
 def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
     config = make("xglm") / "config.json"
     pico.edit_json(config, max_position_embeddings=10**15)
@@ -191,17 +149,3 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
         "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect"
         in done.stderr
     )
-
-
-@pytest.mark.parametrize("model_type", ["xlm", "pegasus"])
-def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None:
-    make(model_type)
-    texts = write_texts()
-    found = ctxextend.compare(model_type, NEW, texts, tokens=256, measure="context")
-    assert "the table already is sinusoidal" in found.skipped["sinusoidal"]
-    ctxextend.resize(model_type, to=NEW, output="long")
-    losses = {row.method: row.score.mean for row in found.rows}
-    positions = ctxextend.evaluate("long", texts, tokens=256, measure="position").positions
-    assert positions is not None
-    assert losses["formula"] == positions.losses["model"].mean
-    assert len({*losses.values()}) > 5

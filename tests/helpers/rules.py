@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.checkpoint.json_edit import Edit
-from ctxextend.families.lookup import find_architecture
+from ctxextend.families.registry import find_architecture
 from tests.helpers import tiny, zoo
 
 OLD, NEW = 64, 256

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.registry import Architecture, find_architecture
 from ctxextend.positions.positions import Positions
 from tests.helpers import tiny, zoo
 
@@ -63,7 +63,7 @@ class SmallModel:
         """The tables that text inputs use, each with its reader and the rows that it read."""
         readers = []
         for location, name in self.found:
-            length = location.positions_in(len(self.model.get_parameter(name)))
+            length = len(self.model.get_parameter(name)) - location.other_rows
             if reader := zoo.find_reader(self.model, name, length):
                 readers.append((location, name, *reader))
         return readers

@@ -433,27 +433,3 @@ def test_inspect_remarks_where_generation_stops(
     assert [limit["remark"] for limit in model["limits"] if limit["remark"]] == [remark]
     for limit in model["limits"]:
         assert limit["agrees"]
-
-
-@pytest.fixture
-def truncating(tmp_path: Path) -> Path:
-    """A model whose tokenizer truncates to 8 tokens."""
-    folder = pico.make(tmp_path / "gpt2", "gpt2").folder
-    truncation = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    (folder / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
-    return folder
-
-
-def test_truncation_of_a_tokenizer_is_no_generation_limit(truncating: Path) -> None:
-    plan = plan_resize(truncating, 40)
-    for note in texts(plan):
-        assert "generate()" not in note
-    assert [edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"] == [40]
-
-
-def test_convert_raises_the_truncation_of_a_tokenizer(truncating: Path, tmp_path: Path) -> None:
-    twin = tmp_path / "twin"
-    done = invoke("convert", truncating, "--scheme", "rotary", "--to", 40, "--output", twin)
-    assert done.exit_code == 0
-    tokenizer = stated(twin, "tokenizer.json")
-    assert tokenizer["truncation"]["max_length"] == 40

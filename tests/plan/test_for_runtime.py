@@ -13,7 +13,7 @@ from ctxextend import ResizeError, resize, verify
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
 from ctxextend.runtimes.rules import of_transformers
-from tests.helpers import pico, rotary_configs
+from tests.helpers import rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in
 from tests.helpers.rotary_configs import NEW
@@ -133,11 +133,6 @@ def test_resize_prefers_a_known_method_and_says_so(
     assert bool(texts(result, "engine", "warning")) == (not notes)
 
 
-def test_resize_adds_the_option_of_an_explicit_method() -> None:
-    done = resize_for("llama", "vllm", "--method", "linear", "--json")
-    assert json.loads(done.stdout)["serve"] == "vllm serve out --max-model-len 1024"
-
-
 @pytest.mark.parametrize(
     ("runtime", "options"),
     [
@@ -199,12 +194,6 @@ def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
     assert result.plan.method == "theta"
 
 
-def test_resize_without_a_runtime_has_no_serving_command() -> None:
-    rotary_configs.save("llama")
-    done = succeed("resize", "llama", "--to", NEW, "-o", "out", "--json")
-    assert json.loads(done.stdout)["serve"] is None
-
-
 # ---- refused
 
 
@@ -215,10 +204,6 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
     assert f"Unknown engine '{runtime}'." in done.stderr
     with pytest.raises(ResizeError, match=f"Unknown engine '{runtime}'"):
         resize("no/such/folder", NEW, engine=runtime)
-
-
-def test_resize_suggests_a_similar_runtime() -> None:
-    assert_refused(resize_for("llama", "vlm"), "Unknown engine 'vlm'.", "Did you mean vllm?")
 
 
 @pytest.mark.parametrize(
@@ -302,23 +287,3 @@ def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
         "mlx-lm does not load gpt2 models: it expects tensor names without transformer.",
         "The output would be right in transformers, transformers 4, vLLM",
     )
-
-
-def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> None:
-    source = make_pico("gpt2").folder
-    done = succeed("convert", source, "--scheme", "rotary", "--to", 64, "-o", "out", "--json")
-    result = json.loads(done.stdout)
-    check(result, "convert")
-    found = {item["name"]: item for item in result["runtimes"]}
-    assert found["llama.cpp"] == {
-        "name": "llama.cpp",
-        "version": found["llama.cpp"]["version"],
-        "outcome": "ignores",
-        "ignores_short_list": False,
-        "length": 64,
-        "option": "--rope-freq-base 1000",
-        "reason": "",
-        "evidence": "run",
-    }
-    assert result["serve"] is None
-    assert "llama.cpp" not in done.stderr

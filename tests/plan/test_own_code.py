@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ctxextend import inspect, plan_resize, resize, verify
+from ctxextend import inspect, plan_resize, verify
 from ctxextend.errors import UnsupportedModelError
 from tests.helpers import pico
 from tests.helpers.notes import texts
@@ -320,13 +320,6 @@ def test_inspect_raises_the_error_of_own_code_before_a_download(make_pico: MakeP
     (folder / SINGLE).unlink()
     with pytest.raises(UnsupportedModelError, match="the folder's own code"):
         inspect(folder)
-
-
-def test_resize_of_own_code_leaves_the_type_of_an_output_to_verify() -> None:
-    config = {**with_code("x", "Model"), "model_type": "mine", **ROTARY}
-    folder = write("mine", config, PROJECTIONS)
-    result = resize(folder, to=NEW, model_type="llama", output="out")
-    assert verify(result.output).passed
 
 
 def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path) -> None:

@@ -69,28 +69,29 @@ def test_resize_states_betas_in_params_json_and_refuses_another_attention_factor
         resize("mistral", NEW, "yarn:attention-factor=1.05", output="refused")
 
 
+@pytest.mark.parametrize(
+    ("params", "rope", "method", "expected"),
+    [
+        ({"max_position_embeddings": OLD}, None, "limits", {"max_position_embeddings": NEW}),
+        ({"max_seq_len": None}, None, "auto", {"yarn": NEW_YARN}),
+        ({"yarn": YARN}, YARN_IN_CONFIG, "auto", {"yarn": {**YARN, "factor": 16.0}}),
+    ],
+)
+def test_resize_changes_what_params_json_states(
+    params: dict[str, Any], rope: dict[str, Any] | None, method: str, expected: dict[str, Any]
+) -> None:
+    make(params=params, config={"rope_parameters": rope} if rope else {})
+    before = params_of("mistral")
+    if "max_seq_len" in before:  # else vLLM takes the length from the config
+        expected = {**expected, "max_seq_len": NEW}
+    assert resize_twice("mistral", NEW, method=method) == {**before, **expected}
+
+
 def test_resize_states_a_raised_base_in_params_json() -> None:
     make(params={"rope_theta": None})
     stated = resize_twice("mistral", NEW, method="theta")
     assert stated["rope_theta"] == pico.config_of(Path("longer"))["rope_parameters"]["rope_theta"]
     assert stated["rope_theta"] > THETA
-    assert "yarn" not in stated
-
-
-def test_resize_by_limits_changes_only_lengths_in_params_json() -> None:
-    make(params={"max_position_embeddings": OLD})
-    expected = {**PARAMS, "max_seq_len": NEW, "max_position_embeddings": NEW}
-    assert resize_twice("mistral", NEW, method="limits") == expected
-
-
-def test_resize_adds_no_length_that_vllm_takes_from_the_config() -> None:
-    make(params={"max_seq_len": None})
-    assert resize_twice("mistral", NEW).keys() == {*PARAMS, "yarn"} - {"max_seq_len"}
-
-
-def test_resize_multiplies_the_factor_of_yarn_in_params_json() -> None:
-    make(params={"yarn": YARN}, config={"rope_parameters": YARN_IN_CONFIG})
-    assert resize_twice("mistral", NEW)["yarn"] == {**YARN, "factor": 16.0}
 
 
 def make_with_query_scaling(*, params: dict[str, Any], rope: dict[str, Any]) -> Path:

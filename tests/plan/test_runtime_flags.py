@@ -13,7 +13,7 @@ from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts_in
-from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
+from tests.helpers.rotary_configs import NEW, OLD, SECTIONS
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 VLLM = "--hf-overrides"
@@ -131,31 +131,6 @@ def test_runtime_flags_of_vllm_and_sglang_are_an_override(
         assert shlex.split(flags_of(folder, runtime, method)) == expected
 
 
-def test_runtime_flags_are_one_line_of_shell_words() -> None:
-    assert flags_of(rotary_configs.save("llama"), "vllm", "linear") == (
-        """--hf-overrides '{"max_position_embeddings": 1024, "rope_parameters": """
-        """{"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}' """
-        "--max-model-len 1024"
-    )
-
-
-def test_runtime_flags_keep_the_lists_of_phi3() -> None:
-    folder = rotary_configs.save("phi3")
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10_000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": OLD,
-        **LISTS,
-    }
-    override = override_of(folder, "vllm")
-    assert override["max_position_embeddings"] == NEW
-    assert override["rope_parameters"] == rope
-    assert shlex.split(flags_of(folder, "vllm"))[2:] == ["--max-model-len", "1024"]
-    one_chunk = ["--chunked-prefill-size", "-1", "--disable-radix-cache"]
-    assert shlex.split(flags_of(folder, "sglang"))[2:] == one_chunk
-
-
 @pytest.mark.parametrize("name", ["qwen2_vl-flat", "qwen2_vl-nested"])
 def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
     folder = rotary_configs.save(name)
@@ -229,15 +204,6 @@ def loaded_values(folder: Path, **override: Any) -> dict[str, Any]:
     }
 
 
-def test_runtime_flags_of_sglang_contain_those_of_the_text_config() -> None:
-    folder = rotary_configs.save("qwen2_vl-nested")
-    override = override_of(folder, "sglang", "linear")
-    text_config = override["text_config"]
-    assert override == {**text_config, "text_config": text_config}
-    resize(folder, NEW, "linear", output="out")
-    assert loaded_values(folder, text_config=text_config) == loaded_values(Path("out"))
-
-
 def test_flags_of_vllm_state_both_lengths_of_params_json() -> None:
     folder = mistral_format.make("mistral")
     override = override_of(folder, "vllm")
@@ -299,10 +265,3 @@ def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
     done = invoke(*resize_words("model.gguf", "llama.cpp", "4x"), "-q")
     assert done.exit_code == 1
     assert "A GGUF file states its rotary settings itself." in unwrapped(done.stderr)
-
-
-def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:
-    rotary_models.make("llama")
-    hint = "To keep outputs for short inputs, use --method switch"
-    assert hint not in unwrapped(succeed(*resize_words("llama", "vllm", "4x")).stderr)
-    assert f"{hint}." in unwrapped(succeed(*resize_words("llama", "transformers", "4x")).stderr)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend.tables.layouts import LAYOUTS, sinusoidal_rows
+from ctxextend.tables.layouts import sinusoidal_rows
 from tests.helpers.pico import read_json, write_json
 from tests.helpers.trainings import invoke, unwrapped
 
@@ -103,19 +103,6 @@ def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
     tensors = load_file(source.parent / "out" / "model.safetensors")
     values: np.ndarray[Any, Any] = tensors[name].numpy()
     return values
-
-
-@pytest.mark.parametrize("method", [(), ("--method", "sinusoidal"), ("--method", "linear")])
-def test_resize_rejects_one_of_two_tables_that_share_their_length(
-    method: tuple[str, ...], make: Make
-) -> None:
-    source = make("pegasus")
-    error = rejected(source, *named(TABLES["pegasus"]), *method)
-    assert (
-        "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
-        "must be" in error
-    )
-    assert error.endswith("Remove --table.")
 
 
 @pytest.mark.parametrize(
@@ -251,24 +238,6 @@ def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
     assert "match method formula (from the recipe)" in verified.stdout
 
 
-def test_resize_does_not_expect_sinusoids_of_learned_models(make: Make) -> None:
-    output = resize(make("distilbert", sinusoidal_pos_embds=False))
-    assert "12 -> 30 positions by copy" in output
-    assert "sinus" not in output
-
-
-def test_resize_treats_rows_with_nan_as_learned(make: Make) -> None:
-    rows = sinusoidal_rows(np.arange(OLD), WIDTH)
-    rows[5, 1] = np.nan
-    source = make("distilbert", rows=rows)
-    output = resize(source)
-    assert "contains NaN or infinity in row 5; so do 3 of the 30 rows of the output" in output
-    assert "12 -> 30 positions by copy" in output
-    assert "its rows are not sinusoids, so they are treated as learned" in output
-    (source.parent / "out").rename(source / "old")  # only the source is left
-    assert "the table does not equal this formula" in rejected(source, "--method", "formula")
-
-
 @pytest.mark.parametrize("width", [7, 15])
 def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make) -> None:
     source = make("pegasus", d_model=width)
@@ -301,36 +270,3 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     found = rows_of(source, name)
     expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
     np.testing.assert_array_equal(found, expected.astype("f4"))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[:3])
-def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: Make) -> None:
-    rows = sinusoidal_rows(np.arange(OLD), WIDTH, layout)
-    source = make("distilbert", {"model_type": "my-own"}, rows=rows)
-    flags = named(TABLES["distilbert"])
-    for method in ("sinusoidal", "sinusoidal:scope=all"):
-        error = rejected(source, *flags, "--method", method)
-        assert f"already is sinusoidal, with layout {layout}" in error
-    assert "12 -> 30 positions by formula" in resize(source, *flags)
-    expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
-    found = rows_of(source, TABLES["distilbert"])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("command", ["resize", "inspect"])
-@pytest.mark.parametrize(
-    "model_type", ["qwen2_audio_encoder", "voxtral_encoder", "qwen2_5_omni_audio_encoder"]
-)
-def test_audio_encoders_are_refused_because_of_their_feature_extractor(
-    command: str, model_type: str, make: Make
-) -> None:
-    source = make("gpt2", {"model_type": model_type})
-    flags = ["--to", "3000"] if command == "resize" else []
-    done = invoke(command, str(source), *flags)
-    assert done.exit_code == 1
-    problem = (
-        f"This {model_type} model has no position table for tokens; it uses only positions of audio"
-    )
-    assert problem in done.stderr
-    hint = "Its feature extractor fixes the input length. It has no token positions to resize."
-    assert hint in done.stderr

@@ -39,7 +39,7 @@ from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
-from ctxextend.families.lookup import Architecture
+from ctxextend.families.registry import Architecture
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Positions
 from ctxextend.positions.rows import Rows
