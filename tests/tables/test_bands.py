@@ -319,7 +319,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     if chosen.text != "copy":  # which `auto` chooses for a table of 20 rows
         assert "gain=" in chosen.text
         assert "within=" in chosen.text
-    for name in ("typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
+    for name in ("typical_rows", "_valley_sigma", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
     recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)

@@ -201,7 +201,7 @@ def test_resize_rejects_unknown_settings_of_a_user_method(method: str, message: 
 
 def break_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make choosing settings from a table fail, because another version may choose differently."""
-    for name in ("typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
+    for name in ("typical_rows", "_valley_sigma", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
 
 
