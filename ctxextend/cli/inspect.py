@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
-from ctxextend.cli.tables import Cell, Page
+from ctxextend.cli.console import FAILED_CHECK, Cell, Console, Page, Pieces
 from ctxextend.errors import MethodError, ResizeError, size_text
 from ctxextend.settings import CheckpointRef, Inspect
 
@@ -188,7 +187,7 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
     What several limits have in common is added once.
     """
     prefix = _prefix(inspection, names)
-    page.verdict(f"{prefix}{inspection.verdict}", is_good=inspection.agrees)
+    page.text(f"{prefix}{inspection.verdict}", "right" if inspection.agrees else "wrong")
     label = "Fix: "
     for limit in inspection.limits:
         if limit.remark:

@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 from ctxextend import inspect as check
 from ctxextend import resize
 from ctxextend.cli.app import build_app
-from ctxextend.cli.console import styled
+from ctxextend.cli.console import Page, rendered
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.tables import Page
 from tests.helpers import pico
 from tests.helpers import result_screens as results
 from tests.helpers.terminal import on_terminal
@@ -61,7 +60,7 @@ def screen(name: str) -> str:
         return inspect(*MODELS[name])
     page = Page(80, has_charts=True)
     add_inspections(page, [check(model) for model in MODELS[name.removesuffix("-chart")]])
-    return "".join(styled(line, colour=False) + "\n" for line in page.lines)
+    return rendered(page.lines) + "\n"
 
 
 def make_screens() -> dict[str, str]:
