@@ -67,29 +67,26 @@ class Recipe:
 
 
 # The fields of settings that are keys of recipes.
+SECTIONS: dict[str, type[Settings]] = {"": CheckpointRef, **RECIPE_STEPS}
 FIELDS: dict[type[Settings], list[Field[Any]]] = {}
-kinds_of_settings: list[type[Settings]] = [CheckpointRef, *RECIPE_STEPS.values()]
-for kind_of_settings in kinds_of_settings:
+for kind_of_settings in SECTIONS.values():
     FIELDS[kind_of_settings] = [
         item for item in ordered_fields(kind_of_settings) if option_of(item).in_recipe
     ]
-# Settings by key, such as ``train.data``.
-SETTINGS = {item.name: item for item in FIELDS[CheckpointRef]}
-OF_CHECKPOINT = tuple(SETTINGS)
-for step, kind_of_settings in RECIPE_STEPS.items():
-    SETTINGS |= {f"{step}.{item.name}": item for item in FIELDS[kind_of_settings]}
-KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
+OF_CHECKPOINT = [item.name for item in FIELDS[CheckpointRef]]
+OF_STEPS = [f"{step}.{item.name}" for step in RECIPE_STEPS for item in FIELDS[RECIPE_STEPS[step]]]
+KEYS = (*OF_CHECKPOINT, *OF_STEPS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
-PATH_KEYS = {"output": False} | {
-    item.name: option_of(item).kind.may_be_model
-    for item in SETTINGS.values()
-    if option_of(item).kind.is_path
-}
+PATH_KEYS = {"output": False}
 # Settings that depend on the machine, and are not written into recipes.
-MACHINE_KEYS = tuple(
-    dict.fromkeys(item.name for item in SETTINGS.values() if option_of(item).depends_on_machine)
-)
+MACHINE_KEYS = list[str]()
+for declared in FIELDS.values():
+    for item in declared:
+        if option_of(item).kind.is_path:
+            PATH_KEYS[item.name] = option_of(item).kind.may_be_model
+        if option_of(item).depends_on_machine:
+            MACHINE_KEYS.append(item.name)
 
 
 # ---- writing
@@ -118,16 +115,14 @@ def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any
     for item in FIELDS[type(settings)]:
         value = getattr(settings, item.name)
         if defaults or (value != item.default and item.name not in MACHINE_KEYS):
-            values[item.name] = _plain(value)
+            is_repeated = option_of(item).is_repeated
+            plain = list[Any]()
+            for one in value if is_repeated else (value,):
+                if one is not None and not isinstance(one, bool | int | float):
+                    one = str(getattr(one, "recipe_text", one))
+                plain.append(one)
+            values[item.name] = plain if is_repeated else plain[0]
     return values
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value) is tuple:
-        return [_plain(item) for item in value]
-    return str(getattr(value, "recipe_text", value))
 
 
 def without_folders(text: str) -> str:

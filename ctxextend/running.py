@@ -13,7 +13,7 @@ from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
-from ctxextend.pipeline import RunResult, check_steps, run_recipe
+from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence, warning_texts
@@ -70,8 +70,16 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     recipe = _with_recorded_threads(file)
     if settings.output is None and recipe.output is not None:
         settings = replace(settings, output=recipe.output)
-    planned = plan_run(file)
-    check_steps(recipe, planned, settings)
+    planned = _plan(file)
+    if settings.resume and recipe.train is None:
+        message = "The recipe has no train section, so there is nothing to resume."
+        raise RecipeError(message, "Remove --resume.")
+    if settings.output is not None and recipe.train is None and planned is None:
+        message = "The recipe neither resizes, converts nor trains"
+        raise RecipeError(
+            f"{message}, so {settings.output} would not be written.",
+            "Remove the output, or add a resize, convert or train section.",
+        )
     if planned is not None:
         if not settings.dry_run:
             check_before_writing(recipe, planned, settings)
@@ -103,7 +111,7 @@ def _with_recorded_threads(file: RecipeFile) -> Recipe:
     return replace(file.recipe, train=replace(train, threads=threads))
 
 
-def plan_run(file: RecipeFile) -> Planned | None:
+def _plan(file: RecipeFile) -> Planned | None:
     """Check that source and training text are those of a recipe, and plan its resize or conversion.
 
     Raises:

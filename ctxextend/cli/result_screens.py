@@ -47,10 +47,6 @@ class Transcript(Console):
         for line in text.split("\n"):
             self.page.line(line)
 
-    def screen(self, lines: list[Pieces]) -> None:  # type: ignore[override]
-        """Add styled lines."""
-        self.page.lines.extend(lines)
-
     def note(self, *lines: str) -> None:
         """Add lines of stderr; commands, which are indented, do not wrap."""
         self.printed.update(lines)
@@ -66,6 +62,8 @@ class Transcript(Console):
     def report(self, lines: Iterable[Pieces]) -> None:
         """Add styled lines."""
         self.page.lines.extend(lines)
+
+    screen = report
 
 
 def show(result: Result, console: Transcript) -> None:

@@ -45,7 +45,10 @@ def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
 
 def add_verification(page: Page, verification: "Verification") -> None:
     """Add the verdict to a page, then each check with its status and evidence."""
-    page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    style = "wrong"
+    if verification.passed:
+        style = "right"
+    page.text(verification.conclusion, style)
     labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]
     margin = max(MIN_MARGIN, *(len(label) + GAP for label in labels))
     for check, label in zip(verification.checks, labels, strict=True):
