@@ -95,7 +95,7 @@ def text(must: str, allows: Callable[[str], object], **known: Any) -> Kind:
 
 def _read_path(value: Any) -> str:
     if not isinstance(value, str | os.PathLike) or value == "":
-        raise ValueError("text or a path")
+        raise ValueError("text, in quotes, or a path")
     return os.fspath(value)
 
 
@@ -105,7 +105,7 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
-ANY_TEXT = text("text", bool)
+ANY_TEXT = text("text, in quotes", bool)
 FLAG = Kind(bool, _read_flag)
 FILE = Kind(ANY_PATH, _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.
@@ -270,11 +270,10 @@ def _read_table(value: Any) -> TableName:
         return value
     if not isinstance(value, str):
         raise ValueError("NAME:KEY:RESERVED")
-    tensor, *others = value.split(":")
-    config_key, reserved = [*others, "", ""][:2]
-    if not tensor or len(others) > 2 or not re.fullmatch(r"[0-9]{0,9}", reserved):
+    parts = re.fullmatch(r"([^:]+)(?::([^:]*))?(?::([0-9]{0,9}))?", value)
+    if parts is None:
         raise ValueError("NAME:KEY:RESERVED, such as pos.weight:n_positions:2")
-    return TableName(tensor, config_key or None, int(reserved or 0))
+    return TableName(parts[1], parts[2] or None, int(parts[3] or 0))
 
 
 TABLE = Kind(str, _read_table)

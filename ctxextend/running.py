@@ -3,10 +3,8 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
@@ -17,7 +15,7 @@ from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence, warning_texts
-from ctxextend.provenance import Step, stated_method, step_of
+from ctxextend.provenance import Step, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_before_writing
 from ctxextend.settings import Run, Train
@@ -117,20 +115,9 @@ def _plan(file: RecipeFile) -> Planned | None:
     Raises:
         CheckpointError: The source changed after the recipe was written.
         DataError: The training text did.
-        RecipeError: Sections of a recipe of a GGUF file need a checkpoint of transformers.
         CtxextendError: As `resize`.
     """
     recipe = file.recipe
-    source = recipe.checkpoint.source
-    sections = {"convert": recipe.convert, "train": recipe.train, "evaluate": recipe.evaluate}
-    others = [name for name, settings in sections.items() if settings is not None]
-    if others and is_gguf(source) and Path(source).is_file():
-        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
-        hint = (
-            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
-            "it was made from: --set source=BASE"
-        )
-        raise RecipeError(message, hint)
     recorded = step_of(file)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
@@ -138,7 +125,8 @@ def _plan(file: RecipeFile) -> Planned | None:
         _check_training_text(recipe.train, file.provenance)
     if recipe.resize is None and recipe.convert is None and recorded.fingerprint is None:
         return None
-    model = open_model(recipe.checkpoint, reads_gguf=not others)
+    is_resize_only = (recipe.convert, recipe.train, recipe.evaluate) == (None, None, None)
+    model = open_model(recipe.checkpoint, reads_gguf=is_resize_only)
     check_source(model.checkpoint, recipe.checkpoint, recorded.fingerprint)
     if recipe.convert is not None:
         return planned_conversion(model, recipe.convert)
@@ -151,19 +139,17 @@ def _plan(file: RecipeFile) -> Planned | None:
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
-    if file.stated is None or resize is None:
-        return
-    to, method = file.stated
-    if method != stated_method(resize.method):
-        return
     length = planned.plan.max_len_after
-    methods = [stated_method(resize.method) or ""]
-    methods += [method.text for method in recorded.methods.values()]
-    kept = [method for method in dict.fromkeys(methods) if ":" in method]
-    if not kept or to in (resize.to, length):
+    if resize is None or "resize.to" not in file.changed or "resize.method" in file.changed:
+        return
+    methods = [*recorded.methods.values()]
+    if resize.method is not None:
+        methods.insert(0, resize.method)
+    kept = [text for text in dict.fromkeys(method.text for method in methods) if ":" in text]
+    if not kept or file.length in (resize.to, length):
         return
     text = (
-        f"{joined(kept)} is kept, which the recipe states for {to} positions. To choose "
+        f"{joined(kept)} is kept, which the recipe states for {file.length} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
     yield Note(Code.METHOD, Level.NOTE, text)

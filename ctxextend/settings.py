@@ -173,7 +173,7 @@ class Settings:
             value = getattr(self, item.name)
             if value is None or value is item.default:
                 if item.default is MISSING:
-                    errors.append(ResizeError(f"{flag_of(item)} is missing.", None, item.name))
+                    errors.append(ResizeError(f"{item.name} is missing.", None, item.name))
                 else:
                     object.__setattr__(self, item.name, item.default)
                 continue
@@ -373,6 +373,15 @@ class Writing(Saving):
         excludes("link", "train", ", which writes all weights"),
     )
 
+    if TYPE_CHECKING:
+        to: int | Factor | None
+
+    @property
+    def length(self) -> int:
+        """The new context length; only if `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
+
     @property
     def training(self) -> "Train | None":
         """The training after a resize or conversion."""
@@ -480,12 +489,6 @@ class Resize(Writing):
         return choice.keeping(self.keep_first)
 
     @property
-    def length(self) -> int:
-        """The new context length; only if `to` is a number."""
-        assert isinstance(self.to, int)
-        return self.to
-
-    @property
     def method_flags(self) -> tuple[str, ...]:
         """Flags that were passed and apply only when new rows are created."""
         flags = []
@@ -576,12 +579,6 @@ class Convert(Writing):
         """Tokens that each one attends to on either side; only with a window."""
         assert self.attention_window is not None
         return self.attention_window // 2
-
-    @property
-    def length(self) -> int:
-        """The context length of the output; only if `to` is a number."""
-        assert isinstance(self.to, int)
-        return self.to
 
 
 TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
