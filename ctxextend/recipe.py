@@ -112,7 +112,7 @@ def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any
     for item in FIELDS[type(settings)]:
         value = getattr(settings, item.name)
         if defaults or (value != item.default and item.name not in MACHINE_KEYS):
-            is_repeated = option_of(item).is_repeated
+            is_repeated = type(value) is tuple
             plain = list[Any]()
             for one in value if is_repeated else (value,):
                 if one is not None and not isinstance(one, bool | int | float):

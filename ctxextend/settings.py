@@ -199,7 +199,7 @@ def settings_class(kind: type[Kept]) -> type[Kept]:
 
 def _read(item: Field[Any], value: Any, errors: list[ResizeError]) -> Any:
     """Return the value of a field as its kind; what is wrong with it is added to the errors."""
-    option = option_of(item)
+    option: Option = item.metadata["setting"]
     values: Iterable[Any] = (value,)
     is_one = isinstance(value, str | bytes | os.PathLike | Mapping)
     if option.is_repeated and isinstance(value, Iterable) and not is_one:

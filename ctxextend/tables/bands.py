@@ -7,7 +7,7 @@ every seam. `bands` interpolates the former, tiles the latter.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -96,9 +96,8 @@ def choose_bands(table: Rows, rows: int, choice: MethodChoice) -> MethodChoice:
     """
     given = choice.settings
     keep = choice.keep_first
-    split = choose_split(
-        table, given["within"], keep=keep, sigma=given["sigma"], repeat=given["repeat"]
-    )
+    within = given["within"] or typical_rows(table)
+    split = choose_split(table, within, keep=keep, sigma=given["sigma"], repeat=given["repeat"])
     gain = given["gain"]
     high_gain = given["high_gain"]
     if gain is None:
@@ -132,7 +131,7 @@ def choose_bands(table: Rows, rows: int, choice: MethodChoice) -> MethodChoice:
 
 def choose_split(
     table: Rows,
-    within: Range | None = None,
+    within: Range,
     *,
     keep: int = 0,
     sigma: float | None = None,
@@ -149,14 +148,14 @@ def choose_split(
 
     Args:
         table: The learned rows, shape (n, d), float64.
-        within: The rows to split; by default `typical_rows`.
+        within: The rows to split; see `typical_rows`.
         keep: The number of rows at the start that are kept.
         sigma: The standard deviation of the low-pass filter, in rows; 0 splits nothing.
         repeat: The rows whose high-frequency part is tiled.
         is_measured: Whether gains are chosen too. If not, and `sigma` and `repeat` are passed, the
             table is not measured, which takes seconds if it is large.
     """
-    head, stop = within or typical_rows(table)
+    head, stop = within
     split = BandSplit(head=head, stop=stop)
     source = table[split.head : split.stop]
     if len(source) < MIN_ROWS or not np.isfinite(source).all():
@@ -250,7 +249,12 @@ def bands(
         return table.copy()
     is_complete = gain is not None and sigma is not None and (repeat is not None or sigma == 0)
     split = choose_split(
-        table, within, keep=keep, sigma=sigma, repeat=repeat, is_measured=not is_complete
+        table,
+        within or typical_rows(table),
+        keep=keep,
+        sigma=sigma,
+        repeat=repeat,
+        is_measured=not is_complete,
     )
     default = gain
     if gain is None:
@@ -421,10 +425,9 @@ def _split_at(
     )
 
 
-def _columns(rows: Rows) -> Iterator[Rows]:
-    """Yield blocks of columns, to avoid a second table in memory."""
-    for start in range(0, rows.shape[1], BLOCK_COLUMNS):
-        yield rows[:, start : start + BLOCK_COLUMNS]
+def _columns(rows: Rows) -> list[Rows]:
+    """Return views of blocks of columns, to avoid a second table in memory."""
+    return np.split(rows, range(BLOCK_COLUMNS, rows.shape[1], BLOCK_COLUMNS), axis=1)
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:

@@ -211,10 +211,11 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     Deviations may have a sign: negative ones count for the standard deviation, and are never
     beyond.
     """
-    known_deviations = np.abs(deviations[~np.isnan(deviations)])
-    if not known_deviations.size:
+    known = np.sort(np.abs(deviations[~np.isnan(deviations)]))
+    if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * median(known_deviations)
+    middle = known[(len(known) - 1) // 2 : len(known) // 2 + 1]  # as of `median`
+    sigma = MAD_TO_SIGMA * float(middle.mean())
     is_beyond = deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors)
     return [int(row) for row in np.flatnonzero(is_beyond)]
 
