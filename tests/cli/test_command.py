@@ -138,23 +138,6 @@ def test_help_on_a_terminal_without_colour_is_plain_text() -> None:
     assert output == help_of()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "data", "lengths"),
-    [
-        ("m --data a --data b", ["a", "b"], []),
-        ("--data a m", ["a"], []),
-        ("--data=a m --length 8 --length 16 --data b", ["a", "b"], ["8", "16"]),
-    ],
-)
-def test_repeated_flags_collect_their_values(
-    arguments: str, data: list[str], lengths: list[str]
-) -> None:
-    given = COMMANDS["evaluate"].make_context("evaluate", arguments.split()).params
-    assert given["source"] == "m"
-    assert given["data"] == data
-    assert (given["length"] or []) == lengths
-
-
 # ---- completion
 
 

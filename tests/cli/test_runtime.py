@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ctxextend import ResizeError, TrainingError, evaluate, resize, train
+from ctxextend import ResizeError, TrainingError, resize, train
 from ctxextend.cli.app import build_app
 from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
@@ -140,11 +140,6 @@ try:
 except SystemExit:
     print(os.getenv("OMP_WAIT_POLICY"), os.getenv("OPENBLAS_NUM_THREADS"))
 """
-
-
-def test_threads_must_be_positive() -> None:
-    with pytest.raises(ResizeError, match="--threads must be at least 1, got 0"):
-        evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
 @pytest.mark.parametrize(

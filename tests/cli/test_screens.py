@@ -157,16 +157,6 @@ def test_inspect_screen_shows_a_command_on_one_line(make_pico: MakePico) -> None
     assert lines[lines.index("Fix:") + 1] == f"  {fix}"
 
 
-def test_inspect_screen_splits_no_file_name(make_pico: MakePico) -> None:
-    folder = make_pico("bert").folder
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
-    for width in (80, 60):
-        text = inspect(folder, columns=width)
-        _, _, limits = text.partition("\nLimits\n")
-        assert re.search(r"^.? *tokenizer_config\.json( |$)", limits, re.MULTILINE), (width, limits)
-        assert "max_position_embeddings" in limits
-
-
 def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     longer = resize(source, to=40, output="longer").output

@@ -136,15 +136,6 @@ def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(
     np.testing.assert_allclose(shares, exact[:4] / exact.sum(), rtol=0.02)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_measure_converts_float_dtypes_to_float64(dtype: Any) -> None:
-    table = (normal(40, 12) * 300).astype(dtype)
-    found = measure(table)
-    expected = measure(table.astype(np.float64))
-    assert np.array_equal(found.norms, expected.norms)
-    assert np.array_equal(found.eigenvalues, expected.eigenvalues)
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
