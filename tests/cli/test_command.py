@@ -132,12 +132,6 @@ def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
     assert COLOUR.sub("", output) == help_of("resize")
 
 
-def test_help_on_a_terminal_without_colour_is_plain_text() -> None:
-    variables = environment(COLUMNS="80", NO_COLOR="1", TERM="xterm")
-    output = on_terminal([*PROGRAM, "--help"], variables)
-    assert output == help_of()
-
-
 # ---- completion
 
 

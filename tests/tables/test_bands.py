@@ -223,23 +223,6 @@ def test_bands_with_all_rows_kept_repeats_the_row_before_untrained_rows() -> Non
     assert result[128:].max() <= table[124].max() + 1e-9
 
 
-def count_nonfinite_rows(table: Rows, method: str) -> int:
-    resized = resize_table(table, 512, read_choice(method))
-    finite = np.isfinite(resized).all(axis=1)
-    return int((~finite).sum())
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("method", ["bands", "auto"])
-def test_bands_spreads_nan_to_at_most_two_more_rows_than_linear(method: str, value: float) -> None:
-    table = TWO_BANDS.copy()
-    table[40, 3] = value
-    bad = count_nonfinite_rows(table, method)
-    bad_in_linear = count_nonfinite_rows(table, "linear")
-    assert 1 <= bad <= bad_in_linear + 2
-    assert "no high-frequency part" in choose_method(table, 512, read_choice("bands")).reason
-
-
 def test_bands_of_a_table_of_nan_returns_nan() -> None:
     result = bands(np.full((64, 4), np.nan), 100)
     assert np.isnan(result).all()

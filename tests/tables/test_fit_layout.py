@@ -224,15 +224,6 @@ def test_inspect_names_the_first_row_that_deviates_from_a_formula(
     assert re.search(rf" 99\.\d % \({layout}\) first deviating row {row} ", screen)
 
 
-@EACH_MODEL
-def test_inspect_states_no_sinusoids_of_a_table_with_nan(
-    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
-) -> None:
-    save(name, config)
-    add_to_rows(name, tensor, reserved, reserved + 1, np.nan)
-    assert sinusoidal(name) is None
-
-
 def test_inspect_recognises_computed_formulas() -> None:
     found = sinusoidal(save("M2M100Model", M2M100))
     assert found["layout"] == "halves-log"

@@ -84,25 +84,6 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
-def test_stretch_equals_long_clip() -> None:
-    learned = normal(77, 5)
-    kept = 20
-    steps = 4
-    differences = np.diff(learned, axis=0)
-    expected = [*learned[:kept]]
-    for row in range(kept, len(learned)):
-        # The last row is extrapolated with the step before it.
-        difference = differences[min(row, len(differences) - 1)]
-        for k in range(steps):
-            expected.append(learned[row] + k / steps * difference)
-    assert len(expected) == 248
-
-    stretched = methods.stretch(learned[kept:], 248 - kept)
-
-    result = np.vstack([learned[:kept], stretched])
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("alpha", [0.4, 0.1, 0.9])
 def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     table = normal(24, 3)
