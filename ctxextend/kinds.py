@@ -95,7 +95,7 @@ def text(must: str, allows: Callable[[str], object], **known: Any) -> Kind:
 
 def _read_path(value: Any) -> str:
     if not isinstance(value, str | os.PathLike) or value == "":
-        raise ValueError("text, in quotes, or a path")
+        raise ValueError("text or a path")
     return os.fspath(value)
 
 
@@ -105,7 +105,7 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
-ANY_TEXT = text("text, in quotes", bool)
+ANY_TEXT = text("text", bool)
 FLAG = Kind(bool, _read_flag)
 FILE = Kind(ANY_PATH, _read_path, is_path=True)
 # Of a checkpoint or a tokenizer.

@@ -458,5 +458,8 @@ def _settings(
     except ResizeError as error:
         for wrong in (error, *error.others):
             entry = given.get(str(wrong.setting), section)
-            errors.append(entry.error(str(wrong)))
+            message = str(wrong)
+            if wrong.setting in given and entry.value is None:
+                message = f"{prefix}{wrong.setting} is missing"
+            errors.append(entry.error(message))
     return None

@@ -173,7 +173,7 @@ class Settings:
             value = getattr(self, item.name)
             if value is None or value is item.default:
                 if item.default is MISSING:
-                    errors.append(ResizeError(f"{item.name} is missing.", None, item.name))
+                    errors.append(ResizeError(f"{flag_of(item)} is missing.", None, item.name))
                 else:
                     object.__setattr__(self, item.name, item.default)
                 continue

@@ -133,7 +133,7 @@ to: 4
         "recipe.yaml, line 3: --to must be at least 1, got 0.",
         "recipe.yaml, line 4: Unknown method 'magic'. Methods: auto, copy",
         "recipe.yaml, line 5: unknown key resize.kep_first; did you mean resize.keep_first?",
-        "recipe.yaml, line 6: data is missing",
+        "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: unknown key train.setps; did you mean train.steps?",
         "recipe.yaml, line 8: --steps must be an integer, got two.",
         "recipe.yaml, line 9: --lr must be a number, got fast.",
@@ -150,9 +150,9 @@ to: 4
     [
         ("to: 64.0", "--to must be an integer, got 64.0."),
         ("to: true", "--to must be an integer, got True."),
-        ("to: null", "to is missing"),
+        ("to: null", "resize.to is missing"),
         ("to: 64\n  fix_limits: 1", "--fix-limits must be true or false, got 1."),
-        ("to: 64\n  part: 1", "--part must be text, in quotes, got 1."),
+        ("to: 64\n  part: 1", "--part must be text, got 1."),
         (
             "to: 64\n  method: hierarchical:alpha=high",
             "--method hierarchical: alpha must be between 0 and 1",

@@ -195,7 +195,7 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     errors = [line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]
-    assert lines[0] == "Error: --set resize.part: --part must be text, in quotes, got ['x']."
+    assert lines[0] == "Error: --set resize.part: --part must be text, got ['x']."
     assert "recipe.yaml, line 3: unknown key resize.too; did you mean resize.to?" in lines
     assert len(errors) == 6
     error = json.loads(invoke(recipe, "--json").stdout)["error"]
