@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from ctxextend.errors import did_you_mean
-from ctxextend.settings import Settings, option_of, ordered_fields
+from ctxextend.settings import Settings, option_of, ordered_fields, read_settings
 
 
 def keyword_arguments(
@@ -32,15 +32,15 @@ def keyword_arguments(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = dict[str, inspect.Parameter]()
         helps = list[str]()
-        taken = list[tuple[str, int, Field[Any]]]()  # argument, number of the settings, field
-        for number, kind in enumerate(kinds):
+        field_of = dict[str, str]()  # by argument
+        for kind in kinds:
             for item in ordered_fields(kind):
                 if option_of(item).in_python and item.name not in without:
                     parameter = _parameter(item)
                     if parameter.name not in parameters:
                         helps.append(f"{parameter.name}: {option_of(item).help}")
                     parameters[parameter.name] = parameter
-                    taken.append((parameter.name, number, item))
+                    field_of[parameter.name] = item.name
         own = list(inspect.signature(function).parameters.values())[len(kinds) :]
         for parameter in own:
             parameters[parameter.name] = parameter.replace(kind=parameter.KEYWORD_ONLY)
@@ -57,16 +57,9 @@ def keyword_arguments(
                 hint = did_you_mean(name, parameters)
                 raise TypeError(f"{message}. {hint}" if hint else message)
             values = extended.bind(*args, **given).arguments
-            of_settings = list[dict[str, Any]]()
-            for kind in kinds:
-                required = [item.name for item in ordered_fields(kind) if item.default is MISSING]
-                of_settings.append({name: "" for name in required if name in without})
-            for name, number, item in taken:
-                if name in values:
-                    of_settings[number][item.name] = values[name]
-            settings = [kind(**fields) for kind, fields in zip(kinds, of_settings, strict=True)]
-            others = {item.name: values[item.name] for item in own if item.name in values}
-            return function(*settings, **others)
+            others = {item.name: values.pop(item.name) for item in own if item.name in values}
+            fields = {field_of[name]: value for name, value in values.items()}
+            return function(*read_settings(kinds, fields, without), **others)
 
         call.__signature__ = extended  # type: ignore[attr-defined]
         call.__doc__ = _documented(inspect.getdoc(function) or "", helps)

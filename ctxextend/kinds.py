@@ -270,11 +270,10 @@ def _read_table(value: Any) -> TableName:
         return value
     if not isinstance(value, str):
         raise ValueError("NAME:KEY:RESERVED")
-    tensor, *others = value.split(":")
-    config_key, reserved = [*others, "", ""][:2]
-    if not tensor or len(others) > 2 or not re.fullmatch(r"[0-9]{0,9}", reserved):
+    parts = re.fullmatch(r"([^:]+)(?::([^:]*))?(?::([0-9]{0,9}))?", value)
+    if parts is None:
         raise ValueError("NAME:KEY:RESERVED, such as pos.weight:n_positions:2")
-    return TableName(tensor, config_key or None, int(reserved or 0))
+    return TableName(parts[1], parts[2] or None, int(parts[3] or 0))
 
 
 TABLE = Kind(str, _read_table)

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import RecipeError
 from ctxextend.evaluation.evaluate import evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.json_output import Result
 from ctxextend.planned import Planned, ResizeResult
-from ctxextend.progress import Events, Silence
+from ctxextend.progress import Events
 from ctxextend.recipe import Recipe
 from ctxextend.settings import Evaluate, Run, Train
 from ctxextend.text_data import check_texts
@@ -43,9 +42,7 @@ class RunResult(Result, shows=("output",)):
         return tuple(warnings)
 
 
-def run_recipe(
-    recipe: Recipe, planned: Planned | None, run: Run, events: Events | None = None
-) -> RunResult:
+def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
     """Run the steps of a recipe; see `run`.
 
     In distributed training, only the first process evaluates.
@@ -56,8 +53,6 @@ def run_recipe(
         run: Where the output is saved, and whether a training run is resumed.
         events: What the steps report.
     """
-    events = events or Silence()
-    check_steps(recipe, planned, run)
     evaluate = recipe.evaluate
     if evaluate is not None:  # fail now rather than after a long training run
         if evaluate.data:
@@ -99,16 +94,3 @@ def run_recipe(
             ref = replace(ref, source=path, revision=None, subfolder=None)
         evaluation = evaluate_checkpoint(ref, evaluate, step)
     return replace(result, evaluate=evaluation)
-
-
-def check_steps(recipe: Recipe, planned: Planned | None, run: Run) -> None:
-    """Raise RecipeError if a flag does not apply to the steps of a recipe."""
-    if run.resume and recipe.train is None:
-        message = "The recipe has no train section, so there is nothing to resume."
-        raise RecipeError(message, "Remove --resume.")
-    if run.output is not None and recipe.train is None and planned is None:
-        raise RecipeError(
-            f"The recipe neither resizes, converts nor trains, so {run.output} would not be "
-            "written.",
-            "Remove the output, or add a resize, convert or train section.",
-        )

@@ -6,9 +6,7 @@ current folder once it is read.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass
-from datetime import date
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,6 @@ import yaml
 from ctxextend.checkpoint.formats import recipe_text
 from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
-from ctxextend.kinds import ANY_TEXT, METHOD, NEW_LENGTH
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import (
     RECIPE_STEPS,
@@ -67,29 +64,26 @@ class Recipe:
 
 
 # The fields of settings that are keys of recipes.
+SECTIONS: dict[str, type[Settings]] = {"": CheckpointRef, **RECIPE_STEPS}
 FIELDS: dict[type[Settings], list[Field[Any]]] = {}
-kinds_of_settings: list[type[Settings]] = [CheckpointRef, *RECIPE_STEPS.values()]
-for kind_of_settings in kinds_of_settings:
+for kind_of_settings in SECTIONS.values():
     FIELDS[kind_of_settings] = [
         item for item in ordered_fields(kind_of_settings) if option_of(item).in_recipe
     ]
-# Settings by key, such as ``train.data``.
-SETTINGS = {item.name: item for item in FIELDS[CheckpointRef]}
-OF_CHECKPOINT = tuple(SETTINGS)
-for step, kind_of_settings in RECIPE_STEPS.items():
-    SETTINGS |= {f"{step}.{item.name}": item for item in FIELDS[kind_of_settings]}
-KEYS = (*SETTINGS, "output", *RECIPE_STEPS, "provenance")
+OF_CHECKPOINT = [item.name for item in FIELDS[CheckpointRef]]
+OF_STEPS = [f"{step}.{item.name}" for step in RECIPE_STEPS for item in FIELDS[RECIPE_STEPS[step]]]
+KEYS = (*OF_CHECKPOINT, *OF_STEPS, "output", *RECIPE_STEPS, "provenance")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id. The
 # others may be names of datasets on the Hub.
-PATH_KEYS = {"output": False} | {
-    item.name: option_of(item).kind.may_be_model
-    for item in SETTINGS.values()
-    if option_of(item).kind.is_path
-}
+PATH_KEYS = {"output": False}
 # Settings that depend on the machine, and are not written into recipes.
-MACHINE_KEYS = tuple(
-    dict.fromkeys(item.name for item in SETTINGS.values() if option_of(item).depends_on_machine)
-)
+MACHINE_KEYS = list[str]()
+for declared in FIELDS.values():
+    for item in declared:
+        if option_of(item).kind.is_path:
+            PATH_KEYS[item.name] = option_of(item).kind.may_be_model
+        if option_of(item).depends_on_machine:
+            MACHINE_KEYS.append(item.name)
 
 
 # ---- writing
@@ -118,16 +112,14 @@ def plain_values(settings: Settings, *, defaults: bool = False) -> dict[str, Any
     for item in FIELDS[type(settings)]:
         value = getattr(settings, item.name)
         if defaults or (value != item.default and item.name not in MACHINE_KEYS):
-            values[item.name] = _plain(value)
+            is_repeated = type(value) is tuple
+            plain = list[Any]()
+            for one in value if is_repeated else (value,):
+                if one is not None and not isinstance(one, bool | int | float):
+                    one = str(getattr(one, "recipe_text", one))
+                plain.append(one)
+            values[item.name] = plain if is_repeated else plain[0]
     return values
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value) is tuple:
-        return [_plain(item) for item in value]
-    return str(getattr(value, "recipe_text", value))
 
 
 def without_folders(text: str) -> str:
@@ -223,9 +215,8 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
-    # The length of a resize, and the method with the settings that were chosen for it, before any
-    # change of a value; None without a length.
-    stated: tuple[object, object] | None = None
+    length: object = None  # of a resize, before it was changed
+    changed: Sequence[str] = ()  # keys whose values --set changed
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -312,21 +303,18 @@ def parse_recipe(
             moved = map_paths({key: entry.value}, partial(read_path, folder))
             entry = entry._replace(value=moved[key])
         entries[path] = entry
-    stated = None
-    if "resize.to" in entries:
-        to = entries["resize.to"].value
-        with suppress(ValueError):
-            to = NEW_LENGTH.read(to)
-        method = entries.get("resize.method")
-        stated = (to, None if method is None else method.value)
+    no_line = Entry(None, 0, name)
+    length = entries.get("resize.to", no_line).value
+    changed_keys = list[str]()
     for change in changes:
-        if "=" in change:
-            entries = _changed(entries, change)
+        typed, equals, value = change.partition("=")
+        if equals:
+            changed_keys.append(typed.strip().replace("-", "_"))
+            entries = _changed(entries, changed_keys[-1], value, f"--set {typed}")
         else:
             message = "expected key=value, such as train.steps=100"
             errors.append((CHANGE, f"--set {change}: {message}"))
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
-    no_line = Entry(None, 0, name)
     errors += _key_errors(entries, no_line)
     ref = _settings(CheckpointRef, "", entries, no_line, errors)
     steps = {}
@@ -342,25 +330,21 @@ def parse_recipe(
     nested = dict[str, Any]()
     for path, value in values.items():
         section, _, key = path.rpartition(".")
-        if key in RECIPE_STEPS:
-            nested[key] = {}
-        elif section:
-            nested[section][key] = value
+        if section:
+            nested[section] = {**nested[section], key: value}
         else:
             nested[key] = value
     return RecipeFile(
         recipe=Recipe(ref, **steps, output=values.get("output")),
         provenance=values.get("provenance", {}),
         values=nested,
-        stated=stated,
+        length=length,
+        changed=changed_keys,
     )
 
 
-def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
-    """Return the entries with one change, such as ``train.steps=100``."""
-    typed, _, value = change.partition("=")
-    key = typed.strip().replace("-", "_")
-    flag = f"--set {typed}"
+def _changed(entries: Mapping[str, Entry], key: str, value: str, flag: str) -> dict[str, Entry]:
+    """Return the entries with another value, such as ``100`` of ``train.steps``."""
     changed = {
         path: entry for path, entry in entries.items() if not f"{path}.".startswith(f"{key}.")
     }
@@ -418,12 +402,7 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, CHANGE if key else 0))
         line = 0
-        kind_of_node = "a single value"
-        if node is None:
-            kind_of_node = "nothing"
-        elif isinstance(node, yaml.SequenceNode):
-            kind_of_node = "a list"
-        message = f"expected a mapping, got {kind_of_node}."
+        message = "expected a mapping of keys to values."
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or error
@@ -460,26 +439,19 @@ def _settings(
     errors: list[tuple[int, str]],
 ) -> Any:
     given = dict[str, Entry]()
-    required = list[str]()
-    texts = list[str]()
     for item in FIELDS[kind]:
-        kind_of_value = option_of(item).kind
-        if kind_of_value.is_path or kind_of_value in (ANY_TEXT, METHOD):
-            texts.append(item.name)
-        if f"{prefix}{item.name}" in entries:
-            given[item.name] = entries[f"{prefix}{item.name}"]
+        key = f"{prefix}{item.name}"
+        if key in entries:
+            given[item.name] = entries[key]
         elif item.default is MISSING:
-            required.append(item.name)
+            given[item.name] = section._replace(value=None)
     try:
-        values = {name: entry.value for name, entry in given.items()}
-        return kind(**values, **dict.fromkeys(required))
+        return kind(**{name: entry.value for name, entry in given.items()})
     except ResizeError as error:
-        for found in (error, *error.others):
-            message = str(found)
-            if found.setting in required:
-                message = f"{prefix}{found.setting} is missing"
-            entry = given.get(str(found.setting), section)
-            if found.setting in texts and isinstance(entry.value, bool | int | float | date):
-                message += " Put it in quotes."
+        for wrong in (error, *error.others):
+            entry = given.get(str(wrong.setting), section)
+            message = str(wrong)
+            if wrong.setting in given and entry.value is None:
+                message = f"{prefix}{wrong.setting} is missing"
             errors.append(entry.error(message))
     return None

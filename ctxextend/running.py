@@ -12,11 +12,11 @@ from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
-from ctxextend.pipeline import RunResult, check_steps, run_recipe
+from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence, warning_texts
-from ctxextend.provenance import Step, stated_method, step_of
+from ctxextend.provenance import Step, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_before_writing
 from ctxextend.settings import Run, Train
@@ -69,8 +69,16 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     recipe = _with_recorded_threads(file)
     if settings.output is None and recipe.output is not None:
         settings = replace(settings, output=recipe.output)
-    planned = plan_run(file)
-    check_steps(recipe, planned, settings)
+    planned = _plan(file)
+    if settings.resume and recipe.train is None:
+        message = "The recipe has no train section, so there is nothing to resume."
+        raise RecipeError(message, "Remove --resume.")
+    if settings.output is not None and recipe.train is None and planned is None:
+        message = "The recipe neither resizes, converts nor trains"
+        raise RecipeError(
+            f"{message}, so {settings.output} would not be written.",
+            "Remove the output, or add a resize, convert or train section.",
+        )
     if planned is not None:
         if not settings.dry_run:
             check_before_writing(recipe, planned, settings)
@@ -102,7 +110,7 @@ def _with_recorded_threads(file: RecipeFile) -> Recipe:
     return replace(file.recipe, train=replace(train, threads=threads))
 
 
-def plan_run(file: RecipeFile) -> Planned | None:
+def _plan(file: RecipeFile) -> Planned | None:
     """Check that source and training text are those of a recipe, and plan its resize or conversion.
 
     Raises:
@@ -133,19 +141,17 @@ def plan_run(file: RecipeFile) -> Planned | None:
 def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
-    if file.stated is None or resize is None:
-        return
-    to, method = file.stated
-    if method != stated_method(resize.method):
-        return
     length = planned.plan.max_len_after
-    methods = [stated_method(resize.method) or ""]
-    methods += [method.text for method in recorded.methods.values()]
-    kept = [method for method in dict.fromkeys(methods) if ":" in method]
-    if not kept or to in (resize.to, length):
+    if resize is None or "resize.to" not in file.changed or "resize.method" in file.changed:
+        return
+    methods = [*recorded.methods.values()]
+    if resize.method is not None:
+        methods.insert(0, resize.method)
+    kept = [text for text in dict.fromkeys(method.text for method in methods) if ":" in text]
+    if not kept or file.length in (resize.to, length):
         return
     text = (
-        f"{joined(kept)} is kept, which the recipe states for {to} positions. To choose "
+        f"{joined(kept)} is kept, which the recipe states for {file.length} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
     yield Note(Code.METHOD, Level.NOTE, text)

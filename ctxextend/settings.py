@@ -8,7 +8,7 @@ does the check of a value, when the settings are created.
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property, partial
@@ -177,12 +177,7 @@ class Settings:
                 else:
                     object.__setattr__(self, item.name, item.default)
                 continue
-            try:
-                object.__setattr__(self, item.name, _read(item, value))
-            except ResizeError as error:
-                for found in (error, *error.others):
-                    found.setting = found.setting or item.name
-                    errors.append(found)
+            object.__setattr__(self, item.name, _read(item, value, errors))
         invalid = {error.setting for error in errors}
         given = set[str]()
         for name, value in vars(self).items():
@@ -202,28 +197,54 @@ def settings_class(kind: type[Kept]) -> type[Kept]:
     return dataclass(frozen=True)(kind)
 
 
-def _read(item: Field[Any], value: Any) -> Any:
+def _read(item: Field[Any], value: Any, errors: list[ResizeError]) -> Any:
+    """Return the value of a field as its kind; what is wrong with it is added to the errors."""
     option: Option = item.metadata["setting"]
-    is_one = not isinstance(value, Iterable) or isinstance(
-        value, str | bytes | os.PathLike | Mapping
-    )
-    values = list[Any]()
-    errors = list[ResizeError]()
-    for one in value if option.is_repeated and not is_one else (value,):
+    values: Iterable[Any] = (value,)
+    is_one = isinstance(value, str | bytes | os.PathLike | Mapping)
+    if option.is_repeated and isinstance(value, Iterable) and not is_one:
+        values = value
+    results = list[Any]()
+    for one in values:
         try:
-            values.append(option.kind.read(one))
+            results.append(option.kind.read(one))
         except ResizeError as error:
-            errors += [error, *error.others]
+            for wrong in (error, *error.others):
+                wrong.setting = wrong.setting or item.name
+                errors.append(wrong)
         except ValueError as error:
             shown = one if isinstance(one, str) and one else repr(one)
             message = f"{flag_of(item)} must be {error}, got {shown:.100}."
             hint = did_you_mean(str(one), option.kind.names())
             errors.append(ResizeError(message, hint or None, item.name))
-    if errors:
-        raise_first(errors)
-    if option.is_repeated:
-        return tuple(values)
-    return values[0]
+    if option.is_repeated or not results:
+        return tuple(results)
+    return results[0]
+
+
+def read_settings(
+    kinds: Iterable[type[Settings]], given: Mapping[str, Any], without: Collection[str]
+) -> list[Settings]:
+    """Return settings of several classes, with values by name of the field.
+
+    Args:
+        kinds: The classes.
+        given: Values, each for all fields of its name; others have their default.
+        without: Fields that are empty if they have no default.
+
+    Raises:
+        ResizeError: A value is invalid or missing.
+    """
+    settings = list[Settings]()
+    for kind in kinds:
+        values = dict[str, Any]()
+        for item in fields(kind):
+            if item.name in given:
+                values[item.name] = given[item.name]
+            elif item.name in without and item.default is MISSING:
+                values[item.name] = ""
+        settings.append(kind(**values))
+    return settings
 
 
 @settings_class
@@ -352,6 +373,15 @@ class Writing(Saving):
         excludes("link", "train", ", which writes all weights"),
     )
 
+    if TYPE_CHECKING:
+        to: int | Factor | None
+
+    @property
+    def length(self) -> int:
+        """The new context length; only if `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
+
     @property
     def training(self) -> "Train | None":
         """The training after a resize or conversion."""
@@ -459,12 +489,6 @@ class Resize(Writing):
         return choice.keeping(self.keep_first)
 
     @property
-    def length(self) -> int:
-        """The new context length; only if `to` is a number."""
-        assert isinstance(self.to, int)
-        return self.to
-
-    @property
     def method_flags(self) -> tuple[str, ...]:
         """Flags that were passed and apply only when new rows are created."""
         flags = []
@@ -555,12 +579,6 @@ class Convert(Writing):
         """Tokens that each one attends to on either side; only with a window."""
         assert self.attention_window is not None
         return self.attention_window // 2
-
-    @property
-    def length(self) -> int:
-        """The context length of the output; only if `to` is a number."""
-        assert isinstance(self.to, int)
-        return self.to
 
 
 TEXT_HELP = "Text file, folder or hf:OWNER/NAME."

@@ -64,31 +64,6 @@ def test_run_reproduces_an_output_from_its_recipe(settings: dict[str, Any]) -> N
     assert without_output.stdout == f"tiny-gpt2-{settings['to']}\n"
 
 
-def test_run_reproduces_an_output_of_a_custom_model_type(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "gpt2").folder
-    pico.edit_json(source / "config.json", model_type="my-own")
-    table = "transformer.wpe.weight:n_positions"
-    first = ctxextend.resize(source, 32, output="first", table=table).output
-    result = ctxextend.run("first/ctxextend.yaml", "again")
-    assert result.output == Path("again")
-    assert pico.contents(Path("again")) == pico.contents(first)
-
-
-def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "gpt2").folder
-    resize(source, to=32, output="first")
-    pico.make(source, "gpt2", initializer_range=0.5)
-    done = invoke("first/ctxextend.yaml", "-o", "again")
-    assert done.exit_code == 1
-    message = f"{source} has changed since the recipe was written."
-    assert message in done.stderr
-    assert not Path("again").exists()
-
-    other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
-    result = ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"])
-    assert result.output == Path("again")
-
-
 def test_run_rejects_changes_of_a_recipe_that_is_not_a_file() -> None:
     recipe = Recipe(CheckpointRef("tiny-gpt2"), Resize(32))
     with pytest.raises(RecipeError, match="Changes apply only to recipe files"):
@@ -223,10 +198,7 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     assert lines[0] == "Error: --set resize.part: --part must be text, got ['x']."
     assert "recipe.yaml, line 3: unknown key resize.too; did you mean resize.to?" in lines
     assert len(errors) == 6
-
-    output = json.loads(invoke(recipe, "--json").stdout)
-    error = output["error"]
-    assert error["type"] == "RecipeError"
+    error = json.loads(invoke(recipe, "--json").stdout)["error"]
     assert len(error["message"].splitlines()) == 3
 
 
@@ -269,23 +241,8 @@ def test_run_resizes_and_evaluates_the_output() -> None:
     assert done.stdout == "longer\n"
     assert "Perplexity by position, 4 windows of 160 tokens" in done.stderr
     result = json.loads(invoke(recipe, "--json", "--force").stdout)
-    keys = {
-        "schema_version",
-        "command",
-        "warnings",
-        "output",
-        "resize",
-        "train",
-        "evaluate",
-        "dry_run",
-    }
-    assert result.keys() == keys
-    assert result["schema_version"] == 1
-    assert result["command"] == "run"
     assert result["output"] == "longer"
-    assert result["dry_run"] is False
     assert result["resize"]["max_len_after"] == 160
-    assert result["resize"]["output"] == "longer"
     assert result["evaluate"]["max_len"] == 160
     assert result["evaluate"]["base_max_len"] == 128
     assert result["train"] is None
@@ -326,10 +283,7 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     changes = set_flags(["train.steps=1", "train.eval_data=book.txt"])
     values = json.loads(invoke("first/ctxextend.yaml", *changes, "--json").stdout)
     warning = "book.txt is in both --data and --eval-data"
-    assert values["output"] == "source-24"
-    assert values["resize"]["max_len_after"] == 24
     assert values["train"]["steps"] == 1
-    assert values["evaluate"]["max_len"] == 24
     assert any(text.startswith(warning) for text in values["warnings"])
 
     book = Path("book.txt")
@@ -414,11 +368,7 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     assert "None" not in done.stdout
 
     values = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
-    assert values["command"] == "run"
-    assert values["dry_run"] is True
     assert values["output"] == "tiny-gpt2-256"
-    assert values["resize"]["method"] == "linear"
-    assert values["train"]["steps"] == 2
     assert values["evaluate"]["length"] == [128]
 
     trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
@@ -429,18 +379,6 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     Path("b.txt").unlink()
     without_text = invoke(recipe, "--dry-run")
     assert "b.txt does not exist." in without_text.stderr
-
-
-def test_run_takes_the_length_of_the_table_with_fix_limits(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "gpt2").folder
-    pico.edit_json(source / "config.json", n_positions=512)
-    recipe = write(f"source: {source}\nresize: {{to: 32}}\n")
-    refused = invoke(recipe, "-o", "out")
-    assert refused.exit_code == 1
-    assert "resize with --fix-limits, which takes the length of the table" in refused.stderr
-
-    fixed = invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true")
-    assert fixed.exit_code == 0
 
 
 def test_run_of_a_recipe_from_elsewhere_takes_the_source_that_is_set(tmp_path: Path) -> None:

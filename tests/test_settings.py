@@ -11,7 +11,7 @@ import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import ResizeError
 from ctxextend.kinds import TableName
-from ctxextend.recipe import SETTINGS
+from ctxextend.recipe import KEYS
 from ctxextend.settings import (
     CheckpointRef,
     Convert,
@@ -33,7 +33,7 @@ def test_a_setting_is_a_flag_a_keyword_and_a_recipe_key() -> None:
         option = option_of(item)
         assert item.name in flags
         assert (item.name in keywords) == option.in_python
-        assert (f"resize.{item.name}" in SETTINGS) == option.in_recipe
+        assert (f"resize.{item.name}" in KEYS) == option.in_recipe
         assert flag_of(item).startswith("--")
 
 

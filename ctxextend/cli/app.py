@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from importlib import import_module
 from io import TextIOWrapper
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -23,12 +23,12 @@ from ctxextend.cli.console import (
     INTERRUPTED,
     WRONG_USAGE,
     Console,
-    in_colour,
+    Page,
     null_stream,
+    rendered,
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
 from ctxextend.cli.options import WrongFlags
-from ctxextend.cli.tables import Page
 from ctxextend.errors import (
     CtxextendError,
     MethodError,
@@ -78,27 +78,29 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     for paragraph in _paragraphs(command):
         first, *lines = paragraph.splitlines()
         if lines and lines[0].startswith(" "):  # examples keep their line breaks
-            with formatter.section(_coloured(first.removesuffix(":"), bold=True)):
+            with formatter.section(_styled(first.removesuffix(":"), "title")):
                 formatter.write("".join(f"  {line.strip()}\n" for line in lines))
         else:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
     sections = help_sections(command, ctx)
-    is_short = Heading.ADVANCED in sections and not ctx.meta.get(HELP_ALL)
+    source = ctx.get_parameter_source("help_all")
+    is_all = source is not None and source.name == "COMMANDLINE"
+    is_short = Heading.ADVANCED in sections and not is_all
     if is_short:
         del sections[Heading.ADVANCED]
     for group, rows in sections.items():
-        with formatter.section(_coloured(group, bold=True)):
-            coloured = [(_coloured(name, fg="cyan"), text) for name, text in rows]
+        with formatter.section(_styled(group, "title")):
+            styled = [(_styled(name, "flag"), text) for name, text in rows]
             # One third leaves enough width for the text even in a narrow terminal.
-            formatter.write_dl(coloured, formatter.width // 3)
+            formatter.write_dl(styled, formatter.width // 3)
     if is_short:
         formatter.write_paragraph()
         formatter.write_text(f"All options: {ctx.command_path} {HELP_ALL}")
 
 
-def _coloured(text: str, **style: Any) -> str:
-    return typer.style(text, **style) if in_colour() else text
+def _styled(text: str, style: str) -> str:
+    return rendered([[(text, style)]], sys.stdout)
 
 
 class WithHelpAll:
@@ -111,35 +113,20 @@ class WithHelpAll:
         """Return the parameters, with --help and --help-all; their values stay as they are."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         if self._help_all is None:  # one option, since parameters are compared by identity
-            help_option = self.get_help_option(ctx)
-
-            def show(context: Any, parameter: Any, requested: bool) -> None:
-                context.meta[HELP_ALL] = requested
-                help_option.callback(context, parameter, requested)
-
-            self._help_all = copy(help_option)
+            self._help_all = copy(self.get_help_option(ctx))
             self._help_all.hidden = hasattr(self, "commands")
             self._help_all.name = "help_all"
             self._help_all.opts = [HELP_ALL]
             self._help_all.help = "Show all options and exit."
-            self._help_all.callback = show
         parameters = [*parameters, self._help_all]
         for parameter in parameters:
-            parameter.get_runtime_param = PlainText
+            parameter.get_runtime_param = lambda: AS_IT_IS
         return parameters
 
 
-class PlainText:
-    """Leaves the values of a parameter as they are: ``typer._coercion.RuntimeParam``.
-
-    Typer reads every value, also a default, with pydantic, whose import takes as long as numpy's.
-    """
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of a parameter; a repeated one has a list of values."""
-        if value is None and (param.multiple or param.nargs == -1):
-            return ()
-        return value
+# Reads the value of a parameter: `typer._coercion.RuntimeParam`. Typer reads every value, also a
+# default, with pydantic, whose import takes as long as numpy's.
+AS_IT_IS = SimpleNamespace(coerce=lambda value, **_: value)
 
 
 class Command(WithHelpAll, TyperCommand):
@@ -239,35 +226,34 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     for name in names:
         module = import_module(f"ctxextend.cli.{name}")
         app.command(cls=Command)(getattr(module, name))
-    app.callback()(ctxextend)
+    app.callback(invoke_without_command=True)(ctxextend)  # --version needs no command
     return app
 
 
-def _print_version(requested: bool) -> None:
-    if not requested:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-    from platform import python_version
-
-    lines = [f"ctxextend {__version__}", f"python {python_version()}"]
-    for name in SHOWN_LIBRARIES:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} missing")
-    Console().data("\n".join(lines))
-    raise typer.Exit
-
-
 def ctxextend(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, help="Print the versions.")
-    ] = False,
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the versions.")] = False,
 ) -> None:
     """Resize position embeddings; everything else stays byte-identical.
 
     Example: ctxextend resize tiny-gpt2 --to 512
     """
+    if not version:
+        if context.invoked_subcommand is None:
+            context.fail("Missing command.")
+        return
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+    from platform import python_version
+
+    lines = [f"ctxextend {__version__}", f"python {python_version()}"]
+    for name in SHOWN_LIBRARIES:
+        try:
+            lines.append(f"{name} {version_of(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} missing")
+    Console().data("\n".join(lines))
+    raise typer.Exit
 
 
 def _handle_signal(number: int, frame: FrameType | None) -> None:

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
+from ctxextend.cli.console import Cell, Console, Page
 from ctxextend.cli.effective import add_effective_lengths
-from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 from ctxextend.settings import CheckpointRef, Compare, Figures
 

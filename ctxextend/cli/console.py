@@ -1,11 +1,18 @@
-"""All output of the command line: data on stdout, everything else on stderr."""
+"""All output of the command line: data on stdout, everything else on stderr.
+
+A page has wrapped text, lists of labels and values, and tables, fitted to a width.
+"""
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,11 +27,12 @@ from ctxextend.errors import (
     without_tokens,
 )
 from ctxextend.json_output import to_json
-from ctxextend.progress import Progress, no_progress
+from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
     from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.report.numbers import NumberFormat
 
 SCHEMA_VERSION = 1
 # Exit codes: a flag does not apply, a check failed, after Ctrl-C.
@@ -32,6 +40,7 @@ WRONG_USAGE = 2
 FAILED_CHECK = 3
 INTERRUPTED = 130
 Pieces = list[tuple[str, str]]  # a line of output as (text, style name) pairs
+Cell = str | tuple[str, str]  # text, or (text, style name)
 # Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
 STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
@@ -44,7 +53,152 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
     "learned": {"fg": "cyan"},
     "second": {"fg": "green"},
     "new": {"fg": "yellow"},
+    "flag": {"fg": "cyan"},
 }
+INDENT = "  "  # of lines of a text after the first
+MARGIN = 12  # width of a column of labels
+GAP = 2  # spaces between columns
+MIN_WIDTH = 40  # minimum line width; text is unreadable below
+MIN_VALUE_WIDTH = 18
+CHART_CHARACTERS = "\u28ff\u2588\u00d7\u2524"
+_wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+
+
+@dataclass
+class Page:
+    """Lines to print, and the properties of the terminal."""
+
+    width: int = sys.maxsize  # characters per line
+    unicode: bool = True  # whether charts and numbers may use non-ASCII characters
+    has_charts: bool = False  # whether curves are drawn, by a library that takes time to import
+    lines: list[Pieces] = field(default_factory=list)
+
+    @classmethod
+    def for_stdout(cls) -> "Page":
+        """Return an empty page, as wide as ``COLUMNS`` or the terminal says, or 80 characters."""
+        columns = shutil.get_terminal_size((80, 24)).columns
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        encoded = CHART_CHARACTERS.encode(encoding, "replace")
+        unicode = b"?" not in encoded
+        return cls(
+            width=max(columns, MIN_WIDTH),
+            unicode=unicode,
+            has_charts=unicode and sys.stdout.isatty(),
+        )
+
+    @classmethod
+    def for_terminal(cls) -> "Page":
+        """Return an empty page that wraps on a terminal, and has no width in a pipe."""
+        if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+            return cls.for_stdout()
+        return cls()
+
+    @cached_property
+    def numbers(self) -> "NumberFormat":
+        """The number format for this page's encoding."""
+        from ctxextend.report.numbers import NumberFormat
+
+        return NumberFormat("±" if self.unicode else "+-")
+
+    def line(self, *cells: Cell) -> None:
+        """Add a line without wrapping; an empty line without arguments."""
+        self.lines.append([(cell, "") if isinstance(cell, str) else cell for cell in cells])
+
+    def text(self, text: str, style: str = "", indent: str = "") -> None:
+        """Add wrapped text; lines after the first are indented by two more characters."""
+        lines = _wrap(
+            printable(text),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}{INDENT}",
+        )
+        self.lines += [[(line, style)] for line in lines]
+
+    def command(self, label: str, command: str) -> None:
+        """Add a label and a shell command on one line, so that it can be copied.
+
+        A command that does not fit next to the label goes below it, and may be longer than a line.
+        """
+        shown = printable(command)
+        if len(label) + len(shown) > self.width:
+            self.line((label.rstrip(), "title"))
+            label = INDENT
+        self.line((f"{label}{shown}", "title"))
+
+    def values(
+        self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label"
+    ) -> None:
+        """Add (label, text) pairs in two columns; a repeated label is left blank."""
+        width = max(self.width - margin, MIN_VALUE_WIDTH)
+        previous = ""
+        for label, text in items:
+            shown = "" if label == previous else label
+            for line in _wrap(printable(text), width) or [""]:
+                self.lines.append([(f"{shown:<{margin}}", style), (line, "")])
+                shown = ""
+            previous = label or previous
+
+    def flow(self, parts: Iterable[Pieces]) -> None:
+        """Add parts from left to right, wrapping between parts."""
+        line: Pieces = []
+        for part in parts:
+            if line and sum(len(text) for text, _ in (*line, *part)) > self.width:
+                self.lines.append(line)
+                line = []
+            line = [*line, *part]
+        self.lines.append(line)
+
+    def table(
+        self,
+        header: Sequence[str],
+        rows: Iterable[Sequence[Cell]],
+        left: Collection[int] = (0,),
+        *,
+        wrap: bool = False,
+    ) -> None:
+        """Add a table; columns in `left` are left-aligned.
+
+        Columns that do not fit go below the others, with the first column repeated (rich.table
+        would wrap numbers); with `wrap`, the widest columns are narrowed first, at most to their
+        longest word. Texts wider than their column wrap at words.
+        """
+        grid = list[Pieces]()
+        if header:
+            grid.append([(name, "label") for name in header])
+        names = len(grid)
+        for row in rows:
+            grid.append([(cell, "") if isinstance(cell, str) else cell for cell in row])
+        widths = list[int]()
+        fewest = list[int]()  # without the names of the columns
+        words = list[int]()  # the length of the longest one of each column
+        for cells in zip(*grid, strict=True):
+            texts = [text for text, _ in cells]
+            widths.append(max(map(len, texts)))
+            fewest.append(max(map(len, texts[names:]), default=0))
+            words.append(max((len(word) for text in texts for word in text.split()), default=0))
+        gaps = GAP * (len(widths) - 1)
+        while wrap and sum(widths) + gaps > self.width:
+            wider = [column for column, width in enumerate(widths) if width > words[column]]
+            if not wider:
+                break
+            widest = max(wider, key=lambda column: widths[column])
+            widths[widest] -= 1
+        for column in range(1, len(widths)):
+            # Only column names wrap if they do not fit next to the first column.
+            most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
+            widths[column] = min(widths[column], most)
+        # If it is too wide, each part begins with the first column.
+        parts = [[0]]
+        taken = widths[0]
+        for column in range(1, len(widths)):
+            if len(parts[-1]) > 1 and taken + GAP + widths[column] > self.width:
+                parts.append([0])
+                taken = widths[0]
+            parts[-1].append(column)
+            taken += GAP + widths[column]
+        for columns in parts:
+            for row in grid:
+                self.lines += _row_lines(row, columns, widths, left)
 
 
 @dataclass(frozen=True)
@@ -66,7 +220,7 @@ class Console:
     def data(self, text: str) -> None:
         """Print the result as text; nothing with --json, where `result` prints it."""
         if not (self.as_json or self.silent):
-            _print("\n".join(map(printable, text.split("\n"))))
+            _print(rendered([(line, "")] for line in text.split("\n")))
 
     def lines(self, *lines: str) -> None:
         """Print lines that a program reads, as they are."""
@@ -76,9 +230,9 @@ class Console:
     def screen(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines, in colour if stdout is a terminal that supports it."""
         if self.is_path_only and not self.as_json:
-            self.note(*(styled(line, colour=False) for line in lines))
+            self.report(lines)
         elif not (self.as_json or self.silent):
-            _print("\n".join(styled(line, colour=in_colour()) for line in lines))
+            _print(rendered(lines, sys.stdout))
 
     def result(self, command: str, value: Any, warnings: Sequence[str] | None = ()) -> None:
         """Print a result as the command's JSON object if --json is set.
@@ -98,14 +252,13 @@ class Console:
     def report(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines to stderr, in colour if it is a terminal that supports it."""
         if not (self.quiet or self.silent):
-            colour = in_colour(sys.stderr)
-            _print_lines(*(styled(line, colour=colour) for line in lines))
+            _print(rendered(lines, sys.stderr), is_error=True)
 
     def note(self, *lines: str) -> None:
         """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
         self.printed.update(lines)
-        if lines and not (self.quiet or self.silent):
-            _print_error(*lines)
+        if lines:
+            self.report([(line, "")] for line in lines)
 
     def next_steps(self, *commands: str) -> None:
         """Print up to three suggested next commands, only on a terminal."""
@@ -124,13 +277,13 @@ class Console:
             lines = lines[0].split("\n")  # one per error
         if hint:
             lines.append(hint)
-        _print_error(*lines)
+        _print(rendered([(line, "")] for line in lines), is_error=True)
         self.error_object(kind, message, hint)
 
     def interrupted(self, message: str) -> None:
         """Print what an interrupted command has kept; only the first process does."""
         if not self.silent:
-            _print_error(message)
+            _print(printable(message), is_error=True)
             self.error_object("Interrupted", message)
 
     def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
@@ -172,81 +325,80 @@ class Console:
     @contextmanager
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
         """Show a progress bar with speed and remaining time on a terminal."""
-        if self.quiet or self.silent or not sys.stderr.isatty():
-            yield no_progress
-            return
-        from rich import console, progress
+        bar: Any = None
+        if sys.stderr.isatty() and not (self.quiet or self.silent):
+            from rich import console, progress
 
-        bar = progress.Progress(
-            "{task.description}",
-            progress.BarColumn(),
-            progress.TaskProgressColumn(),
-            "{task.fields[speed]}",
-            progress.TimeRemainingColumn(compact=True),
-            console=console.Console(stderr=True),
-            transient=True,
-        )
+            bar = progress.Progress(
+                "{task.description}",
+                progress.BarColumn(),
+                progress.TaskProgressColumn(),
+                "{task.fields[speed]}",
+                progress.TimeRemainingColumn(compact=True),
+                console=console.Console(stderr=True),
+                transient=True,
+            )
+
+        def update(advance: int, total: int, label: str = "") -> None:
+            if bar is None:
+                return
+            per_second = bar.tasks[0].speed
+            speed = ""
+            if per_second and unit == "bytes":
+                speed = f"{size_text(per_second)}/s"
+            elif per_second:
+                speed = f"{per_second:,.0f} {unit}/s"
+            description = f"{action} {label}".rstrip()
+            bar.update(task, advance=advance, total=total, description=description, speed=speed)
+
+        if bar is None:
+            yield update
+            return
         with bar:
             task = bar.add_task(action, total=None, speed="")
-
-            def update(advance: int, total: int, label: str = "") -> None:
-                per_second = bar.tasks[0].speed
-                speed = ""
-                if per_second and unit == "bytes":
-                    speed = f"{size_text(per_second)}/s"
-                elif per_second:
-                    speed = f"{per_second:,.0f} {unit}/s"
-                bar.update(
-                    task,
-                    advance=advance,
-                    total=total,
-                    description=f"{action} {label}".rstrip(),
-                    speed=speed,
-                )
-
             yield update
 
 
-def styled(line: Pieces, *, colour: bool) -> str:
-    """Render a line for printing."""
-    if not colour:
-        return "".join(printable(text) for text, _ in line).rstrip()
-    parts = []
-    for text, style in line:
-        part = printable(text)
-        if style:
-            part = typer.style(part, **STYLES[style])
-        parts.append(part)
-    return "".join(parts)
+def rendered(lines: Iterable[Pieces], stream: TextIO | None = None) -> str:
+    """Return lines as text, with colours if a stream is a terminal: see https://no-color.org."""
+    is_plain = stream is None or not stream.isatty()
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        is_plain = True
+    texts = list[str]()
+    for line in lines:
+        if is_plain:
+            texts.append(printable("".join(text for text, _ in line)).rstrip())
+            continue
+        parts = list[str]()
+        for text, style in line:
+            part = printable(text)
+            if style:
+                part = typer.style(part, **STYLES[style])
+            parts.append(part)
+        texts.append("".join(parts))
+    return "\n".join(texts)
 
 
-def _print(text: str) -> None:
+def _print(text: str, *, is_error: bool = False) -> None:
+    """Print to stdout or stderr; a run does not fail because stderr is closed or full."""
+    stream = sys.stdout
+    if is_error:
+        stream = sys.stderr
     try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        raise
+        print(text, file=stream, flush=True)
     except OSError as error:
+        if is_error:
+            sys.stderr = null_stream()
+            return
+        if isinstance(error, BrokenPipeError):
+            raise
         sys.stdout = null_stream()  # the flush at exit must not fail again
-        raise OutputError(
-            f"Cannot print the result: {error.strerror}.", "The command itself succeeded."
-        ) from error
+        message = f"Cannot print the result: {error.strerror}."
+        raise OutputError(message, "The command itself succeeded.") from error
 
 
 def _print_json(value: dict[str, Any]) -> None:
     _print(without_tokens(json.dumps(value, indent=2)))
-
-
-def _print_error(*texts: str) -> None:
-    """Print texts to stderr, one line each: a command in it can be copied from a terminal."""
-    _print_lines(*map(printable, texts))
-
-
-def _print_lines(*lines: str) -> None:
-    """Print lines to stderr as they are; a run does not fail because it is closed or full."""
-    try:
-        print("\n".join(lines), file=sys.stderr, flush=True)
-    except OSError:
-        sys.stderr = null_stream()
 
 
 def null_stream() -> TextIO:
@@ -254,8 +406,16 @@ def null_stream() -> TextIO:
     return Path(os.devnull).open("w")
 
 
-def in_colour(stream: TextIO | None = None) -> bool:
-    """Whether a stream, by default stdout, is a terminal with colours: see https://no-color.org."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return (stream or sys.stdout).isatty()
+def _row_lines(
+    row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
+) -> Iterator[Pieces]:
+    wrapped = [_wrap(row[column][0], widths[column]) or [""] for column in columns]
+    for texts in zip_longest(*wrapped, fillvalue=""):
+        line: Pieces = []
+        for column, text in zip(columns, texts, strict=True):
+            align = str.ljust if column in left else str.rjust
+            padded = align(text, widths[column])
+            if line:
+                padded = f"{'':{GAP}}{padded}"
+            line.append((padded, row[column][1]))
+        yield line

@@ -2,6 +2,7 @@
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
+from ctxextend.cli.resize import finish
 from ctxextend.settings import CheckpointRef, Convert
 
 
@@ -17,7 +18,6 @@ def convert(ref: CheckpointRef, settings: Convert, console: Console) -> None:
     Encoders of the BERT family become Longformer, BART becomes LED (window): they read whole
     documents at once, also untrained. The other schemes need training.
     """
-    from ctxextend.cli.show_result import finish
     from ctxextend.resizing import convert_checkpoint
 
     result = convert_checkpoint(ref, settings, console)

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Console, Page
 from ctxextend.errors import install_command
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.tables import Cell, Page
+from ctxextend.cli.console import Cell, Page
 from ctxextend.errors import joined
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ctxextend import kinds
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Console, Page
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
 

@@ -7,12 +7,11 @@ https://github.com/actions/toolkit.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.console import Console
-from ctxextend.errors import CheckpointError, CtxextendError, without_tokens
+from ctxextend.errors import CheckpointError, without_tokens
 
 if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Finding, Inspection
@@ -40,16 +39,6 @@ def annotations(inspection: "Inspection") -> Iterator[str]:
                         properties["line"] = str(line)
         properties["title"] = f"{finding.file} {finding.key}".strip()
         yield workflow_command(finding.level, properties, _message(inspection, finding))
-
-
-@contextmanager
-def annotated_errors(console: Console) -> Iterator[None]:
-    """Print a known error as an annotation too, and raise it again."""
-    try:
-        yield
-    except CtxextendError as error:
-        console.lines(workflow_command("error", {"title": ERROR_TITLE}, str(error)))
-        raise
 
 
 def workflow_command(name: str, properties: Mapping[str, str], message: str) -> str:

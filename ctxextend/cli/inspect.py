@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
-from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import MethodError, ResizeError, size_text
+from ctxextend.cli.console import FAILED_CHECK, Cell, Console, Page, Pieces
+from ctxextend.errors import CtxextendError, MethodError, ResizeError, size_text
 from ctxextend.settings import CheckpointRef, Inspect
 
 if TYPE_CHECKING:
@@ -111,12 +110,15 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
 
 
 def _annotate(console: Console, ref: CheckpointRef, settings: Inspect) -> None:
-    from ctxextend.cli.github import annotated_errors, annotations
+    from ctxextend.cli.github import ERROR_TITLE, annotations, workflow_command
 
     agrees = True
     for model in settings.models:
-        with annotated_errors(console):
+        try:
             inspection = _inspect_model(ref, model, settings.part)
+        except CtxextendError as error:
+            console.lines(workflow_command("error", {"title": ERROR_TITLE}, str(error)))
+            raise
         console.note(*inspection.notes, f"{model}: {inspection.verdict}")
         console.lines(*annotations(inspection))
         agrees = agrees and inspection.agrees
@@ -149,11 +151,11 @@ def add_inspections(
     """Add the verdicts, the tables (same parts side by side), and the limits of each model."""
     from ctxextend.inspection.inspection_result import short_names, tables_by_part
 
-    names: Mapping[int, str] = {}
+    names: Mapping[int, str] = {id(inspection): "" for inspection in inspections}
     if len(inspections) > 1:
         names = short_names(inspections)
     for inspection in inspections:
-        _add_verdict(page, inspection, names)
+        _add_verdict(page, inspection, names[id(inspection)])
     if only_verdicts:
         return
     page.line()
@@ -161,7 +163,10 @@ def add_inspections(
         _add_tables(page, group, names)
     _add_schemes(page, inspections, names)
     for inspection in inspections:
-        page.text(_of("Limits of", inspection, names) or "Limits", "title")
+        heading = "Limits"
+        if names[id(inspection)]:
+            heading += f" of {names[id(inspection)]}"
+        page.text(heading, "title")
         rows = [_limit_row(inspection, limit) for limit in inspection.limits]
         page.table((), rows or [["  none"]], left=range(4), wrap=True)
         for limit in inspection.limits:
@@ -174,21 +179,16 @@ def add_inspections(
             page.values([(library.name, f"{beyond} ({library.decided_by})")], margin=22)
 
 
-def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
-    return f"{names[id(inspection)]}: " if names else ""
-
-
-def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
-    return f"{label} {names[id(inspection)]}" if names else ""
-
-
-def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str]) -> None:
+def _add_verdict(page: Page, inspection: "Inspection", name: str) -> None:
     """Add the verdict, the remarks on limits, and the commands that fix them.
 
     What several limits have in common is added once.
     """
-    prefix = _prefix(inspection, names)
-    page.verdict(f"{prefix}{inspection.verdict}", is_good=inspection.agrees)
+    prefix = f"{name}: " if name else ""
+    style = "wrong"
+    if inspection.agrees:
+        style = "right"
+    page.text(f"{prefix}{inspection.verdict}", style)
     label = "Fix: "
     for limit in inspection.limits:
         if limit.remark:
@@ -217,12 +217,13 @@ def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str])
             _add_norms(page, [item], names)
     if page.lines[-1]:
         page.line()
-    header = list[str]()
-    if names:
-        header = [names[id(inspection)] for inspection, _ in group]
+    header = [names[id(inspection)] for inspection, _ in group]
     _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
     for inspection, table in group:
-        page.text(_of("Findings in", inspection, names) or "Findings", "title")
+        heading = "Findings"
+        if names[id(inspection)]:
+            heading += f" in {names[id(inspection)]}"
+        page.text(heading, "title")
         findings = list(table.findings())
         for finding in findings or ["none: no outliers, zero rows, repeated rows or seams"]:
             page.text(finding, indent="  ")
@@ -280,7 +281,7 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
             curve = Curve(
                 values=table.norms[table.reserved_rows :].tolist(),
                 styles=["new" if table.is_new(position) else learned for position in positions],
-                name=names.get(id(inspection), ""),
+                name=names[id(inspection)],
                 key=tuple(key),
             )
             curves.append(curve)
@@ -291,7 +292,10 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
         ranges = list[str]()
         for start, stop in table.new_rows:
             ranges.append(describe_range(start - table.reserved_rows, stop - table.reserved_rows))
-        page.text(f"{_prefix(inspection, names)}new positions: {', '.join(ranges)}", "faint")
+        prefix = names[id(inspection)]
+        if prefix:
+            prefix += ": "
+        page.text(f"{prefix}new positions: {', '.join(ranges)}", "faint")
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
@@ -323,9 +327,9 @@ def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str
     for label in labels:
         values = [column.get(label, "-") for column in columns]
         rows.append([(label, "label"), *values])
-    if names:
+    if any(names):
         page.table(["", *names], rows, left=(0,), wrap=True)
-    else:
+    else:  # one model with one type of layers
         page.table([], rows, left=(0, 1), wrap=True)
     page.line()
 
@@ -342,17 +346,13 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
                 if text:
                     page.text(text)
             for rope in report.layers:
-                words = (names.get(id(inspection), ""), report.part, rope.layers)
+                words = (names[id(inspection)], report.part, rope.layers)
                 name = " ".join(word for word in words if word)
                 columns[name] = dict(_rope_statistics(rope))
                 _add_wavelengths(page, rope)
             page.line()
-    if not columns:
-        return
-    header = list(columns)
-    if header == [""]:  # one type of layers of one model needs no name
-        header = []
-    _add_columns(page, header, list(columns.values()))
+    if columns:
+        _add_columns(page, list(columns), list(columns.values()))
 
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
@@ -440,7 +440,7 @@ def _add_rows(
             f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}."
         )
     page.text(f"{inspection.source} {table.name}", "title")
-    _add_norms(page, [(inspection, table)], {})
+    _add_norms(page, [(inspection, table)], {id(inspection): ""})
     statistics: list[dict[str, Any]] = [to_json(row) for row in report_rows(table, rows)]
     cells = list[list[Cell]]()
     for row in statistics:

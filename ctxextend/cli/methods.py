@@ -5,8 +5,7 @@ from itertools import chain
 from typing import Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Console, Page
 from ctxextend.tables.method_facts import DEFAULT_METHOD, Method
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 

@@ -17,7 +17,15 @@ from ctxextend import kinds
 from ctxextend.cli.console import Console, Files
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
-from ctxextend.settings import Figures, Heading, Settings, flag_of, option_of, ordered_fields
+from ctxextend.settings import (
+    Figures,
+    Heading,
+    Settings,
+    flag_of,
+    option_of,
+    ordered_fields,
+    read_settings,
+)
 
 
 class WrongFlags(typer.BadParameter):
@@ -47,28 +55,19 @@ def command(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = dict[str, inspect.Parameter]()
-        fields = {kind: tuple(ordered_fields(kind)) for kind in kinds_of_settings}
-        for items in fields.values():
-            for item in items:
+        for kind in kinds_of_settings:
+            for item in ordered_fields(kind):
                 if option_of(item).in_cli and item.name not in without:
                     parameters[item.name] = _parameter(item)
 
         def run(as_json: bool, quiet: bool, **given: Any) -> None:
             if quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
                 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-            settings = list[Settings]()
-            for kind, items in fields.items():
-                values = dict[str, Any]()
-                for item in items:
-                    value = given.get(item.name)
-                    if value not in (None, (), []):
-                        values[item.name] = value
-                    elif item.default is MISSING:
-                        values[item.name] = ""
-                try:
-                    settings.append(kind(**values))
-                except ResizeError as error:
-                    raise WrongFlags(error.message, error.hint) from error
+            values = {name: value for name, value in given.items() if value not in (None, (), [])}
+            try:
+                settings = read_settings(kinds_of_settings, values, without)
+            except ResizeError as error:
+                raise WrongFlags(error.message, error.hint) from error
             function(*settings, Console(as_json, quiet))
 
         signature = inspect.Signature([*parameters.values(), JSON, QUIET])

@@ -10,8 +10,7 @@ import numpy as np
 import plotext
 from numpy.typing import NDArray
 
-from ctxextend.cli.console import Pieces
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Page, Pieces
 from ctxextend.tables.stats import needs_log_scale
 
 HEIGHT = 11  # lines of a chart, with its frame and the labels of positions

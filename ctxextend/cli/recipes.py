@@ -3,8 +3,7 @@
 from typing import Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Console, Page
 from ctxextend.errors import RecipeError, did_you_mean
 from ctxextend.recipe_names import builtin_recipes
 

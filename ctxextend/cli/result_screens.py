@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ctxextend.cli.compare import add_comparison
-from ctxextend.cli.console import Console, Pieces, styled
+from ctxextend.cli.console import Console, Page, Pieces, rendered
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.show_result import show_output, show_plan
+from ctxextend.cli.resize import show_output, show_plan
 from ctxextend.cli.show_training import show_training
-from ctxextend.cli.tables import Page
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
 from ctxextend.comparison.comparison_result import Comparison
@@ -48,10 +47,6 @@ class Transcript(Console):
         for line in text.split("\n"):
             self.page.line(line)
 
-    def screen(self, lines: list[Pieces]) -> None:  # type: ignore[override]
-        """Add styled lines."""
-        self.page.lines.extend(lines)
-
     def note(self, *lines: str) -> None:
         """Add lines of stderr; commands, which are indented, do not wrap."""
         self.printed.update(lines)
@@ -67,6 +62,8 @@ class Transcript(Console):
     def report(self, lines: Iterable[Pieces]) -> None:
         """Add styled lines."""
         self.page.lines.extend(lines)
+
+    screen = report
 
 
 def show(result: Result, console: Transcript) -> None:
@@ -114,7 +111,7 @@ def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transc
 
 def as_text(result: Result) -> str:
     """Return what the command of a result prints."""
-    return "\n".join(styled(line, colour=False) for line in _lines(result))
+    return rendered(_lines(result))
 
 
 def as_html(result: Result) -> str:

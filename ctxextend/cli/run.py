@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
+from ctxextend.cli.console import Console, Page
+from ctxextend.cli.resize import show_plan, show_steps
 from ctxextend.settings import RunRecipe
 
 
@@ -21,8 +22,6 @@ def run(settings: RunRecipe, console: Console) -> None:
     must not have changed.
     """
     from ctxextend.cli.evaluate import add_evaluation
-    from ctxextend.cli.show_result import show_plan, show_steps
-    from ctxextend.cli.tables import Page
     from ctxextend.evaluation.evaluation_result import Evaluation
     from ctxextend.planned import ResizeResult
     from ctxextend.recipe import read_recipe

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.console import Console, Page
+from ctxextend.cli.resize import show_steps
 from ctxextend.settings import CheckpointRef, Run, Train
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
     Trains language models to predict tokens, and distils other models from their base. On several
     devices: torchrun --nproc-per-node 2 -m ctxextend train ...
     """
-    from ctxextend.cli.show_result import show_steps
     from ctxextend.pipeline import run_recipe
     from ctxextend.recipe import Recipe
     from ctxextend.training.start import plan_recipe_training

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.console import FAILED_CHECK, Console
-from ctxextend.cli.tables import GAP, Page
+from ctxextend.cli.console import FAILED_CHECK, GAP, Console, Page
 from ctxextend.settings import CheckpointRef, Verify
 
 if TYPE_CHECKING:
@@ -46,7 +45,10 @@ def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
 
 def add_verification(page: Page, verification: "Verification") -> None:
     """Add the verdict to a page, then each check with its status and evidence."""
-    page.verdict(verification.conclusion, is_good=verification.passed)
+    style = "wrong"
+    if verification.passed:
+        style = "right"
+    page.text(verification.conclusion, style)
     labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]
     margin = max(MIN_MARGIN, *(len(label) + GAP for label in labels))
     for check, label in zip(verification.checks, labels, strict=True):

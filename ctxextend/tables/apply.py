@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.layouts import BLOCK_ROWS, Formula, find_formula, fit_layout
+from ctxextend.tables.layouts import BLOCK_ROWS, find_formula, fit_layout
 from ctxextend.tables.method_facts import (
     COPY,
     DEFAULT_METHOD,
@@ -128,21 +128,46 @@ def choose_method(
     if rows <= learned:
         return choice
     choice = limit_kept_first(choice, learned)
-    if choice.name in (FORMULA, SINUSOIDAL):
-        return _choose_sinusoids(table, choice, layout)
-    chosen = choice
-    if choice.name == DEFAULT_METHOD:
-        chosen = _choose_auto(table, choice, layout, no_lm_reason)
-        if chosen.name == FORMULA:
-            return chosen
-    elif choice.facts.choose is None or None not in choice.settings.values():
+    if choice.name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL):
+        given = {key: value for key, value in choice.settings.items() if value is not None}
+        if choice.name == FORMULA:
+            layout = given.get("layout", layout)
+        formula = find_formula(table, layout)
+        if choice.name == SINUSOIDAL:
+            if formula is None:
+                return choice
+            message = f"the table already is sinusoidal, with layout {formula.layout}"
+            hint = "Remove --method to continue it by its formula."
+            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
+        if formula is not None and given.items() <= formula._asdict().items():
+            chosen = replace(
+                choice,
+                facts=METHODS[FORMULA],
+                settings=formula._asdict(),
+                keep_first=0,
+                reason=f"its sinusoids continue (layout {formula.layout})",
+            )
+            return chosen.keeping(choice.keep_first)
+        if choice.name == FORMULA:
+            message = f"--method {choice.text}: the table does not equal this formula."
+            raise ResizeError(message, CHOOSE_ANOTHER)
+    is_auto = choice.name == DEFAULT_METHOD
+    if not is_auto and (choice.facts.choose is None or None not in choice.settings.values()):
         return choice
+    chosen = choice
+    if is_auto and (no_lm_reason or learned < MIN_ROWS):
+        why = no_lm_reason or f"{learned} rows are too few to judge"
+        reason = f"copy, which keeps the learned rows: {why}"
+        chosen = replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
+    elif is_auto:
+        facts = METHODS["bands"]
+        chosen = replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
 
     # The learned rows decide on the settings.
     if chosen.facts.choose is not None:
         with np.errstate(invalid="ignore", over="ignore"):
             chosen = chosen.facts.choose(table.astype(np.float64), rows, chosen)
-    if choice.name == DEFAULT_METHOD:
+    if is_auto:
         chosen = replace(chosen, reason=f"auto chose {chosen.reason}")
     if chosen.keeps_learned_rows and chosen.keep_first == learned:
         # As a request this is an error: no source is left, and all rows are kept anyway. Here the
@@ -151,54 +176,6 @@ def choose_method(
         chosen = replace(chosen, keep_first=0, reason=reason)
     check_source_rows(learned, rows, chosen)
     return chosen
-
-
-def _choose_sinusoids(table: Table, choice: MethodChoice, layout: str) -> MethodChoice:
-    """Return `formula` with its settings, or `sinusoidal`; arguments as in `choose_method`.
-
-    Raises:
-        ResizeError: The table does not equal the formula, or already is sinusoidal.
-    """
-    if choice.name == SINUSOIDAL:
-        formula = find_formula(table, layout)
-        if formula is not None:
-            message = f"the table already is sinusoidal, with layout {formula.layout}"
-            hint = "Remove --method to continue it by its formula."
-            raise ResizeError(f"--method {SINUSOIDAL}: {message}.", hint)
-        return choice
-    formula = find_formula(table, choice.settings["layout"] or layout)
-    given = {key: value for key, value in choice.settings.items() if value is not None}
-    if formula is None or not given.items() <= formula._asdict().items():
-        message = f"--method {choice.text}: the table does not equal this formula."
-        raise ResizeError(message, CHOOSE_ANOTHER)
-    return _continued(choice, formula)
-
-
-def _choose_auto(
-    table: Table, choice: MethodChoice, layout: str, no_lm_reason: str
-) -> MethodChoice:
-    """Return `formula`, `copy` or `bands` instead of `auto`; arguments as in `choose_method`."""
-    formula = find_formula(table, layout)
-    if formula is not None:
-        return _continued(choice, formula)
-    if no_lm_reason or len(table) < MIN_ROWS:
-        why = no_lm_reason or f"{len(table)} rows are too few to judge"
-        reason = f"copy, which keeps the learned rows: {why}"
-        return replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
-    facts = METHODS["bands"]
-    return replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
-
-
-def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
-    """Return the choice that continues sinusoids by their formula."""
-    chosen = replace(
-        choice,
-        facts=METHODS[FORMULA],
-        settings=formula._asdict(),
-        keep_first=0,
-        reason=f"its sinusoids continue (layout {formula.layout})",
-    )
-    return chosen.keeping(choice.keep_first)
 
 
 def deviation(table: Table, layout: str) -> str:

@@ -7,7 +7,7 @@ every seam. `bands` interpolates the former, tiles the latter.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -136,6 +136,7 @@ def choose_split(
     keep: int = 0,
     sigma: float | None = None,
     repeat: Range | None = None,
+    is_measured: bool = True,
 ) -> BandSplit:
     """Choose how to split a table; settings that are passed are used as they are.
 
@@ -151,16 +152,19 @@ def choose_split(
         keep: The number of rows at the start that are kept.
         sigma: The standard deviation of the low-pass filter, in rows; 0 splits nothing.
         repeat: The rows whose high-frequency part is tiled.
+        is_measured: Whether gains are chosen too. If not, and `sigma` and `repeat` are passed, the
+            table is not measured, which takes seconds if it is large.
     """
     head, stop = within
     split = BandSplit(head=head, stop=stop)
     source = table[split.head : split.stop]
     if len(source) < MIN_ROWS or not np.isfinite(source).all():
         return split
-    centred = (block - block.mean(axis=0) for block in _columns(source))
-    correlation = _autocorrelation(centred, len(source), LOCAL_SHARE)
-    is_local = bool((correlation < correlation[0] / 2).any())
-    split = split._replace(is_local=is_local)
+    if is_measured:
+        centred = (block - block.mean(axis=0) for block in _columns(source))
+        correlation = _autocorrelation(centred, len(source), LOCAL_SHARE)
+        is_local = bool((correlation < correlation[0] / 2).any())
+        split = split._replace(is_local=is_local)
     cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
     if not cutoff_sigma:
         return split
@@ -168,6 +172,9 @@ def choose_split(
     if repeat is not None:
         first = min(max(repeat[0], split.head), split.stop - 1) - split.head
         given = (first, max(min(repeat[1], split.stop) - split.head, first + 1))
+        if not is_measured:
+            tiled = (given[0] + split.head, given[1] + split.head)
+            return split._replace(sigma=cutoff_sigma, repeat=tiled)
     min_stop = max(min(keep, split.stop) - split.head, 0)
     best = _split_at(split, source, cutoff_sigma, min_stop, given)
     is_noise = best.noise_distance < MIN_NOISE_DISTANCE or best.high_share < MIN_HIGH_SHARE
@@ -240,12 +247,15 @@ def bands(
     """
     if rows == len(table):
         return table.copy()
-    if within and sigma == 0 and gain is not None:
-        # There is nothing to choose, and to measure a large table takes seconds.
-        split = BandSplit(head=within[0], stop=within[1])
-    else:
-        within = within or typical_rows(table)
-        split = choose_split(table, within, keep=keep, sigma=sigma, repeat=repeat)
+    is_complete = gain is not None and sigma is not None and (repeat is not None or sigma == 0)
+    split = choose_split(
+        table,
+        within or typical_rows(table),
+        keep=keep,
+        sigma=sigma,
+        repeat=repeat,
+        is_measured=not is_complete,
+    )
     default = gain
     if gain is None:
         gain, default = default_gains(split, len(table), rows, keep)
@@ -256,7 +266,17 @@ def bands(
     low = smoothed(source, split.sigma) if split.sigma else source
     finite = low[np.isfinite(low).all(axis=1)]  # one other row would make the mean NaN
     mean = finite.mean(axis=0) if len(finite) else np.zeros(low.shape[1])
-    lower, upper, weight = _low_positions(split, rows, keep)
+
+    # Where each row reads the low-frequency part: rows up to the last kept one keep their position;
+    # later ones are spread evenly up to the last row of the part.
+    fixed = max(split.head, keep - 1)
+    step = max(split.stop - 1 - fixed, 0) / max(rows - 1 - fixed, 1)
+    targets = np.arange(rows)
+    position = np.minimum(targets, fixed) + np.maximum(targets - fixed, 0) * step
+    position = np.minimum(position - split.head, len(source) - 1)
+    lower = np.floor(position).astype(np.int64).clip(0, max(len(source) - 2, 0))
+    upper = np.minimum(lower + 1, len(source) - 1)
+    weight = (position - lower)[:, None]
     result = np.empty((rows, table.shape[1]))
     first = max(split.head, keep)
     result[:first] = table[:first]
@@ -272,28 +292,6 @@ def bands(
         if split.sigma and high_gain != gain:
             result[block] += (high_gain - gain) * (values - lows)
     return result
-
-
-def _low_positions(split: BandSplit, rows: int, keep: int) -> tuple[Indices, Indices, Rows]:
-    """Return where each row reads the low-frequency part.
-
-    Rows up to the last kept one keep their position; later ones are spread evenly up to the last
-    row of the part.
-
-    Returns:
-        The rows of the part on either side, shape (rows,) each, and the weight of the upper one,
-        shape (rows, 1).
-    """
-    count = split.stop - split.head
-    fixed = max(split.head, keep - 1)
-    last = split.stop - 1
-    steps = np.maximum(np.arange(rows) - fixed, 0)
-    step = max(last - fixed, 0) / max(rows - 1 - fixed, 1)
-    position = np.minimum(np.arange(rows), fixed) + steps * step
-    position = np.minimum(position - split.head, count - 1)
-    lower = np.floor(position).astype(np.int64).clip(0, max(count - 2, 0))
-    upper = np.minimum(lower + 1, count - 1)
-    return lower, upper, (position - lower)[:, None]
 
 
 def _tiled_rows(split: BandSplit, rows: Indices) -> tuple[Indices, Indices, Rows]:
@@ -407,17 +405,17 @@ def _split_at(
     noise_distance = 0.0
     if share > 0:
         correlation = _autocorrelation(_columns(high), count, min(LAGS / count, 1 / 2))
-        expected = _noise_autocorrelation(min(sigma, float(count)), len(correlation))
-        noise_distance = float(np.square(correlation - expected).sum())
-    if given is None:
-        ranges = _best_ranges(high, min_stop)
-        (first, stop), match = max(ranges, key=lambda item: item[1], default=((0, count), -1.0))
-    else:
-        first, stop = given
-        match = 0.0
-        length = stop - first
-        if length < count:  # else no rows follow it, so there is nothing to correlate
-            match = float(next(_matches(high, range(length, length + 1)))[first])
+        # Of white noise that was filtered in the same way; the ends are ignored.
+        width = min(sigma, float(count))
+        reach = int(REACH * width) + 1
+        weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+        residual = -weights / weights.sum()
+        residual[reach] += 1
+        padded = np.concatenate([residual, np.zeros(len(correlation))])
+        products = np.correlate(padded, residual, "valid")
+        distances = correlation - products[1:] / products[0]
+        noise_distance = float(np.square(distances).sum())
+    (first, stop), match = _best_range(high, min_stop, given)
     return split._replace(
         sigma=sigma,
         noise_distance=noise_distance,
@@ -427,10 +425,9 @@ def _split_at(
     )
 
 
-def _columns(rows: Rows) -> Iterator[Rows]:
-    """Yield blocks of columns, to avoid a second table in memory."""
-    for start in range(0, rows.shape[1], BLOCK_COLUMNS):
-        yield rows[:, start : start + BLOCK_COLUMNS]
+def _columns(rows: Rows) -> list[Rows]:
+    """Return views of blocks of columns, to avoid a second table in memory."""
+    return np.split(rows, range(BLOCK_COLUMNS, rows.shape[1], BLOCK_COLUMNS), axis=1)
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
@@ -448,45 +445,23 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
     return np.asarray(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0))
 
 
-def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
-    """Return the autocorrelation of high-pass filtered white noise, shape (lags,).
+def _best_range(high: Rows, min_stop: int, given: Range | None) -> tuple[Range, float]:
+    """Return the range whose ends correlate best, and the correlation of the 16 rows around them.
 
-    The ends are ignored.
+    It is `given`, or one of at least half the rows that ends at `min_stop` or later.
     """
-    reach = int(REACH * sigma) + 1
-    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    residual = -weights / weights.sum()
-    residual[reach] += 1
-    products = np.correlate(np.concatenate([residual, np.zeros(lags)]), residual, "valid")
-    return np.asarray(products[1:] / products[0], np.float64)
+    count = len(high)
+    shortest = max(int(MIN_REPEAT_SHARE * count), SEAM)
+    lengths = range(shortest, min(shortest + LENGTHS, count - SEAM + 1))
+    if given is not None:
+        length = given[1] - given[0]
+        if length == count:  # no rows follow it, so there is nothing to correlate
+            return given, 0.0
+        lengths = range(length, length + 1)
 
-
-def _best_ranges(high: Rows, min_stop: int) -> Iterator[tuple[Range, float]]:
-    """Yield for each length the range whose ends correlate best, and its match.
-
-    Ranges end at `min_stop` or later.
-    """
-    shortest = max(int(MIN_REPEAT_SHARE * len(high)), SEAM)
-    lengths = range(shortest, min(shortest + LENGTHS, len(high) - SEAM + 1))
-    for length, matches in zip(lengths, _matches(high, lengths), strict=True):
-        # Both sides need rows to compare, unless all learned rows are kept: the seam then follows
-        # the last one.
-        first_start = max(SEAM, min_stop - length)
-        last_start = max(len(high) - SEAM, min_stop) - length
-        starts = np.arange(first_start, last_start + 1)
-        if len(starts):
-            start = int(starts[np.argmax(matches[starts])])
-            yield (start, start + length), float(matches[start])
-
-
-def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
-    """Yield for each length the correlation of rows with those `length` rows later, -1 to 1.
-
-    Each has shape (n - length + 1,): item i uses the 16 rows around the boundary before row i.
-    """
     # Dot products of each row with the one `length` rows later, shape (lengths, n).
-    products = np.zeros((len(lengths), len(high)))
-    for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
+    products = np.zeros((len(lengths), count))
+    for start in range(0, count - lengths[0], BLOCK_ROWS):
         block = high[start : start + BLOCK_ROWS]
         dots = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
         for row in range(len(block)):
@@ -494,11 +469,27 @@ def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
             products[: len(values), start + row] = values
     window = np.hanning(2 * SEAM + 2)[1:-1]
     squares = np.einsum("td,td->t", high, high)
+    best: Range = (0, count)
+    best_match = -math.inf
     for length in lengths:
-        count = len(high) - length
-        at_boundaries = slice(SEAM - 1, SEAM + count)
-        paired = np.convolve(products[length - lengths[0], :count], window)[at_boundaries]
+        pairs = count - length
+        # Item i uses the 16 rows around the boundary before row i, shape (pairs + 1,).
+        at_boundaries = slice(SEAM - 1, SEAM + pairs)
+        paired = np.convolve(products[length - lengths[0], :pairs], window)[at_boundaries]
         later = np.convolve(squares[length:], window)[at_boundaries]
-        earlier = np.convolve(squares[:count], window)[at_boundaries]
+        earlier = np.convolve(squares[:pairs], window)[at_boundaries]
         norms = np.sqrt(later * earlier)
-        yield np.divide(paired, norms, out=np.zeros_like(paired), where=norms > 0)
+        matches = np.divide(paired, norms, out=np.zeros_like(paired), where=norms > 0)
+        if given is not None:
+            return given, float(matches[given[0]])
+        # Both sides need rows to compare, unless all learned rows are kept: the seam then follows
+        # the last one.
+        first_start = max(SEAM, min_stop - length)
+        last_start = max(count - SEAM, min_stop) - length
+        starts = np.arange(first_start, last_start + 1)
+        if len(starts):
+            start = int(starts[np.argmax(matches[starts])])
+            if matches[start] > best_match:
+                best = (start, start + length)
+                best_match = float(matches[start])
+    return best, max(best_match, -1.0)

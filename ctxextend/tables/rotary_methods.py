@@ -5,8 +5,7 @@ its own settings, and returns the complete new settings; it keeps all keys that 
 reads no rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.errors import MethodError, ResizeError
@@ -371,16 +370,6 @@ if missing := [name for name in KEPT_TYPES if name not in ROTARY_METHODS]:
     )
 
 
-class WhyChosen(Enum):
-    """Why a method was chosen for rotary settings."""
-
-    REQUESTED = auto()  # it scales, and the user named it
-    LIMITS_REQUESTED = auto()  # nothing scales, as the user requested
-    ALREADY_SERVED = auto()  # nothing scales, since the settings serve the new length
-    KEEPS_TYPE = auto()  # `auto` keeps the type of scaled settings
-    FIRST_APPLICABLE = auto()  # `auto` takes the first method that the model type applies
-
-
 def resize_rope(
     rope: Parameters,
     lengths: RopeLengths,
@@ -393,8 +382,14 @@ def resize_rope(
 ) -> tuple[Parameters, MethodChoice]:
     """Return rotary settings of one type of layers that serve longer inputs, and their method.
 
-    Settings of another type than ``default`` keep their type, and stay as they are if they already
-    serve the length.
+    A requested method must apply, also where it has nothing to do. Then the first of these that
+    holds counts:
+
+    1. The user requests ``limits``, which applies to all settings.
+    2. The settings already serve the length, and do not change anyway: ``limits``.
+    3. The user requests a method.
+    4. The settings have another type than ``default``: the method of this type.
+    5. The first method of `SCALING_METHODS` that the model type applies.
 
     Args:
         rope: The settings before, complete and valid; see `frequencies`.
@@ -415,61 +410,42 @@ def resize_rope(
         ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
     stated = {key: value for key, value in (given or {}).items() if value is not None}
-    method, why_chosen = _choose_method(
-        rope,
-        lengths,
-        name,
-        methods,
-        changes_anyway=bool(stated) or is_corrected,
-    )
-    method_settings = _method_settings(method, stated, rope, lengths)
-    new_rope = method.function(rope, lengths, dim, **method_settings)
-    reasons = [
-        *_reasons_of_choice(
-            why_chosen, method, method_settings, lengths, are_kept=new_rope == rope
-        ),
-        *_reasons_of_settings(rope, new_rope, lengths, method_settings),
-    ]
-    return new_rope, MethodChoice(method, method_settings, reason="; ".join(reasons))
-
-
-def _choose_method(
-    rope: Parameters,
-    lengths: RopeLengths,
-    requested: str,
-    methods: Sequence[str],
-    *,
-    changes_anyway: bool,
-) -> tuple[Method, WhyChosen]:
-    """Return the method for rotary settings, and why.
-
-    A requested method must apply, also where it has nothing to do. Then the first of these that
-    holds counts:
-
-    1. The user requests ``limits``, which applies to all settings.
-    2. The settings already serve the length, and do not change anyway: ``limits``.
-    3. The user requests a method.
-    4. The settings have another type than ``default``: the method of this type.
-    5. The first method of `SCALING_METHODS` that the model type applies.
-
-    Raises:
-        MethodError: The requested method does not apply, or one is needed and none does.
-    """
     applicable = _applicable_methods(rope, methods)
-    if requested not in (DEFAULT_METHOD, LIMITS, *applicable):
-        _refuse_method(requested, rope, applicable)
-    if requested == LIMITS:
-        return ROTARY_METHODS[LIMITS], WhyChosen.LIMITS_REQUESTED
-    if lengths.after <= lengths.served and not changes_anyway:
-        return ROTARY_METHODS[LIMITS], WhyChosen.ALREADY_SERVED
-    if requested != DEFAULT_METHOD:
-        return ROTARY_METHODS[requested], WhyChosen.REQUESTED
-    if not applicable:
+    if name not in (DEFAULT_METHOD, LIMITS, *applicable):
+        _refuse_method(name, rope, applicable)
+    method = ROTARY_METHODS[LIMITS]
+    reasons = list[str]()
+    if name == LIMITS:
+        reasons.append("nothing scales")
+    elif lengths.after <= lengths.served and not (stated or is_corrected):
+        reasons.append(f"the settings already serve {lengths.served} tokens, so nothing scales")
+    elif name != DEFAULT_METHOD:
+        method = ROTARY_METHODS[name]
+    elif applicable:
+        method = ROTARY_METHODS[applicable[0]]
+    else:
         _refuse_scaling(rope)
-    method = ROTARY_METHODS[applicable[0]]
-    if rope[TYPE] != "default":
-        return method, WhyChosen.KEEPS_TYPE
-    return method, WhyChosen.FIRST_APPLICABLE
+    settings = _method_settings(method, stated, rope, lengths)
+    new_rope = method.function(rope, lengths, dim, **settings)
+    if name == LIMITS and new_rope == rope:
+        reasons = ["only limits change: nothing scales"]
+    if not reasons and name == DEFAULT_METHOD:
+        choice = method.name
+        if settings:
+            choice += f" with factor {settings[FACTOR]:g}"
+        verb = "chose" if rope[TYPE] == "default" else "kept the rope type,"
+        reasons.append(f"auto {verb} {choice}")
+    if new_rope[THETA] != rope[THETA]:
+        reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {new_rope[THETA]:,.1f}")
+    if _derives_scale(rope) and not _derives_scale(new_rope):
+        factor = new_rope[FACTOR]
+        reasons.append(f"the settings state factor {factor:g}, which transformers derived so far")
+    if settings and rope[TYPE] == "default":
+        factor = settings[FACTOR]
+        served = round(factor * lengths.first_trained)
+        if served < lengths.after:
+            reasons.append(f"factor {factor:g} serves only {served:,} tokens")
+    return new_rope, MethodChoice(method, settings, reason="; ".join(reasons))
 
 
 def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
@@ -564,54 +540,3 @@ def _smallest_factor(rope: Parameters, lengths: RopeLengths) -> float:
     if rope_type(rope).scales_from == "served" and stated:
         return float(stated * lengths.after / lengths.served)
     return lengths.after / lengths.first_trained
-
-
-def _reasons_of_choice(
-    why_chosen: WhyChosen,
-    method: Method,
-    settings: Mapping[str, float],
-    lengths: RopeLengths,
-    *,
-    are_kept: bool,
-) -> Iterator[str]:
-    """Yield why a method was chosen, as text; nothing if the user requested it and it scales.
-
-    Args:
-        why_chosen: Why it was chosen.
-        method: The method.
-        settings: The settings of the method.
-        lengths: The lengths of the change.
-        are_kept: Whether all rotary settings stay as they are.
-    """
-    chosen = method.name
-    if settings:
-        chosen = f"{method.name} with factor {settings[FACTOR]:g}"
-    match why_chosen:
-        case WhyChosen.LIMITS_REQUESTED if are_kept:
-            yield "only limits change: nothing scales"
-        case WhyChosen.LIMITS_REQUESTED:
-            yield "nothing scales"
-        case WhyChosen.ALREADY_SERVED:
-            yield f"the settings already serve {lengths.served} tokens, so nothing scales"
-        case WhyChosen.KEEPS_TYPE:
-            yield f"auto kept the rope type, {chosen}"
-        case WhyChosen.FIRST_APPLICABLE:
-            yield f"auto chose {chosen}"
-
-
-def _reasons_of_settings(
-    rope: Parameters,
-    new_rope: Parameters,
-    lengths: RopeLengths,
-    method_settings: Mapping[str, float],
-) -> Iterator[str]:
-    """Yield what to know about a changed base or factor of rotary settings, as text."""
-    if new_rope[THETA] != rope[THETA]:
-        yield f"rope_theta rises from {rope[THETA]:,.1f} to {new_rope[THETA]:,.1f}"
-    if _derives_scale(rope) and not _derives_scale(new_rope):
-        yield f"the settings state factor {new_rope[FACTOR]:g}, which transformers derived so far"
-    if method_settings and rope[TYPE] == "default":
-        factor = method_settings[FACTOR]
-        served = round(factor * lengths.first_trained)
-        if served < lengths.after:
-            yield f"factor {factor:g} serves only {served:,} tokens"

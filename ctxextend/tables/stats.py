@@ -196,25 +196,13 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     expected = _local_median(norms)
     for row in _rows_beyond(np.abs(norms - expected), np.abs(expected) * NORM_FLOOR):
         reasons.setdefault(row, []).append(f"norm {norms[row]:.3g} (expected {expected[row]:.3g})")
-    best = _larger_of_neighbours(cosines)
+    # Of each row with the one before and after it; the first and the last row have one neighbour.
+    best = np.fmax(np.append(cosines, np.nan), np.append(np.nan, cosines))
     expected = _local_median(best)
     for row in _rows_beyond(expected - best, COSINE_FLOOR):
         reason = f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})"
         reasons.setdefault(row, []).append(reason)
     return {row: ", ".join(texts) for row, texts in sorted(reasons.items())}
-
-
-def _larger_of_neighbours(values: Floats) -> Floats:
-    """Return the larger of each row's values with the row before and after it.
-
-    Args:
-        values: Of each row with the next, shape (n - 1,). NaN is ignored.
-
-    Returns:
-        Shape (n,). The first and the last row have one neighbour.
-    """
-    padded = np.concatenate([[np.nan], values, [np.nan]])
-    return np.asarray(np.fmax(padded[1:], padded[:-1]))
 
 
 def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
@@ -223,10 +211,11 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     Deviations may have a sign: negative ones count for the standard deviation, and are never
     beyond.
     """
-    known_deviations = np.abs(deviations[~np.isnan(deviations)])
-    if not known_deviations.size:
+    known = np.sort(np.abs(deviations[~np.isnan(deviations)]))
+    if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * median(known_deviations)
+    middle = known[(len(known) - 1) // 2 : len(known) // 2 + 1]  # as of `median`
+    sigma = MAD_TO_SIGMA * float(middle.mean())
     is_beyond = deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors)
     return [int(row) for row in np.flatnonzero(is_beyond)]
 
@@ -369,7 +358,8 @@ def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int
     if width < UNTRAINED_WIDTH:
         return {}
     norms, cosines, _ = norms_and_neighbours(table)
-    nearest = _larger_of_neighbours(np.abs(cosines))
+    related = np.abs(cosines)
+    nearest = np.fmax(np.append(related, np.nan), np.append(np.nan, related))
     unrelated = nearest < UNTRAINED_ERRORS / np.sqrt(width)
     untrained: dict[int, float] = {}
     for sigma in deviations:

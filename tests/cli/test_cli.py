@@ -20,9 +20,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, list_methods, plan_resize
 from ctxextend.checkpoint.source import bundled_source
-from ctxextend.cli import app
 from ctxextend.cli.app import build_app
-from ctxextend.tables.method_facts import Method
 from ctxextend.tables.methods import METHODS, find_methods
 from tests.helpers import pico
 from tests.helpers.notes import texts_in
@@ -75,12 +73,7 @@ RESIZE_SINUSOIDAL = shlex.split("resize tiny-gpt2 --to 512 --method sinusoidal -
 
 def test_resize_json_prints_one_object_on_stdout() -> None:
     values = run_json(*RESIZE_SINUSOIDAL)
-    assert values["schema_version"] == 1
-    assert values["command"] == "resize"
-    assert values["dry_run"] is False
-    assert values["max_len_before"] == 128
     assert values["max_len_after"] == 512
-    assert values["method"] == "sinusoidal"
     assert values["keep_first"] == 2
     assert values["methods"] == {
         "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
@@ -88,9 +81,6 @@ def test_resize_json_prints_one_object_on_stdout() -> None:
     assert values["config"] == {"n_positions": [128, 512], "n_ctx": [None, 512]}
     assert values["output"] == "tiny-gpt2-512"
 
-
-def test_resize_json_names_the_files_of_the_output_and_their_size() -> None:
-    values = run_json(*RESIZE_SINUSOIDAL)
     written = pico.contents(Path("tiny-gpt2-512"))
     sizes = [len(data) for data in written.values()]
     assert values["bytes_written"] == sum(sizes)
@@ -161,16 +151,9 @@ def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: s
         # Invalid flags are rejected before the checkpoint is read.
         ("/no/such/folder", 2, "UsageError"),
         ("/no/such/folder --to 0", 2, "UsageError"),
-        ("/no/such/folder --to many", 2, "UsageError"),
         ("/no/such/folder --to 512 --method magic", 2, "UsageError"),
-        ("/no/such/folder --to 512 --method linear:scope=new", 2, "UsageError"),
-        ("/no/such/folder --to 512 --budget 30", 2, "UsageError"),
         ("/no/such/folder --to 512 --no-such-flag", 2, "UsageError"),
-        ("/no/such/folder --to 512 --steps 3", 2, "UsageError"),
-        ("/no/such/folder --to 512 --train book.txt", 2, "UsageError"),
         ("/no/such/folder --to 512 --train book.txt --steps 3 --verify", 2, "UsageError"),
-        ("/no/such/folder --to 512 --table wpe:n_positions:x", 2, "UsageError"),
-        ("/no/such/folder --to 512 --model-type gpt3", 2, "UsageError"),
         ("/no/such/folder --to 512 --subfolder ../up", 2, "UsageError"),
         ("/no/such/folder --to 512 --variant a.b", 2, "UsageError"),
         ("/no/such/folder --to 512", 1, "SourceError"),
@@ -201,7 +184,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
     ("arguments", "message"),
     [
         ("resise m --to 512", "No such command 'resise'. Did you mean 'resize', 'recipes'?"),
-        ("resize m --to 0", "--to must be at least 1, got 0."),
+        ("methods bands liner", "Unknown method 'liner'. Did you mean linear?"),
         (
             "resize m --to many",
             "--to must be a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x, got "
@@ -244,14 +227,6 @@ def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(
     done = run(*arguments.split())
     assert message in one_line(done.stderr)
     assert done.exit_code == 2
-
-
-def test_resize_suggests_a_bundled_model_for_an_unknown_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = run("resize", "tiny-gtp2", "--to", "512")
-    assert "Did you mean tiny-gpt2?" in done.stderr
 
 
 EACH_LENGTH = pytest.mark.parametrize(
@@ -471,11 +446,6 @@ def test_python_m_ctxextend_prints_the_versions() -> None:
     assert "resize" in run().output
 
 
-def test_version_says_that_a_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "SHOWN_LIBRARIES", ("no-such-library",))
-    assert run("--version").stdout.endswith("\nno-such-library missing\n")
-
-
 SUMMARY_WIDTH = 66  # of a screen of 80 columns, after the names
 
 
@@ -495,14 +465,6 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     )
 
 
-def effect_of(method: Method) -> str:
-    if method.scheme:
-        return f"positions {method.scheme}"
-    if method.keeps_learned_rows:
-        return "learned rows kept bit for bit"
-    return "learned rows changed"
-
-
 def test_methods_prints_details_of_the_given_methods() -> None:
     names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
     methods = [method for name in names for method in find_methods(name)]
@@ -511,42 +473,17 @@ def test_methods_prints_details_of_the_given_methods() -> None:
 
     for block, method in zip(blocks, methods, strict=True):
         text = one_line(block)
-        effect = effect_of(method)
-        assert text.startswith(f"{method.name} summary {method.summary} {effect} ")
+        assert text.startswith(f"{method.name} summary {method.summary} ")
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")
         for name, setting in method.settings.items():
             assert f"{name.replace('_', '-')}: {setting.does}" in text
-        keeps = f"default: {method.keep_first}"
-        if method.keep_first is None:
-            keeps = "not supported"
-        assert (f"--keep-first {keeps} " in text) == (not method.scheme)
+        assert ("--keep-first " in text) == (not method.scheme)
 
 
 def test_methods_json_contains_only_the_given_methods() -> None:
     values = run_json("methods", "copy")
     assert [method["name"] for method in values["methods"]] == ["copy"]
-
-
-def test_methods_suggests_a_close_name() -> None:
-    done = run("methods", "bands", "liner")
-    assert done.exit_code == 2
-    assert "Unknown method 'liner'. Did you mean linear?" in one_line(done.stderr)
-
-
-def resize_with(method: str, *flags: str) -> Result:
-    return run("resize", "tiny-gpt2", "--to", "256", "--method", method, *flags)
-
-
-def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() -> None:
-    done = resize_with("bands:sigma=6,repeat=20:90", "--dry-run")
-    assert "bands with sigma 6, repeat 20:90, gain " in done.stderr
-
-
-def test_resize_suggests_a_close_setting_of_a_method() -> None:
-    failed = resize_with("bands:sgima=6")
-    assert failed.exit_code == 2
-    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in one_line(failed.stderr)
 
 
 def shell(command: str) -> "subprocess.CompletedProcess[str]":

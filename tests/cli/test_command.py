@@ -132,29 +132,6 @@ def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
     assert COLOUR.sub("", output) == help_of("resize")
 
 
-def test_help_on_a_terminal_without_colour_is_plain_text() -> None:
-    variables = environment(COLUMNS="80", NO_COLOR="1", TERM="xterm")
-    output = on_terminal([*PROGRAM, "--help"], variables)
-    assert output == help_of()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "data", "lengths"),
-    [
-        ("m --data a --data b", ["a", "b"], []),
-        ("--data a m", ["a"], []),
-        ("--data=a m --length 8 --length 16 --data b", ["a", "b"], ["8", "16"]),
-    ],
-)
-def test_repeated_flags_collect_their_values(
-    arguments: str, data: list[str], lengths: list[str]
-) -> None:
-    given = COMMANDS["evaluate"].make_context("evaluate", arguments.split()).params
-    assert given["source"] == "m"
-    assert given["data"] == data
-    assert (given["length"] or []) == lengths
-
-
 # ---- completion
 
 

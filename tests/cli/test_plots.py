@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctxextend.cli.console import Page
 from ctxextend.cli.plots import HEIGHT, Curve, add_chart
-from ctxextend.cli.tables import Page
 from tests.helpers.imports import command, loaded_after
 
 FLOATS = st.one_of(st.floats(0, 1e6), st.just(math.nan), st.just(math.inf), st.just(0.0))

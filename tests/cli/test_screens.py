@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 from ctxextend import inspect as check
 from ctxextend import resize
 from ctxextend.cli.app import build_app
-from ctxextend.cli.console import styled
+from ctxextend.cli.console import Page, rendered
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.tables import Page
 from tests.helpers import pico
 from tests.helpers import result_screens as results
 from tests.helpers.terminal import on_terminal
@@ -61,7 +60,7 @@ def screen(name: str) -> str:
         return inspect(*MODELS[name])
     page = Page(80, has_charts=True)
     add_inspections(page, [check(model) for model in MODELS[name.removesuffix("-chart")]])
-    return "".join(styled(line, colour=False) + "\n" for line in page.lines)
+    return rendered(page.lines) + "\n"
 
 
 def make_screens() -> dict[str, str]:
@@ -156,16 +155,6 @@ def test_inspect_screen_shows_a_command_on_one_line(make_pico: MakePico) -> None
 
     lines = text.splitlines()
     assert lines[lines.index("Fix:") + 1] == f"  {fix}"
-
-
-def test_inspect_screen_splits_no_file_name(make_pico: MakePico) -> None:
-    folder = make_pico("bert").folder
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
-    for width in (80, 60):
-        text = inspect(folder, columns=width)
-        _, _, limits = text.partition("\nLimits\n")
-        assert re.search(r"^.? *tokenizer_config\.json( |$)", limits, re.MULTILINE), (width, limits)
-        assert "max_position_embeddings" in limits
 
 
 def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:

@@ -1,9 +1,8 @@
 """Screens of evaluations and comparisons, and their golden files."""
 
 from ctxextend.cli.compare import add_comparison
-from ctxextend.cli.console import styled
+from ctxextend.cli.console import Page, rendered
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.tables import Page
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Evaluation
 from tests.helpers.comparisons import COMPARISONS
@@ -27,7 +26,7 @@ def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool =
 def screen_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> str:
     """Return the screen as printed to a pipe."""
     lines = page_of(result, width, unicode=unicode).lines
-    return "".join(styled(line, colour=False) + "\n" for line in lines)
+    return rendered(lines) + "\n"
 
 
 def screen(name: str) -> str:

@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -36,9 +36,8 @@ from ctxextend import inspect, list_families, list_methods, resize
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
-from ctxextend.cli.console import styled
+from ctxextend.cli.console import Page, rendered
 from ctxextend.cli.inspect import add_inspections
-from ctxextend.cli.tables import Page
 from ctxextend.families.registry import Architecture
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Positions
@@ -357,8 +356,9 @@ def screen() -> str:
     }
     console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
     add_inspections(page := Page(WIDTH, has_charts=True), [inspect(name)])
-    for line in page.lines:
-        console.print(Text.from_ansi(styled(line, colour=True)))
+    with patch.dict(os.environ, {"NO_COLOR": "", "TERM": "xterm"}):
+        text = rendered(page.lines, Mock(isatty=lambda: True))
+    console.print(Text.from_ansi(text))
     image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
     return FONTS.sub("", image)
 

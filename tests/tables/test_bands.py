@@ -60,17 +60,14 @@ NOISY = low_rows(128, 64) + noise(128)
 MOSTLY_LOW = low_rows(128) + 0.05 * high_rows(128)
 
 
-def test_choose_split_finds_no_high_frequency_part_in_noise() -> None:
-    split = choose_split(NOISY, typical_rows(NOISY))
+@pytest.mark.parametrize(("table", "is_noise"), [(NOISY, True), (MOSTLY_LOW, False)])
+def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(
+    table: Rows, is_noise: bool
+) -> None:
+    split = choose_split(table, typical_rows(table))
     assert split.sigma == 0
-    assert split.noise_distance < 0.05
-    assert split.high_share > 0.3
-
-
-def test_choose_split_finds_no_high_frequency_part_if_it_is_small() -> None:
-    split = choose_split(MOSTLY_LOW, typical_rows(MOSTLY_LOW))
-    assert split.sigma == 0
-    assert 0.0 < split.high_share < 0.1
+    assert (split.noise_distance < 0.05) == is_noise
+    assert (split.high_share > 0.1) == is_noise
 
 
 @pytest.mark.parametrize("table", [NOISY, MOSTLY_LOW], ids=["noise", "mostly low"])
@@ -159,18 +156,13 @@ def test_bands_accepts_a_filter_wider_than_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("is_local", "rows", "gain"),
-    [(True, 128, 1), (True, 256, 1.2), (True, 512, 1.4), (False, 256, 1.1), (False, 512, 1.2)],
+    [(True, 128, 1), (True, 256, 1.2), (True, 131_072, 1.6), (False, 256, 1.1), (False, 512, 1.2)],
 )
 def test_default_gains_grow_per_doubling_without_a_high_frequency_part(
     is_local: bool, rows: int, gain: float
 ) -> None:
     split = BandSplit(0, 128, is_local=is_local)
     assert default_gains(split, 128, rows)[0] == pytest.approx(gain)
-
-
-def test_default_gains_have_a_maximum_without_a_high_frequency_part() -> None:
-    split = BandSplit(0, 128, is_local=True)
-    assert default_gains(split, 128, 128 * 1024) == (1.6, 1.6)
 
 
 def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
@@ -229,23 +221,6 @@ def test_bands_with_all_rows_kept_repeats_the_row_before_untrained_rows() -> Non
     table[-3:] = 1e-3
     result = bands(table, 200, keep=128, sigma=0.0, gain=1.0)
     assert result[128:].max() <= table[124].max() + 1e-9
-
-
-def count_nonfinite_rows(table: Rows, method: str) -> int:
-    resized = resize_table(table, 512, read_choice(method))
-    finite = np.isfinite(resized).all(axis=1)
-    return int((~finite).sum())
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("method", ["bands", "auto"])
-def test_bands_spreads_nan_to_at_most_two_more_rows_than_linear(method: str, value: float) -> None:
-    table = TWO_BANDS.copy()
-    table[40, 3] = value
-    bad = count_nonfinite_rows(table, method)
-    bad_in_linear = count_nonfinite_rows(table, "linear")
-    assert 1 <= bad <= bad_in_linear + 2
-    assert "no high-frequency part" in choose_method(table, 512, read_choice("bands")).reason
 
 
 def test_bands_of_a_table_of_nan_returns_nan() -> None:
@@ -319,7 +294,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     if chosen.text != "copy":  # which `auto` chooses for a table of 20 rows
         assert "gain=" in chosen.text
         assert "within=" in chosen.text
-    for name in ("typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
+    for name in ("typical_rows", "_valley_sigma", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
     recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)

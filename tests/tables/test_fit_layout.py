@@ -43,23 +43,6 @@ def fit(values: NDArray[Any], layout: str = "") -> LayoutFit:
     return found
 
 
-def test_fit_layout_of_one_pair_by_hand() -> None:
-    # Pair 0 turns by 1 radian per row, pair 1 is still: one radius for both overestimates pair 1.
-    turns = np.array([0.0, 1, 2])
-    still = np.zeros(3)
-    values = np.stack([np.sin(turns), np.cos(turns), still, still], axis=1)
-    # The mean of three points on the unit circle, one radian apart, has length (1 + 2·cos 1) / 3.
-    fast = 3 * (1 - ((1 + 2 * np.cos(1)) / 3) ** 2)
-    slow = 3 * (1 - ((1 + 2 * np.cos(0.01)) / 3) ** 2)
-
-    found = fit(values)
-
-    assert found.layout == "interleaved"
-    assert not found.is_formula
-    assert found.first_deviating_row is None
-    assert found.explained == pytest.approx(fast / (fast + slow), abs=1e-12)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_fit_layout_recognises_formulas_from_any_start(layout: str, dtype: Any) -> None:
@@ -239,15 +222,6 @@ def test_inspect_names_the_first_row_that_deviates_from_a_formula(
     output = invoke("inspect", name, *unregistered(tensor, reserved)).stdout
     screen = " ".join(output.split())
     assert re.search(rf" 99\.\d % \({layout}\) first deviating row {row} ", screen)
-
-
-@EACH_MODEL
-def test_inspect_states_no_sinusoids_of_a_table_with_nan(
-    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
-) -> None:
-    save(name, config)
-    add_to_rows(name, tensor, reserved, reserved + 1, np.nan)
-    assert sinusoidal(name) is None
 
 
 def test_inspect_recognises_computed_formulas() -> None:

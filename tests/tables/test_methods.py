@@ -1,6 +1,4 @@
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,20 +68,6 @@ def test_methods_return_the_expected_rows(
 # Equality with reference implementations
 
 
-def test_copy_equals_the_longformer_notebook() -> None:
-    learned = normal(6, 4)
-    rows = 24
-    expected = np.empty((rows, 4))
-    position = 0
-    while position < rows - 1:
-        expected[position : position + len(learned)] = learned
-        position += len(learned)
-
-    result = methods.copy(learned, rows)
-
-    assert np.array_equal(result, expected)
-
-
 @pytest.mark.parametrize(
     ("learned", "rows"), [(2, 3), (3, 10), (7, 20), (128, 513), (300, 701), (5, 5), (1, 4)]
 )
@@ -100,25 +84,6 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
-def test_stretch_equals_long_clip() -> None:
-    learned = normal(77, 5)
-    kept = 20
-    steps = 4
-    differences = np.diff(learned, axis=0)
-    expected = [*learned[:kept]]
-    for row in range(kept, len(learned)):
-        # The last row is extrapolated with the step before it.
-        difference = differences[min(row, len(differences) - 1)]
-        for k in range(steps):
-            expected.append(learned[row] + k / steps * difference)
-    assert len(expected) == 248
-
-    stretched = methods.stretch(learned[kept:], 248 - kept)
-
-    result = np.vstack([learned[:kept], stretched])
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("alpha", [0.4, 0.1, 0.9])
 def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     table = normal(24, 3)
@@ -132,19 +97,6 @@ def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
     distinct = np.unique(result.round(9), axis=0)
     assert len(distinct) == rows
-
-
-@pytest.mark.parametrize("degree", [2, 3])
-def test_spline_equals_context_extension(degree: int) -> None:
-    """``spline.json`` was computed by running the package itself, which stores float32."""
-    path = Path(__file__).parent / "spline.json"
-    stored = json.loads(path.read_text())
-    table = np.array(stored["rows"])
-    expected = stored[str(degree)]
-
-    rows = methods.spline(table, len(expected), degree=degree)
-
-    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("degree", [2, 3])
@@ -200,41 +152,12 @@ def test_sinusoidal_radius_replaces_the_median_distance() -> None:
     np.testing.assert_allclose(centred, waves, rtol=0, atol=1e-15)
 
 
-def test_sinusoidal_layouts_order_the_same_waves() -> None:
-    table = normal(6, 4)
-    mean = table.mean(axis=0)
-    waves = []
-    for layout in LAYOUTS:
-        rows = methods.sinusoidal(table, 9, scope="all", layout=layout)
-        waves.append(rows - mean)
-    interleaved, halves, log, cosines_first = waves
-
-    np.testing.assert_allclose(halves[:, [0, 2, 1, 3]], interleaved, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(cosines_first[:, [2, 3, 0, 1]], log, rtol=0, atol=1e-15)
-    # With d = 4, the second wavelength is 100 positions, or 10000 for halves-log.
-    np.testing.assert_allclose(log[:, [0, 2]], halves[:, [0, 2]], rtol=0, atol=1e-15)
-    slower = np.abs(log[1:, 1])
-    faster = np.abs(halves[1:, 1])
-    assert (slower < 0.02 * faster).all()
-
-
 def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
     rows = methods.sinusoidal(normal(6, 1), 9, scope="all")
     assert np.isfinite(rows).all()
 
 
 UNEQUAL_COLUMNS = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
-
-
-def test_random_matches_mean_and_standard_deviation_per_column() -> None:
-    mean = UNEQUAL_COLUMNS.mean(axis=0)
-    deviation = UNEQUAL_COLUMNS.std(axis=0)
-
-    new = methods.random(UNEQUAL_COLUMNS, 20050)[50:]
-
-    four_standard_errors = 4 * 7 / 20000**0.5
-    np.testing.assert_allclose(new.mean(axis=0), mean, atol=four_standard_errors)
-    np.testing.assert_allclose(new.std(axis=0), deviation, rtol=0.03)
 
 
 def test_random_draws_rows_with_its_seed() -> None:
@@ -255,19 +178,6 @@ def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
         step = (rows - 1) // 2
         coinciding = method(table, rows)[::step]
         assert coinciding.tobytes() == table.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("method", "rows", "expected"),
-    [("linear", 9, [1, 2, 3]), ("stretch", 10, [1, 2, 3])],
-)
-def test_interpolation_spreads_nan_only_to_neighbouring_rows(
-    method: str, rows: int, expected: list[int]
-) -> None:
-    table = np.array([[0.0], [np.nan], [2.0], [3.0], [4.0]])
-    result = METHODS[method].function(table, rows)
-    nan_rows = np.flatnonzero(np.isnan(result[:, 0]))
-    assert nan_rows.tolist() == expected
 
 
 def test_zero_fills_new_rows_or_all_rows() -> None:
@@ -311,16 +221,6 @@ def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: s
     shorter = method(table, 90)
     longer = method(table, 700)
     np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", sorted({*pico.LEARNED_METHODS} - {"sinusoidal", "zero"}))
-def test_methods_keep_constant_tables_constant(name: str) -> None:
-    for shape in ((3, 5), (40, 1)):
-        learned, _ = shape
-        table = np.full(shape, 0.1)
-        rows = supported_rows(name, learned, 90)
-        result = METHODS[name].function(table, rows)
-        np.testing.assert_allclose(result, 0.1, rtol=1e-12)
 
 
 # Settings
@@ -404,19 +304,6 @@ def test_settings_of_all_methods_are_tested() -> None:
 def defaults_of(name: str) -> dict[str, Any]:
     settings = METHODS[name].settings
     return {key: setting.default for key, setting in settings.items()}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_read_choice_without_settings_returns_the_defaults_of_the_method(name: str) -> None:
-    choice = read_choice(name)
-    assert choice.settings == defaults_of(name)
-    assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    if name == "stretch":
-        assert choice.keep_first == 20
-    else:
-        assert choice.keep_first == 0
-    without_kept_rows = read_choice(name, keep_first=0)
-    assert without_kept_rows.keep_first == 0
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxextend.checkpoint.safetensors_file import numpy_dtype
-from ctxextend.tables import methods
 from ctxextend.tables.apply import cast, resize_table
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
@@ -87,15 +86,6 @@ def test_resize_table_keeps_learned_rows_bit_identical(
     assert result.dtype == dtype
     assert result.shape == (rows, 3)
     assert result[:kept].tobytes() == table[:kept].tobytes()
-
-
-def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
-    table = np.random.default_rng(0).normal(size=(22, 2))
-    result = resize_table(table, 24, read_choice("stretch"))
-    assert np.array_equal(result[:20], table[:20])
-    np.testing.assert_allclose(result[20:], methods.stretch(table[20:], 4))
-    whole = resize_table(table, 24, read_choice("stretch", keep_first=0))
-    assert np.array_equal(whole, methods.stretch(table, 24))
 
 
 def values_to_cast() -> Any:

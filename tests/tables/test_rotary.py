@@ -86,27 +86,6 @@ def test_frequencies_cover_all_rope_types_of_transformers() -> None:
     np.testing.assert_allclose(found.inverse, expected.numpy(), rtol=1e-6)
 
 
-def test_frequencies_match_values_checked_by_eye() -> None:
-    default = {"rope_type": "default", "rope_theta": 10_000}
-    linear = default | {"rope_type": "linear", "factor": 4}
-    dynamic = default | {"rope_type": "dynamic", "factor": 4}
-
-    found = frequencies(default, 4, 16)
-    np.testing.assert_allclose(found.inverse, [1, 0.01])
-
-    found = frequencies(linear, 4, 16)
-    np.testing.assert_allclose(found.inverse, [0.25, 0.0025])
-
-    # The exponent d/(d-2) is 2, so the base becomes 10,000·(4·32/16 - 3)² = 250,000 and the lower
-    # frequency 0.01 / 5.
-    found = frequencies(dynamic, 4, 16, 32)
-    np.testing.assert_allclose(found.inverse, [1, 0.002])
-
-    unscaled = frequencies(default, 4, 16)
-    within_max_len = frequencies(dynamic, 4, 16, 9)
-    assert within_max_len.inverse.tolist() == unscaled.inverse.tolist()
-
-
 Lengths = tuple[int, int]  # that the settings serve, before and after
 
 
@@ -227,15 +206,6 @@ def test_switch_keeps_what_scaled_settings_give_short_inputs(rope: dict[str, Any
         assert found.attention_factor == short.attention_factor
     leftover = {"low_freq_factor", "high_freq_factor", "truncate"} & parameters.keys()
     assert not leftover
-
-
-def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
-    before = frequencies(DEFAULT, 64, 2048).inverse
-    parameters = resized(DEFAULT, (2048, 8192), "theta")
-    after = frequencies(parameters, 64, 8192).inverse
-    divisors = before / after
-    np.testing.assert_allclose(divisors[[0, -1]], [1, 4])
-    assert (np.diff(divisors) > 0).all()
 
 
 @pytest.mark.parametrize("method", ["yarn", "switch", "linear", "dynamic", "theta", "longrope"])

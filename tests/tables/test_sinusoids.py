@@ -1,6 +1,5 @@
 """Sinusoidal tables equal those of transformers, are found in any dtype, and continue exactly."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,20 +37,6 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
     name = str(tensor.dtype).removeprefix("torch.")
     stored = tensor.contiguous().view(torch.uint8).numpy()
     return stored.view(name).reshape(tensor.shape)
-
-
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        ("interleaved", [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]),
-        ("halves", [math.sin(1), math.sin(0.01), math.cos(1), math.cos(0.01)]),
-        ("halves-log", [math.sin(1), math.sin(1e-4), math.cos(1), math.cos(1e-4)]),
-        ("halves-log-cos", [math.cos(1), math.cos(1e-4), math.sin(1), math.sin(1e-4)]),
-    ],
-)
-def test_sinusoidal_rows_of_width_4_by_eye(layout: str, expected: list[float]) -> None:
-    rows = sinusoidal_rows(np.array([1]), 4, layout)
-    np.testing.assert_allclose(rows[0], expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(

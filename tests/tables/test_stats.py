@@ -129,20 +129,8 @@ def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(
 
     found = measure(table)
 
-    found_rank = np.count_nonzero(found.eigenvalues > 1e-9)
-    assert found_rank == rank
+    assert np.count_nonzero(found.eigenvalues > 1e-9) == rank
     assert found.effective_rank == pytest.approx(effective_rank(exact), rel=0.02)
-    shares = found.eigenvalues[:4] / found.eigenvalues.sum()
-    np.testing.assert_allclose(shares, exact[:4] / exact.sum(), rtol=0.02)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_measure_converts_float_dtypes_to_float64(dtype: Any) -> None:
-    table = (normal(40, 12) * 300).astype(dtype)
-    found = measure(table)
-    expected = measure(table.astype(np.float64))
-    assert np.array_equal(found.norms, expected.norms)
-    assert np.array_equal(found.eigenvalues, expected.eigenvalues)
 
 
 @settings(max_examples=25, deadline=None)
