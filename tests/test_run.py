@@ -428,3 +428,40 @@ def test_run_says_nothing_about_settings_that_suit_the_length(changes: list[str]
     done = invoke("out/ctxextend.yaml", *set_flags(changes), "--dry-run")
     assert done.exit_code == 0
     assert "is kept, which" not in done.stderr
+
+
+def test_run_reproduces_an_output_of_a_custom_model_type(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    pico.edit_json(source / "config.json", model_type="my-own")
+    table = "transformer.wpe.weight:n_positions"
+    first = ctxextend.resize(source, 32, output="first", table=table).output
+    result = ctxextend.run("first/ctxextend.yaml", "again")
+    assert result.output == Path("again")
+    assert pico.contents(Path("again")) == pico.contents(first)
+
+
+def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    resize(source, to=32, output="first")
+    pico.make(source, "gpt2", initializer_range=0.5)
+    done = invoke("first/ctxextend.yaml", "-o", "again")
+    assert done.exit_code == 1
+    message = f"{source} has changed since the recipe was written."
+    assert message in done.stderr
+    assert not Path("again").exists()
+
+    other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
+    result = ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"])
+    assert result.output == Path("again")
+
+
+def test_run_takes_the_length_of_the_table_with_fix_limits(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    pico.edit_json(source / "config.json", n_positions=512)
+    recipe = write(f"source: {source}\nresize: {{to: 32}}\n")
+    refused = invoke(recipe, "-o", "out")
+    assert refused.exit_code == 1
+    assert "resize with --fix-limits, which takes the length of the table" in refused.stderr
+
+    fixed = invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true")
+    assert fixed.exit_code == 0

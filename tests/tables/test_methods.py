@@ -1,4 +1,6 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,52 @@ def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None
     result = methods.linear(table, rows)
 
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
+
+
+def test_copy_equals_the_longformer_notebook() -> None:
+    learned = normal(6, 4)
+    rows = 24
+    expected = np.empty((rows, 4))
+    position = 0
+    while position < rows - 1:
+        expected[position : position + len(learned)] = learned
+        position += len(learned)
+
+    result = methods.copy(learned, rows)
+
+    assert np.array_equal(result, expected)
+
+
+def test_stretch_equals_long_clip() -> None:
+    learned = normal(77, 5)
+    kept = 20
+    steps = 4
+    differences = np.diff(learned, axis=0)
+    expected = [*learned[:kept]]
+    for row in range(kept, len(learned)):
+        # The last row is extrapolated with the step before it.
+        difference = differences[min(row, len(differences) - 1)]
+        for k in range(steps):
+            expected.append(learned[row] + k / steps * difference)
+    assert len(expected) == 248
+
+    stretched = methods.stretch(learned[kept:], 248 - kept)
+
+    result = np.vstack([learned[:kept], stretched])
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_spline_equals_context_extension(degree: int) -> None:
+    """``spline.json`` was computed by running the package itself, which stores float32."""
+    path = Path(__file__).parent / "spline.json"
+    stored = json.loads(path.read_text())
+    table = np.array(stored["rows"])
+    expected = stored[str(degree)]
+
+    rows = methods.spline(table, len(expected), degree=degree)
+
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.1, 0.9])
