@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
+from ctxextend.checkpoint.folder import MODULES, Checkpoint
 from ctxextend.checkpoint.json_edit import load_object
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, joined, listed
 from ctxextend.limits.edits import length_changes, raises_generation_limit
@@ -197,7 +196,7 @@ def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
     It is followed by the engines that apply it. Empty if the model, the files or the requested
     engine do not.
     """
-    if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
+    if not plan.changes[0].positions.can_switch or plan.checkpoint.params is not None:
         return ""
     flag = f"--method {SWITCH}"
     folder = folder_facts(plan)
@@ -305,7 +304,7 @@ def _other_files(plan: Plan) -> Iterator[Note]:
 
 def model_notes(plan: Plan) -> Iterator[Note]:
     """Yield how the source was read, what is special about its model type, and its files."""
-    yield from source_notes(plan.checkpoint)
+    yield from plan.checkpoint.source.notes
     families = [change.positions.family for change in plan.changes]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
     for text in dict.fromkeys(texts):

@@ -1,33 +1,27 @@
 """A model folder: its config, its weights, and its other files, which are copied or skipped."""
 
 import json
-import os
-import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from ctxextend.checkpoint import filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
-from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
+from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
     FOLDER,
-    OUTSIDE,
-    REGULAR,
     ConfigCheck,
     Source,
     cached_id,
     has_file,
-    kind_of_path,
-    points_outside,
+    look_at,
 )
-from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
+from ctxextend.checkpoint.weights import Weights, open_weights
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
 
@@ -49,8 +43,8 @@ LM_CLASSES = (
 # Parts of tensor names of LM heads, for configs that state no class.
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
-# Why files are skipped.
-LINKED = "a symlink to a folder"
+# Keys that every params.json of a Mistral model has; many programs write a file of that name.
+PARAMS_KEYS = {"dim", "n_layers", "hidden_dim"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +67,12 @@ class Checkpoint:
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
     is_gguf: bool = False  # whether it consists of a GGUF file
+    # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
+    # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
+    # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
+    # default_loader.py.
+    mistral_files: tuple[str, ...] = ()
+    params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
@@ -123,6 +123,17 @@ class Checkpoint:
             self.objects[name] = load_object(self.root / name)
         return self.objects[name]
 
+    def without_mistral_files(self) -> "Checkpoint":
+        """Return the checkpoint without the files in Mistral's own format, with old weights."""
+        skipped = dict.fromkeys(self.mistral_files, "Mistral's own format, not rewritten")
+        return replace(
+            self,
+            copied=tuple(name for name in self.copied if name not in skipped),
+            omitted={**self.omitted, **skipped},
+            mistral_files=(),
+            params=None,
+        )
+
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.
 
@@ -133,13 +144,11 @@ class Checkpoint:
             if name in self.omitted or name in self.source.headers:
                 continue
             now = file_fingerprint(self.root / name)
-            is_same = (before.size, before.modified) == (now.size, now.modified)
+            is_same = before.changed == now.changed
             # A new or removed hard link changes the change time too, but not the content.
             if max(before.names, now.names) > 1:
-                is_same = is_same and before.inode == now.inode
-            else:
-                is_same = is_same and before.changed == now.changed
-            if not is_same:
+                is_same = before.inode == now.inode
+            if not is_same or (before.size, before.modified) != (now.size, now.modified):
                 message = f"{self.root / name} changed while it was read."
                 raise CheckpointError(message, "Run the command again once the file is complete.")
 
@@ -159,38 +168,13 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 
     They are the folder, unless only a single file is read, and that file.
     """
-    file = checkpoint.source.file
-    paths = list[Path]()
-    if file is None or checkpoint.copied:
-        paths.append(checkpoint.root)
-    if file is not None:
-        paths.append(checkpoint.root / file)
-    return tuple(paths)
+    names = [checkpoint.source.file or "."]
+    if checkpoint.copied:
+        names.append(".")
+    return tuple(checkpoint.root / name for name in names)
 
 
 # What to say about a checkpoint
-
-
-def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
-    """Return notes on how the source was resolved and its weights are read."""
-    notes = list(checkpoint.source.notes)
-    in_memory = [file.path for file in checkpoint.weights.files.values() if file.is_in_memory]
-    if in_memory:
-        size = sum(path.stat().st_size for path in in_memory)
-        names = ", ".join(path.name for path in in_memory)
-        text = (
-            f"{names} is from before torch 1.6 or in another byte order and cannot be "
-            f"memory-mapped: reading it needs {size_text(size)} of memory."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    wrappers = checkpoint.weights.wrappers
-    if wrappers:
-        text = (
-            f"Tensor names are read without {', '.join(wrappers)}, which a wrapper added: an "
-            "output has plain names."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    return tuple(notes)
 
 
 def no_lm(checkpoint: Checkpoint) -> str:
@@ -217,7 +201,7 @@ def no_lm_head(model_class: str | None) -> str:
 
 
 def open_checkpoint(
-    source: Source, variant: str | None = None, check: ConfigCheck = lambda *_: None
+    source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> Checkpoint:
     """Read a folder's config and its weights' headers, and list the other files to copy.
 
@@ -231,52 +215,58 @@ def open_checkpoint(
     """
     root = source.folder
     with reading(root):
-        listed = _list_files(source)
-        # Before any file is read.
-        fingerprints = {name: file_fingerprint(root / name) for name in listed}
-        model = _model_folder(source)
-        config = _read_config(source, model, listed)
+        files = _list_files(source)  # before any is read
+        model, config = _read_config(source)
         if config:
             check(config)
-        path = _find_weights(source, root / model, variant)
-        if path is None:
-            check(config or {}, False)
-            _refuse_without_weights(source, root / model, listed, variant)
-        weights, own_config = _open_weights(source, model, path, config)
+        path = _find_weights(source, model, config, files, variant)
+        weights = open_weights(source, path, model, config)
+
+        fingerprints = {name: fingerprint for name, (_, fingerprint) in files.items()}
         read = {path.relative_to(root).as_posix()}
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
-        for name in read - fingerprints.keys():
+        for name in read - fingerprints.keys():  # below a linked folder
             fingerprints[name] = file_fingerprint(root / name)
         for name, header in source.headers.items():
             fingerprints[name] = Fingerprint(size=header.size)
-        copied = list[str]()
+
         omitted = dict[str, str]()
-        for name in (*listed, *source.not_downloaded):
-            if name in read:
-                continue
-            reason = _reason_omitted(source, model, name)
-            if reason:
+        for name in (*files, *source.not_downloaded):
+            problem, _ = files.get(name, ("", None))
+            reason = _skip_reason(source, model, PurePosixPath(name)) or problem
+            if reason and name not in read:
                 omitted[name] = reason
-            elif name not in source.not_downloaded:
-                copied.append(name)
-        weights = weights.without_wrappers(root / model, model)
+        copied = [name for name in files if name not in read and name not in omitted]
+
+        consolidated = (model / filenames.CONSOLIDATED).as_posix()
+        mistral_files = [name for name in copied if filenames.matches(name, (consolidated,))]
+        params = None
+        params_file = (model / filenames.PARAMS_FILE).as_posix()
+        if params_file in copied:
+            with suppress(CheckpointError):
+                content = load_object(root / params_file)
+                if content.keys() >= PARAMS_KEYS:
+                    mistral_files.append(params_file)
+                    params = content
+
+        notes = [*source.notes, *_weights_notes(weights)]
         generated = dict[str, str]()
         if weights.is_index_new:
             generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
-        if own_config is not None:
+        if weights.config is not None:
             from ctxextend.checkpoint.nanogpt import ASSUMED_ACTIVATION
 
-            config = own_config
+            config = weights.config
             generated[CONFIG] = json.dumps(config, indent=2) + "\n"
-            source = source._replace(notes=(*source.notes, ASSUMED_ACTIVATION))
+            notes.append(ASSUMED_ACTIVATION)
         adapter_of = None
         if path.name.startswith("adapter_model."):
-            adapter_config: Mapping[str, Any] = {}
+            adapter_of = "its base model"
             if has_file(source, root / ADAPTER_CONFIG):
-                adapter_config = load_object(root / ADAPTER_CONFIG)
-            adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
+                stated = load_object(root / ADAPTER_CONFIG).get("base_model_name_or_path")
+                adapter_of = str(stated or adapter_of)
         return Checkpoint(
-            source=source,
+            source=source._replace(notes=tuple(notes)),
             model=model,
             config=config or {},
             weights=weights,
@@ -285,149 +275,82 @@ def open_checkpoint(
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
+            mistral_files=tuple(mistral_files),
+            params=params,
         )
 
 
-def open_config(source: Source) -> Mapping[str, Any]:
-    """Read only the config of a folder.
+def _list_files(source: Source) -> dict[str, tuple[str, Fingerprint]]:
+    """Return why each file is not read, empty if it is a regular file, and its fingerprint.
 
-    Raises:
-        CheckpointError: It is missing, malformed or unreadable.
-    """
-    with reading(source.folder):
-        listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        config = _read_config(source, _model_folder(source), listed)
-        if not config:
-            _refuse_without_config(source, listed)
-        return config
-
-
-def _open_weights(
-    source: Source,
-    model: PurePosixPath,
-    path: Path,
-    config: Mapping[str, Any] | None,
-) -> tuple[Weights, Mapping[str, Any] | None]:
-    # A model ties tensors unless its config, or one in it, says that it does not.
-    values = config or {}
-    nested = [value for value in values.values() if isinstance(value, Mapping)]
-    ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
-    if fnmatch(path.name, "*.index*.json"):
-        return open_shards(path, source, model, ties=ties), None
-    own_config = None
-    if path.name in source.headers:
-        file: TensorFile = open_remote(path, *source.headers[path.name])
-    else:
-        file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
-    # A name that transformers and PEFT read.
-    name = filenames.SINGLE_FILE
-    stem = path.name.rpartition(".")[0].removeprefix("pytorch_")
-    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
-        name = f"{stem}.safetensors"
-    return Weights(files={(model / name).as_posix(): file}), own_config
-
-
-def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
-    folder = source.folder
-    if folder.name.startswith(CACHED_MODEL):
-        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
-    message = f"{folder} has no config.json"
-    subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
-    if subfolders:
-        hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
-        raise CheckpointError(f"{message}.", hint)
-    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
-    _refuse_incomplete(message, hint, (*listed, *source.not_downloaded))
-
-
-def _refuse_without_weights(
-    source: Source, folder: Path, listed: Sequence[str], variant: str | None
-) -> NoReturn:
-    names = list[str]()
-    for name in (*listed, *source.not_downloaded):
-        path = source.folder / name
-        if folder in path.parents:
-            names.append(path.relative_to(folder).as_posix())
-    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
-    readable = list[str]()
-    for name in names:
-        is_local = name.endswith(filenames.READABLE) and (folder / name).is_file()
-        if is_local and "/" not in name and find_foreign((name,)) is None:
-            readable.append(name)
-    single = filenames.with_variant(filenames.SINGLE_FILE, variant)
-    pytorch = filenames.with_variant("pytorch_model.bin", variant)
-    message = f"{folder} has no {single}, {pytorch} or shard index"
-    if readable:
-        message += f", only {', '.join(readable)}"
-    if variant is not None and filenames.first_weights(folder, None):
-        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
-    if variants:
-        flags = " or ".join(f"--variant {name}" for name in variants)
-        raise CheckpointError(f"{message}.", f"Choose one: {flags}.")
-    if readable:
-        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
-        raise CheckpointError(f"{message}.", hint)
-    hint = (
-        "Download the missing file. If --edit-only wrote the folder, run the command that it "
-        "printed."
-    )
-    _refuse_incomplete(message, hint, names)
-
-
-def _refuse_incomplete(message: str, hint: str, names: Sequence[str]) -> NoReturn:
-    foreign = find_foreign(names)
-    if foreign is None:
-        raise CheckpointError(f"{message}.", hint)
-    name, row = foreign
-    raise CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
-
-
-def _list_files(source: Source) -> list[str]:
-    """Return the names of the files that belong to a checkpoint.
-
-    They are every file below the root, and every ignored or linked folder, sorted per folder.
+    They are the files below the root, and ignored or linked folders, sorted per folder. If a file
+    without a config was passed, others in its folder do not belong to it.
     """
     if source.file is not None:
-        foreign = find_foreign((source.file,))
+        foreign = filenames.find_foreign((source.file,))
         if foreign is not None:
             _, row = foreign
             raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
-        # Without a config, it may be in any folder, so other files there are ignored.
-        if _is_single_file(source):
-            return [source.file]
-    names = list[str]()
+        names = [path.name for path in source.folder.iterdir()]
+        if not {CONFIG, ADAPTER_CONFIG, MODULES}.intersection(names):
+            return {source.file: look_at(source, source.folder / source.file)}
+    files = dict[str, tuple[str, Fingerprint]]()
     folders = [source.folder]
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path.name in filenames.IGNORED_NAMES or not path.is_dir():
-                names.append(path.relative_to(source.folder).as_posix())
-            else:
+            problem, fingerprint = look_at(source, path)
+            if problem == FOLDER and path.name not in filenames.IGNORED_NAMES:
                 folders.append(path)
-    return names
+            else:
+                files[path.relative_to(source.folder).as_posix()] = (problem, fingerprint)
+    return files
 
 
-def _is_single_file(source: Source) -> bool:
-    configs = (CONFIG, ADAPTER_CONFIG, MODULES)
-    has_config = any(os.path.lexists(source.folder / name) for name in configs)
-    return source.file is not None and not has_config
-
-
-def _read_config(
-    source: Source, model: PurePosixPath, listed: Sequence[str]
-) -> Mapping[str, Any] | None:
+def _read_config(source: Source) -> tuple[PurePosixPath, Mapping[str, Any] | None]:
+    """Return the model's folder, and its config: empty for an adapter, None if there is none."""
     root = source.folder
-    path = root / model / CONFIG
-    if has_file(source, path):
-        return load_object(path)
-    if has_file(source, root / ADAPTER_CONFIG):
-        return {}  # the adapter's base model is elsewhere
-    if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
-        return None
-    _refuse_without_config(source, listed)
+    model = PurePosixPath()
+    config = None
+    if has_file(source, root / CONFIG):
+        config = load_object(root / CONFIG)
+    # In old folders, the config.json in the root contains only sentence-transformers' version.
+    if "model_type" not in (config or {}) and has_file(source, root / MODULES):
+        modules = load_modules(root / MODULES)
+        folders = [
+            str(module.get("path", ""))
+            for module in modules
+            if str(module.get("type", "")).endswith("Transformer")
+        ]
+        if len(folders) != 1 or not filenames.stays_inside(folders[0]):
+            message = (
+                f"{root / MODULES} lists no Transformer module in a subfolder, and {root} has no "
+                "config.json."
+            )
+            raise CheckpointError(
+                message, "Pass the folder of a transformers or sentence-transformers checkpoint."
+            )
+        model = PurePosixPath(folders[0])
+        config = None
+        if has_file(source, root / model / CONFIG):
+            config = load_object(root / model / CONFIG)
+    if config is None and has_file(source, root / ADAPTER_CONFIG):
+        config = {}  # the adapter's base model is elsewhere
+    return model, config
 
 
-def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
+def _find_weights(
+    source: Source,
+    model: PurePosixPath,
+    config: Mapping[str, Any] | None,
+    files: Mapping[str, tuple[str, Fingerprint]],
+    variant: str | None,
+) -> Path:
+    """Return the weights file or shard index to read.
+
+    Raises:
+        CheckpointError: There is none, or no config.
+    """
+    folder = source.folder / model
     name = source.file
     if name is not None:
         # An index that lists the file as a shard.
@@ -438,37 +361,64 @@ def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | N
                     name = path.name
                     break
     else:
-        name = filenames.first_weights(folder, variant)
-        if name is None and source.headers:
-            name = filenames.with_variant(filenames.SINGLE_FILE, variant)
-    if name is None:
-        return None
-    is_remote = folder == source.folder and name in source.headers
-    if not is_remote and not has_file(source, folder / name):
-        return None
-    return folder / name
+        local = filenames.names_below((*files, *source.headers), model)
+        name = filenames.first_weights(local, variant)
+        if name is None and config is None and has_file(source, folder / filenames.NANOGPT_FILE):
+            name = filenames.NANOGPT_FILE
+        if config is None and name != filenames.NANOGPT_FILE:
+            _refuse_without_config(source, files)
+    if name is not None and (name in source.headers or has_file(source, folder / name)):
+        return folder / name
+
+    names = filenames.names_below((*files, *source.not_downloaded), model)
+    single = filenames.with_variant(filenames.SINGLE_FILE, variant)
+    pytorch = filenames.with_variant("pytorch_model.bin", variant)
+    message = f"{folder} has no {single}, {pytorch} or shard index"
+    hint = (
+        "Download the missing file. If --edit-only wrote the folder, run the command that it "
+        "printed."
+    )
+    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
+    readable = [
+        name
+        for name in filenames.names_below(files, model)
+        if name.endswith(filenames.READABLE)
+        and "/" not in name
+        and filenames.find_foreign((name,)) is None
+    ]
+    if readable:
+        message += f", only {', '.join(readable)}"
+        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
+    if variants:
+        flags = " or ".join(f"--variant {name}" for name in variants)
+        hint = f"Choose one: {flags}."
+    if variant is not None and filenames.first_weights(names, None):
+        hint = "Remove --variant, or download the missing file."
+    elif not readable and not variants:
+        _refuse_incomplete(message, hint, names)
+    raise CheckpointError(f"{message}.", hint)
 
 
-def _model_folder(source: Source) -> PurePosixPath:
-    root = source.folder
-    if not has_file(source, root / MODULES):
-        return PurePosixPath(".")
-    # In old folders, the config.json in the root contains only sentence-transformers' version.
-    if has_file(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
-        return PurePosixPath(".")
-    paths = list[str]()
-    for module in load_modules(root / MODULES):
-        if str(module.get("type", "")).endswith("Transformer"):
-            paths.append(str(module.get("path", "")))
-    if len(paths) != 1 or not filenames.stays_inside(paths[0]):
-        message = (
-            f"{root / MODULES} lists no Transformer module in a subfolder, and {root} has no "
-            "config.json."
-        )
-        raise CheckpointError(
-            message, "Pass the folder of a transformers or sentence-transformers checkpoint."
-        )
-    return PurePosixPath(paths[0])
+def _refuse_without_config(source: Source, files: Iterable[str]) -> NoReturn:
+    folder = source.folder
+    if folder.name.startswith(CACHED_MODEL):
+        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
+        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
+    message = f"{folder} has no config.json"
+    subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
+    if subfolders:
+        hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
+        raise CheckpointError(f"{message}.", hint)
+    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
+    _refuse_incomplete(message, hint, (*files, *source.not_downloaded))
+
+
+def _refuse_incomplete(message: str, hint: str, names: Iterable[str]) -> NoReturn:
+    foreign = filenames.find_foreign(names)
+    if foreign is None:
+        raise CheckpointError(f"{message}.", hint)
+    name, row = foreign
+    raise CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
 
 
 def load_modules(path: Path) -> list[dict[str, Any]]:
@@ -483,30 +433,33 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    path = PurePosixPath(name)
-    local = source.folder / name
-    is_local = name not in source.not_downloaded
-    for part in path.parts:
-        if part in filenames.IGNORED_NAMES:
-            return f"{filenames.IGNORED_NAMES[part]}, not part of the checkpoint"
-    if is_local:
-        kind = kind_of_path(local)
-        if kind == FOLDER:
-            return LINKED
-        if kind != REGULAR:
-            return kind
-    paths = [path]
-    if model in path.parents:
-        paths.append(path.relative_to(model))
-    for relative in paths:
-        pattern = filenames.first_match(relative, STALE)
-        if pattern is not None:
-            return STALE[pattern]
-    if is_local and points_outside(source.folder, local):
-        return OUTSIDE
+def _skip_reason(source: Source, model: PurePosixPath, path: PurePosixPath) -> str:
+    """Return why a file is not copied, by its name; empty if it is."""
+    reason = filenames.skip_reason(path)
+    if not reason and path.is_relative_to(model):
+        reason = filenames.skip_reason(path.relative_to(model))
     # Next to a weights file that was passed, other ones may be of any model.
     is_alike = source.file is not None and path.suffix == PurePosixPath(source.file).suffix
     if is_alike and len(path.parts) == 1 and not filenames.is_known(path):
-        return "other weights, not rewritten"
-    return None
+        reason = reason or "other weights, not rewritten"
+    return reason
+
+
+def _weights_notes(weights: Weights) -> list[Note]:
+    notes = list[Note]()
+    in_memory = [file.path for file in weights.files.values() if file.is_in_memory]
+    if in_memory:
+        size = sum(path.stat().st_size for path in in_memory)
+        names = ", ".join(path.name for path in in_memory)
+        text = (
+            f"{names} is from before torch 1.6 or in another byte order and cannot be "
+            f"memory-mapped: reading it needs {size_text(size)} of memory."
+        )
+        notes.append(Note(Code.SOURCE, Level.NOTE, text))
+    if weights.wrappers:
+        text = (
+            f"Tensor names are read without {', '.join(weights.wrappers)}, which a wrapper added: "
+            "an output has plain names."
+        )
+        notes.append(Note(Code.SOURCE, Level.NOTE, text))
+    return notes

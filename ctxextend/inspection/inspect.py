@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint, source_notes
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import GgufFile, gguf_file
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
@@ -130,7 +130,7 @@ def _notes(
 ) -> Iterator[str]:
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
-    for note in source_notes(checkpoint):
+    for note in checkpoint.source.notes:
         yield note.text
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ctxextend.checkpoint.json_edit import Edit, shown_value
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.statements import LengthChange, following_value, params_lengths
@@ -37,7 +36,7 @@ def params_edits(
         CheckpointError: It disagrees with config.json.
         MethodError: It cannot state the new rotary settings.
     """
-    params = mistral_params(model.checkpoint)
+    params = model.checkpoint.params
     generating = generating_table(model.tables)
     if params is None or generating is None:
         return

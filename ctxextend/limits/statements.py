@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ctxextend.checkpoint.filenames import PARAMS_FILE, matches
 from ctxextend.checkpoint.folder import CONFIG, MODULES, Checkpoint
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.registry import FAMILIES
@@ -208,7 +207,7 @@ def following_value(change: LengthChange, value: int) -> int | None:
 
 def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     """Return the lengths that Mistral's params.json states, by key."""
-    params = mistral_params(checkpoint) or {}
+    params = checkpoint.params or {}
     lengths = dict[str, int]()
     for key in PARAMS_KEYS:
         value = whole_number(params.get(key))
@@ -281,7 +280,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         if path.parent not in folders:
             continue
         for statement in INPUT_LIMITS:
-            if not matches(path.name, statement.file):
+            if not matches(path.name, (statement.file,)):
                 continue
             values = checkpoint.read_object(file)
             keys = statement.key
@@ -447,7 +446,7 @@ def may_state_trained_length(file: str) -> bool:
     and of sentence-transformers are often shorter on purpose.
     """
     name = PurePosixPath(file).name
-    return name != TOKENIZER and not matches(name, SENTENCE_CONFIG)
+    return name != TOKENIZER and not matches(name, (SENTENCE_CONFIG,))
 
 
 def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int) -> int | None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
-from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.lookup import Architecture, look_up_architecture, matching_types
@@ -40,12 +39,14 @@ class OpenedModel:
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
+        if not self.checkpoint.mistral_files:
+            return self
         locations = [
             replace(location, without_scaling_key=False) for location in self.architecture.locations
         ]
         return replace(
             self,
-            checkpoint=without_format(self.checkpoint),
+            checkpoint=self.checkpoint.without_mistral_files(),
             architecture=self.architecture._replace(locations=tuple(locations)),
         )
 
@@ -124,11 +125,11 @@ def open_reference(
         UnsupportedModelError: The config says that the model has no supported position table.
     """
 
-    def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
+    def check(config: Mapping[str, Any]) -> None:
         model_type = ref.model_type or config.get("model_type")
         if ref.table is not None or not isinstance(model_type, str):
             return
-        if has_weights and is_unknown(model_type, config):
+        if is_unknown(model_type, config):
             return
         _known_architecture(config, "config.json", ref.model_type)
         check_type(model_type)
@@ -171,7 +172,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
-    if mistral_params(checkpoint) is not None:
+    if checkpoint.params is not None:
         architecture = _without_scaling_key(architecture)
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))

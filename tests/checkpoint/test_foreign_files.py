@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ctxextend import plan_resize
-from ctxextend.checkpoint.foreign_files import FOREIGN_FILES, STALE_FILES, find_foreign
+from ctxextend.checkpoint.filenames import FOREIGN_FILES, STALE_FILES, find_foreign
 from ctxextend.errors import CtxextendError
 from tests.helpers import pico
 from tests.helpers.trainings import invoke, unwrapped
