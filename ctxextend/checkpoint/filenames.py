@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+ROOT = PurePosixPath()  # of a checkpoint
 SAFETENSORS = ".safetensors"
 SINGLE_FILE = f"model{SAFETENSORS}"
 # Weights files and their indices, in the order in which transformers and PEFT look for them.
@@ -244,14 +245,21 @@ def matches(path: PurePosixPath | str, patterns: Iterable[str]) -> bool:
     return False
 
 
-def skip_reason(path: PurePosixPath) -> str:
-    """Return why an output lacks a file of that name, as a noun; empty if it does not."""
+def skip_reason(path: PurePosixPath, folder: PurePosixPath = ROOT) -> str:
+    """Return why an output lacks a file of that name, as a noun; empty if it does not.
+
+    Args:
+        path: The path in the checkpoint.
+        folder: The model's folder in it.
+    """
     for part in path.parts:
         if part in IGNORED_NAMES:
             return f"{IGNORED_NAMES[part]}, not part of the checkpoint"
     for row in STALE_FILES:
         if matches(path, row.patterns):
             return f"{row.kind}, not rewritten"
+    if folder != ROOT and folder in path.parents:
+        return skip_reason(path.relative_to(folder))
     return ""
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,7 @@ from ctxextend.checkpoint.source import (
     look_at,
 )
 from ctxextend.checkpoint.weights import Weights, open_weights
-from ctxextend.errors import CheckpointError, size_text
+from ctxextend.errors import CheckpointError
 from ctxextend.notes import Code, Level, Note
 
 CONFIG = "config.json"
@@ -75,7 +75,6 @@ class Checkpoint:
     params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
-    params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
     # Whether it has a config.json, which must state the table's length.
     has_config: bool = field(init=False)
     model_class: str | None = field(init=False)  # the transformers class in its config, if any
@@ -91,7 +90,6 @@ class Checkpoint:
         values = {
             "root": self.source.folder,
             "config_file": config_file,
-            "params_file": (self.model / filenames.PARAMS_FILE).as_posix(),
             "has_config": config_file in (*self.copied, *self.generated),
             "model_class": stated_class(self.config),
             "files": frozenset(files),
@@ -215,41 +213,45 @@ def open_checkpoint(
     """
     root = source.folder
     with reading(root):
-        files = _list_files(source)  # before any is read
+        problems, fingerprints = _list_files(source)  # before any is read
         model, config = _read_config(source)
         if config:
             check(config)
-        path = _find_weights(source, model, config, files, variant)
+        path = _find_weights(source, model, config, problems, variant)
         weights = open_weights(source, path, model, config)
-
-        fingerprints = {name: fingerprint for name, (_, fingerprint) in files.items()}
         read = {path.relative_to(root).as_posix()}
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
         for name in read - fingerprints.keys():  # below a linked folder
             fingerprints[name] = file_fingerprint(root / name)
         for name, header in source.headers.items():
             fingerprints[name] = Fingerprint(size=header.size)
-
+        copied = list[str]()
         omitted = dict[str, str]()
-        for name in (*files, *source.not_downloaded):
-            problem, _ = files.get(name, ("", None))
+        for name, problem in {**problems, **dict.fromkeys(source.not_downloaded, "")}.items():
             reason = _skip_reason(source, model, PurePosixPath(name)) or problem
-            if reason and name not in read:
+            if name in read:
+                continue
+            if reason:
                 omitted[name] = reason
-        copied = [name for name in files if name not in read and name not in omitted]
-
-        consolidated = (model / filenames.CONSOLIDATED).as_posix()
-        mistral_files = [name for name in copied if filenames.matches(name, (consolidated,))]
+            elif name in problems:
+                copied.append(name)
+        mistral_files = [
+            name for name in copied if filenames.matches(name, (filenames.CONSOLIDATED,))
+        ]
         params = None
-        params_file = (model / filenames.PARAMS_FILE).as_posix()
-        if params_file in copied:
+        if filenames.PARAMS_FILE in copied:
             with suppress(CheckpointError):
-                content = load_object(root / params_file)
+                content = load_object(root / filenames.PARAMS_FILE)
                 if content.keys() >= PARAMS_KEYS:
-                    mistral_files.append(params_file)
+                    mistral_files.append(filenames.PARAMS_FILE)
                     params = content
-
-        notes = [*source.notes, *_weights_notes(weights)]
+        notes = list(source.notes)
+        if weights.wrappers:
+            text = (
+                f"Tensor names are read without {', '.join(weights.wrappers)}, which a wrapper "
+                "added: an output has plain names."
+            )
+            notes.append(Note(Code.SOURCE, Level.NOTE, text))
         generated = dict[str, str]()
         if weights.is_index_new:
             generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
@@ -280,30 +282,31 @@ def open_checkpoint(
         )
 
 
-def _list_files(source: Source) -> dict[str, tuple[str, Fingerprint]]:
+def _list_files(source: Source) -> tuple[dict[str, str], dict[str, Fingerprint]]:
     """Return why each file is not read, empty if it is a regular file, and its fingerprint.
 
     They are the files below the root, and ignored or linked folders, sorted per folder. If a file
     without a config was passed, others in its folder do not belong to it.
     """
+    paths = sorted(source.folder.iterdir())
     if source.file is not None:
         foreign = filenames.find_foreign((source.file,))
         if foreign is not None:
             _, row = foreign
             raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
-        names = [path.name for path in source.folder.iterdir()]
-        if not {CONFIG, ADAPTER_CONFIG, MODULES}.intersection(names):
-            return {source.file: look_at(source, source.folder / source.file)}
-    files = dict[str, tuple[str, Fingerprint]]()
-    folders = [source.folder]
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            problem, fingerprint = look_at(source, path)
-            if problem == FOLDER and path.name not in filenames.IGNORED_NAMES:
-                folders.append(path)
-            else:
-                files[path.relative_to(source.folder).as_posix()] = (problem, fingerprint)
-    return files
+        if not {CONFIG, ADAPTER_CONFIG, MODULES}.intersection(path.name for path in paths):
+            paths = [source.folder / source.file]
+    problems = dict[str, str]()
+    fingerprints = dict[str, Fingerprint]()
+    for path in paths:  # which grow by those in folders
+        problem, fingerprint = look_at(source, path)
+        if problem == FOLDER and path.name not in filenames.IGNORED_NAMES:
+            paths += sorted(path.iterdir())
+            continue
+        name = path.relative_to(source.folder).as_posix()
+        problems[name] = problem
+        fingerprints[name] = fingerprint
+    return problems, fingerprints
 
 
 def _read_config(source: Source) -> tuple[PurePosixPath, Mapping[str, Any] | None]:
@@ -342,7 +345,7 @@ def _find_weights(
     source: Source,
     model: PurePosixPath,
     config: Mapping[str, Any] | None,
-    files: Mapping[str, tuple[str, Fingerprint]],
+    files: Collection[str],
     variant: str | None,
 ) -> Path:
     """Return the weights file or shard index to read.
@@ -360,43 +363,47 @@ def _find_weights(
                 if isinstance(weight_map, dict) and source.file in weight_map.values():
                     name = path.name
                     break
-    else:
+    elif config is not None:
         local = filenames.names_below((*files, *source.headers), model)
         name = filenames.first_weights(local, variant)
-        if name is None and config is None and has_file(source, folder / filenames.NANOGPT_FILE):
-            name = filenames.NANOGPT_FILE
-        if config is None and name != filenames.NANOGPT_FILE:
-            _refuse_without_config(source, files)
-    if name is not None and (name in source.headers or has_file(source, folder / name)):
-        return folder / name
+    elif variant is None and has_file(source, folder / filenames.NANOGPT_FILE):
+        name = filenames.NANOGPT_FILE
+    else:
+        _refuse_without_config(source, files)
+    if name is None or not (name in source.headers or has_file(source, folder / name)):
+        _refuse_without_weights(source, model, files, variant)
+    return folder / name
 
+
+def _refuse_without_weights(
+    source: Source, model: PurePosixPath, files: Collection[str], variant: str | None
+) -> NoReturn:
+    folder = source.folder / model
     names = filenames.names_below((*files, *source.not_downloaded), model)
     single = filenames.with_variant(filenames.SINGLE_FILE, variant)
     pytorch = filenames.with_variant("pytorch_model.bin", variant)
     message = f"{folder} has no {single}, {pytorch} or shard index"
+    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
+    readable = list[str]()
+    for name in filenames.names_below(files, model):
+        is_weights = name.endswith(filenames.READABLE) and "/" not in name
+        if is_weights and filenames.find_foreign((name,)) is None:
+            readable.append(name)
+    if readable:
+        message += f", only {', '.join(readable)}"
+    if variants:
+        flags = " or ".join(f"--variant {name}" for name in variants)
+        raise CheckpointError(f"{message}.", f"Choose one: {flags}.")
+    if variant is not None:
+        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
+    if readable:
+        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
+        raise CheckpointError(f"{message}.", hint)
     hint = (
         "Download the missing file. If --edit-only wrote the folder, run the command that it "
         "printed."
     )
-    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
-    readable = [
-        name
-        for name in filenames.names_below(files, model)
-        if name.endswith(filenames.READABLE)
-        and "/" not in name
-        and filenames.find_foreign((name,)) is None
-    ]
-    if readable:
-        message += f", only {', '.join(readable)}"
-        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
-    if variants:
-        flags = " or ".join(f"--variant {name}" for name in variants)
-        hint = f"Choose one: {flags}."
-    if variant is not None and filenames.first_weights(names, None):
-        hint = "Remove --variant, or download the missing file."
-    elif not readable and not variants:
-        _refuse_incomplete(message, hint, names)
-    raise CheckpointError(f"{message}.", hint)
+    _refuse_incomplete(message, hint, names)
 
 
 def _refuse_without_config(source: Source, files: Iterable[str]) -> NoReturn:
@@ -435,31 +442,9 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 
 def _skip_reason(source: Source, model: PurePosixPath, path: PurePosixPath) -> str:
     """Return why a file is not copied, by its name; empty if it is."""
-    reason = filenames.skip_reason(path)
-    if not reason and path.is_relative_to(model):
-        reason = filenames.skip_reason(path.relative_to(model))
+    reason = filenames.skip_reason(path, model)
     # Next to a weights file that was passed, other ones may be of any model.
     is_alike = source.file is not None and path.suffix == PurePosixPath(source.file).suffix
     if is_alike and len(path.parts) == 1 and not filenames.is_known(path):
         reason = reason or "other weights, not rewritten"
     return reason
-
-
-def _weights_notes(weights: Weights) -> list[Note]:
-    notes = list[Note]()
-    in_memory = [file.path for file in weights.files.values() if file.is_in_memory]
-    if in_memory:
-        size = sum(path.stat().st_size for path in in_memory)
-        names = ", ".join(path.name for path in in_memory)
-        text = (
-            f"{names} is from before torch 1.6 or in another byte order and cannot be "
-            f"memory-mapped: reading it needs {size_text(size)} of memory."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    if weights.wrappers:
-        text = (
-            f"Tensor names are read without {', '.join(weights.wrappers)}, which a wrapper added: "
-            "an output has plain names."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    return notes

@@ -180,26 +180,21 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
     return text
 
 
-def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """Return a JSON object's text without members of the object at `path`.
+def delete(text: str, key: str, names: Collection[str]) -> str:
+    """Return a JSON object's text without some members of an object in it.
 
     If it has any of them, the text is indented by 2, as transformers writes it.
 
     Args:
         text: The text.
-        path: The path of keys.
+        key: The key of the object in it.
         names: The keys of the members.
     """
     content = json.loads(text)
-    members = content
-    for key in path:
-        members = members[key]
-    present = members.keys() & set(names)
-    if not present:
+    kept = {name: value for name, value in content[key].items() if name not in names}
+    if len(kept) == len(content[key]):
         return text
-    for name in present:
-        del members[name]
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**content, key: kept}, indent=2, ensure_ascii=False) + "\n"
 
 
 def line_of_key(text: str, key: str) -> int | None:

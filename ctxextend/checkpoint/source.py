@@ -5,6 +5,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -157,10 +158,6 @@ def _check_may_be_hub_id(text: str, path: str) -> None:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
     exists = os.path.lexists(path)
-    name = Path(text).name
-    if name.startswith(CACHED_MODEL) and not exists:
-        message = f"{text} is named as a folder of the Hub cache, and does not exist here."
-        raise SourceError(message, f"Pass the Hub id: {cached_id(name)}")
     if text.lower().endswith(WEIGHTS_ENDINGS) and not exists:
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     if exists or not is_hub_id(text):
@@ -178,11 +175,9 @@ def cached_id(name: str) -> str:
 def _folders_next_to(text: str) -> list[str]:
     parent, _ = os.path.split(text)
     folders = list[str]()
-    try:
+    with suppress(OSError, ValueError):  # it cannot be read
         for config in Path(os.path.expanduser(parent)).glob("*/config.json"):  # noqa: PTH111 - as above
             folders.append(os.path.join(parent, config.parent.name))  # noqa: PTH118 - keeps ./
-    except (OSError, ValueError):  # it cannot be read
-        return []
     return sorted(folders)
 
 
@@ -231,8 +226,10 @@ def _hub_source(
     below = f"{PurePosixPath(subfolder)}/".removeprefix("./")
 
     def choose(files: list[str]) -> list[str]:
-        names = names_below(files, subfolder)
-        needed = _needed_files(names, variant, with_weights=not only_headers)
+        weights, needed = _files_to_read(names_below(files, subfolder), variant)
+        for name in weights:
+            if not only_headers or not name.endswith(SAFETENSORS):
+                needed.append(name)
         return [f"{below}{name}" for name in needed]
 
     folder, files = download(
@@ -245,12 +242,16 @@ def _hub_source(
     )
     missing = tuple(file for file in files if not (folder / file).exists())
     headers = dict[str, RemoteHeader]()
-    for name in _weights_among(files, variant):
-        if only_headers and name in missing and name.endswith(SAFETENSORS):
-            header = download_header(hub_id, folder.name, name, folder / name)
-            if header is None:
-                return _hub_source(hub_id, revision, subfolder, variant, check, only_headers=False)
-            headers[name] = RemoteHeader(*header)
+    if only_headers:
+        weights, _ = _files_to_read(files, variant)
+        for name in missing:
+            if name in weights:
+                header = download_header(hub_id, folder.name, name, folder / name)
+                if header is None:
+                    return _hub_source(
+                        hub_id, revision, subfolder, variant, check, only_headers=False
+                    )
+                headers[name] = RemoteHeader(*header)
     return Source(
         reference=hub_id,
         kind="hub",
@@ -262,35 +263,26 @@ def _hub_source(
     )
 
 
-def _weights_among(names: Sequence[str], variant: str | None) -> list[str]:
-    """Return the weights files of a repository that are opened; an index is none of them."""
+def _files_to_read(names: Sequence[str], variant: str | None) -> tuple[list[str], list[str]]:
+    """Return the weights files of a repository that are read, and its other files."""
     first = first_weights(names, variant)
-    if first is None:
-        return []
-    stem, index, _ = first.partition(".index.")
-    if not index:
-        return [first]
-    stem, _, suffix = stem.rpartition(".")
-    if variant is not None:
-        stem = f"{stem}.{variant}"
-    return [name for name in names if fnmatchcase(name, f"{stem}-*.{suffix}")]
-
-
-def _needed_files(names: Sequence[str], variant: str | None, *, with_weights: bool) -> list[str]:
-    """Return the files of a repository to download; without those whose headers are enough."""
-    first = first_weights(names, variant)
-    weights = _weights_among(names, variant)
-    needed = list[str]()
+    pattern = first or ""
+    if ".index." in pattern:
+        stem, suffix = pattern.partition(".index.")[0].rsplit(".", 1)
+        if variant is not None:
+            stem = f"{stem}.{variant}"
+        pattern = f"{stem}-*.{suffix}"
+    weights = list[str]()
+    others = list[str]()
     for name in names:
-        if name in weights:
-            is_needed = with_weights or not name.endswith(SAFETENSORS)
-        elif first is None and matches(name, (CONSOLIDATED,)):
-            is_needed = False  # a folder without other weights is refused
-        else:
-            is_needed = name == first or not skip_reason(PurePosixPath(name))
-        if is_needed:
-            needed.append(name)
-    return needed
+        path = PurePosixPath(name)
+        if fnmatchcase(name, pattern):
+            weights.append(name)
+        elif first is None and matches(path, (CONSOLIDATED,)):
+            continue  # a folder without other weights is refused
+        elif name == first or not skip_reason(path):
+            others.append(name)
+    return weights, others
 
 
 # Why a path is not read.

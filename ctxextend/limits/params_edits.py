@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ctxextend.checkpoint.filenames import PARAMS_FILE
 from ctxextend.checkpoint.json_edit import Edit, shown_value
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.limits.generation import generating_table
@@ -40,16 +41,15 @@ def params_edits(
     generating = generating_table(model.tables)
     if params is None or generating is None:
         return
-    file = model.checkpoint.params_file
     for change in changes:
         if change.name != generating.name or change.positions.rows:
             continue
         for key, after in _length_changes(model, change, fix_limits=fix_limits).items():
-            yield Edit(file=file, path=(key,), before=params[key], after=after)
+            yield Edit(file=PARAMS_FILE, path=(key,), before=params[key], after=after)
         for layers, settings in change.changed_layers:
-            values = _setting_changes(file, params, layers.parameters, settings)
+            values = _setting_changes(PARAMS_FILE, params, layers.parameters, settings)
             for key, after in values.items():
-                yield Edit(file=file, path=(key,), before=params.get(key), after=after)
+                yield Edit(file=PARAMS_FILE, path=(key,), before=params.get(key), after=after)
 
 
 def _length_changes(model: OpenedModel, table: Change, *, fix_limits: bool) -> dict[str, int]:
@@ -64,10 +64,9 @@ def _length_changes(model: OpenedModel, table: Change, *, fix_limits: bool) -> d
         after = following_value(change, value)
         if after is None:
             if not fix_limits:
-                file = model.checkpoint.params_file
                 message = (
-                    f"{file} and config.json disagree: {key} is {value}, and the context length "
-                    f"{table.max_len_before}."
+                    f"{PARAMS_FILE} and config.json disagree: {key} is {value}, and the context "
+                    f"length {table.max_len_before}."
                 )
                 hint = "Correct the wrong one, or pass --fix-limits to set both."
                 raise CheckpointError(message, hint)
