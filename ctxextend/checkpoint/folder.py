@@ -228,9 +228,9 @@ def open_checkpoint(
         copied = list[str]()
         omitted = dict[str, str]()
         for name, problem in {**problems, **dict.fromkeys(source.not_downloaded, "")}.items():
-            reason = _skip_reason(source, model, PurePosixPath(name)) or problem
             if name in read:
                 continue
+            reason = _skip_reason(source, model, PurePosixPath(name)) or problem
             if reason:
                 omitted[name] = reason
             elif name in problems:

