@@ -342,15 +342,11 @@ def test_resize_rejects_invalid_references(
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
 def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
-    old = source.load()
     before = pico.tensor_bytes(source.folder)
     names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
-    for name in (names[0], names[-1]):
-        file = source.folder / name
-        result = resize(file, to=NEW, output=f"out-{name}")
-        after = pico.tensor_bytes(result.output)
-        assert_table(before, after, WPE, NEW)
-        assert_same_outputs(old, source.load(result.output))
+    output = resize(source.folder / names[-1], to=NEW, output="out").output
+    assert_table(before, pico.tensor_bytes(output), WPE, NEW)
+    pico.logits(source.load(output), NEW)
 
 
 # ---- variants
@@ -409,14 +405,8 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     make_pico("gpt2", name="repo/large", n_layer=3)
     add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
-    stale = [
-        "onnx/model.onnx",
-        "x.gguf",
-        "pytorch_model.bin",
-        "tf_model.h5",
-        "model.fp16.safetensors",
-        "optimizer.pt",
-    ]
+    needed = {path.name for path in source.folder.iterdir()}
+    stale = ["onnx/model.onnx", "pytorch_model.bin", "model.fp16.safetensors", "optimizer.pt"]
     for name in stale:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
@@ -424,31 +414,24 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     result = resize_and_check(
         "owner/model", source.folder, before, revision="v2", subfolder="small"
     )
-    needed = {"config.json", "generation_config.json", SINGLE}
-    needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
-    expected = {f"small/{name}" for name in needed}
-    assert hub.downloaded() == expected
+    assert hub.downloaded() == {f"small/{name}" for name in needed}
     written = set(pico.contents(result.output))
     assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
     assert result.plan.checkpoint.source.name == "model-small"
     assert_same_outputs(old, source.load(result.output))
     recipe = pico.recipe_of(result.output)
-    assert recipe["source"] == "owner/model"
-    assert recipe["revision"] == SHA
-    assert recipe["subfolder"] == "small"
+    keys = ("source", "revision", "subfolder")
+    assert [recipe[key] for key in keys] == ["owner/model", SHA, "small"]
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2", name="repo/small")
-    (tmp_path / "repo" / "README.md").write_text("# Another model\n")
-    old = source.load()
-    before = pico.tensor_bytes(source.folder)
+    before = pico.tensor_bytes(make_pico("gpt2", name="repo/small").folder)
     repo = tmp_path / "repo"
+    (repo / "README.md").write_text("# Another model\n")
     result = resize_and_check(repo, repo, before, subfolder="small")
     assert result.plan.checkpoint.source.name == "repo-small"
-    assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
 
@@ -718,63 +701,24 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
 def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     form: str, make_pico: MakePico
 ) -> None:
-    folder = make_pico("gpt2").folder
+    source = make_pico("gpt2")
+    folder = source.folder
+    prefix = "transformer.h.0.attn.c_attn"
+    packed = {
+        f"{prefix}.qweight": torch.randint(-(2**31), 2**31 - 1, (1, 24), dtype=torch.int32),
+        f"{prefix}.scales": torch.randn(1, 24).half(),
+        f"{prefix}.weight.quant_state.bitsandbytes__nf4": torch.ones(83, dtype=torch.uint8),
+    }
+    pico.add_tensors(folder, packed)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
-    state = load_file(folder / SINGLE)
-    for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
-        prefix = f"transformer.h.{layer}.attn.c_attn."
-        del state[f"{prefix}weight"]
-        packed = torch.randint(-(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32)
-        scales = torch.randn(1, 24).half()
-        quant_state = torch.randint(0, 255, (83,), dtype=torch.uint8)
-        state[f"{prefix}qweight"] = packed
-        state[f"{prefix}scales"] = scales
-        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = quant_state
-    save_file(state, folder / SINGLE, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", quantization_config=settings)
     before = pico.tensor_bytes(folder)
     if form == "bin":
-        saved = load_file(folder / SINGLE)
-        torch.save(saved, folder / "pytorch_model.bin")
+        torch.save(load_file(folder / SINGLE), folder / "pytorch_model.bin")
         (folder / SINGLE).unlink()
-    result = resize(folder, to=NEW, method="linear", keep_first=OLD - 1, output="out")
-    after = pico.tensor_bytes(result.output)
-    changed = {name for name in before if before[name] != after.get(name)}
-    assert changed == {WPE}
-    assert set(after) == set(before)
-
-
-# ---- dtypes
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    ],
-)
-def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    torch.manual_seed(3)
-    values = torch.randn(OLD, pico.WIDTH, dtype=torch.float64)
-    table = (values * 3).to(dtype)
-    pico.add_tensors(folder, {WPE: table})
-    result = resize(folder, to=2 * OLD - 1, method="linear", output="out")
-
-    written = load_file(result.output / SINGLE)[WPE]
-    assert written.dtype == dtype
-    old_rows = written[::2].view(torch.uint8)
-    assert torch.equal(old_rows, table.view(torch.uint8))
-    rows = table.double()
-    middle = rows[:-1] + (rows[1:] - rows[:-1]) / 2
-    rounded = middle.to(dtype)
-    new_rows = written[1::2].view(torch.uint8)
-    assert torch.equal(new_rows, rounded.view(torch.uint8))
+    output = resize(folder, to=NEW, output="out").output
+    assert_table(before, pico.tensor_bytes(output), WPE, NEW)
+    assert pico.config_of(output)["quantization_config"] == settings
 
 
 # ---- custom model types
@@ -820,14 +764,6 @@ def test_resize_with_a_named_table(
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(result.output)
     assert_table(before_tensors, after_tensors, name, NEW + offset)
-    # The first new rows are the learned ones again, without those that are reserved.
-    row = 4 * pico.WIDTH
-    _, _, new_data = after_tensors[name]
-    _, _, old_data = before_tensors[name]
-    new_rows = new_data[rows * row :]
-    learned = old_data[offset * row :]
-    assert new_rows.startswith(learned)
-
     stated = pico.config_of(source)
     assert pico.config_of(result.output) == stated | after
     assert_side_files(result.output, NEW)
@@ -853,9 +789,6 @@ def test_resize_of_an_unknown_type_lists_tensors_with_as_many_rows_as_a_key_stat
     assert "--table net.tok.weight:vocab_size" in text
     done = invoke("resize", source, "--to", NEW, *flags.split(), "-o", "out")
     assert done.exit_code == 0, done.stderr
-    before_tensors = pico.tensor_bytes(source)
-    after_tensors = pico.tensor_bytes(Path("out"))
-    assert_table(before_tensors, after_tensors, "net.pos.weight", NEW)
 
 
 def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
@@ -897,25 +830,18 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = pico.config_of(result.output)
-    assert stated["model_type"] == "gpt2"
-    assert stated["n_positions"] == NEW
-    assert stated["n_ctx"] == NEW
-    planned = invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run")
-    assert "model_type my-gpt -> gpt2" in planned.stdout
+    values = (stated["model_type"], stated["n_positions"], stated["n_ctx"])
+    assert values == ("gpt2", NEW, NEW)
     assert set(result.plan.dropped) == set(masks)
-    after = pico.tensor_bytes(result.output)
-    assert_table(before, after, WPE, NEW)
-    assert pico.recipe_of(result.output)["model_type"] == "gpt2"
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert_recipe_reproduces(result.output)
     assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
 
     # Custom code may read model_type.
-    auto_map = {"AutoModel": "modeling.Model"}
-    pico.edit_json(source.folder / "config.json", auto_map=auto_map)
+    pico.edit_json(source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
     plan = plan_resize(source.folder, to=NEW, model_type="gpt2")
-    for edit in plan.plan.edits:
-        assert edit.key != "model_type"
+    assert "model_type" not in {edit.key for edit in plan.plan.edits}
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:

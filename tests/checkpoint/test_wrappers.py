@@ -49,23 +49,19 @@ def rewrite(folder: Path, rename: Rename, form: str) -> None:
 
 def write_shards(tensors: dict[str, torch.Tensor], folder: Path, form: str) -> None:
     names = list(tensors)
-    is_pickled = form == "pickled shards"
-    if is_pickled:
+    stem, suffix = "model", "safetensors"
+    if form == "pickled shards":
         stem, suffix = "pytorch_model", "bin"
-    else:
-        stem, suffix = "model", "safetensors"
     weight_map = dict[str, str]()
-    parts = (names[::2], names[1::2])
-    for number, part in enumerate(parts, 1):
+    for number, part in enumerate((names[::2], names[1::2]), 1):
         shard = f"{stem}-{number:05}-of-00002.{suffix}"
         content = {name: tensors[name] for name in part}
-        if is_pickled:
+        if suffix == "bin":
             torch.save(content, folder / shard)
         else:
             save_file(content, folder / shard, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(part, shard)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    index = {"metadata": {"total_size": 7}, "weight_map": weight_map}
     pico.write_json(folder / f"{stem}.{suffix}.index.json", index)
 
 
