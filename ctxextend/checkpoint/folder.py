@@ -2,15 +2,15 @@
 
 import json
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint import filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
-from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
@@ -24,6 +24,9 @@ from ctxextend.checkpoint.source import (
 from ctxextend.checkpoint.weights import Weights, open_weights
 from ctxextend.errors import CheckpointError
 from ctxextend.notes import Code, Level, Note
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoint.writing import Layout
 
 CONFIG = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
@@ -67,6 +70,11 @@ class Checkpoint:
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
     is_gguf: bool = False  # whether it consists of a GGUF file
+    # Of a checkpoint that is one file, and so is an output: its layout by edits of its config, the
+    # shapes of changed tensors by name, and the recipe, which it contains.
+    layout_of: "Callable[[Sequence[Edit], Mapping[str, tuple[int, ...]], bytes], Layout] | None" = (
+        None
+    )
     # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
     # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
     # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
