@@ -47,7 +47,7 @@ LM_CLASSES = (
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
 # Keys that every params.json of a Mistral model has; many programs write a file of that name.
-PARAMS_KEYS = {"dim", "n_layers", "hidden_dim"}
+MISTRAL_KEYS = {"dim", "n_layers", "hidden_dim"}
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def open_checkpoint(
         if filenames.PARAMS_FILE in copied:
             with suppress(CheckpointError):
                 content = load_object(root / filenames.PARAMS_FILE)
-                if content.keys() >= PARAMS_KEYS:
+                if content.keys() >= MISTRAL_KEYS:
                     mistral_files.append(filenames.PARAMS_FILE)
                     params = content
         notes = list(source.notes)

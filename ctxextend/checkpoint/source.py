@@ -294,7 +294,7 @@ OUTSIDE = "a symlink that points outside the folder"
 
 
 def look_at(source: Source, path: Path) -> tuple[str, Fingerprint]:
-    """Return why an existing path is no file to read, empty if it is one, and its fingerprint.
+    """Return why an existing path is not read, empty if it is a file, and its fingerprint.
 
     Symlinks may lead to files inside the folder, and to blobs of its Hub cache. Weights may lead to
     a blob of any Hub cache, as in an output of ``--link``: its name is a hash, so that only who
