@@ -271,20 +271,23 @@ def _shard_names(path: Path, index: Mapping[str, Any]) -> list[str]:
 
 
 def _check_shards(path: Path, index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> None:
-    """Check that no tensor is in two shards, and that one has each tensor that the index lists."""
+    """Check that no tensor is in two shards, and that shards have those that the index lists.
+
+    PyTorch shards may contain each other's, since they get other names and a new index.
+    """
     entries = set[str]()
-    saved = set[str]()
     for file in files.values():
         twice = entries & file.entries.keys()
         if twice:
             message = f"{min(twice)!r} is in both {file.path.name} and another shard."
             raise CheckpointError(message, "Save the checkpoint again.")
         entries |= file.entries.keys()
-        saved |= file.saved_names
-    missing = index["weight_map"].keys() - saved
-    if missing:
-        message = f"{path} lists {min(missing)!r}, which no shard contains."
-        raise CheckpointError(message, "Download the index again.")
+    names_in = {name: file.saved_names for name, file in files.items()}
+    names_in_any = set[str]().union(*names_in.values())
+    for tensor, name in index["weight_map"].items():
+        if tensor not in names_in.get(PurePosixPath(name).as_posix(), names_in_any):
+            message = f"{path} maps {tensor!r} to {name}, which does not contain it."
+            raise CheckpointError(message, "Download the index again.")
 
 
 def _new_index(index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> dict[str, Any]:
