@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import yaml
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.json_edit import read_bytes
+from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import printable
 from ctxextend.notes import Code, Note
@@ -94,7 +94,7 @@ def read_card(checkpoint: Checkpoint) -> str | None:
     """
     if CARD_FILE not in checkpoint.copied:
         return None
-    text = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED)
+    text = read_text(checkpoint.root / CARD_FILE, UNDECODED)
     return text.replace(RECIPE_POINTER, "")
 
 

@@ -155,7 +155,7 @@ def index_text(
         if isinstance(parameters, int | float):
             totals["metadata", "total_parameters"] = parameters + added
         text = edit(text, totals)
-    return delete(text, ("weight_map",), dropped)
+    return delete(text, "weight_map", dropped)
 
 
 def compute_tensors(

@@ -5,8 +5,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
-from ctxextend.checkpoint.mistral_files import mistral_params
+from ctxextend.checkpoint.folder import MODULES, Checkpoint
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.limits.edits import length_changes
@@ -175,7 +174,7 @@ def _keeping_notes(plan: Plan) -> Iterator[Note]:
     if keeping:
         return
     if flag == f"--method {SWITCH}":
-        if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
+        if not plan.changes[0].positions.can_switch or plan.checkpoint.params is not None:
             return
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
@@ -275,7 +274,7 @@ def _other_files(plan: Plan) -> Iterator[Note]:
 
 def model_notes(plan: Plan) -> Iterator[Note]:
     """Yield how the source was read, what is special about its model type, and its files."""
-    yield from source_notes(plan.checkpoint)
+    yield from plan.checkpoint.source.notes
     families = [change.positions.family for change in plan.changes]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
     for text in dict.fromkeys(texts):

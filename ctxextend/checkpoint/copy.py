@@ -31,6 +31,7 @@ class Fingerprint(NamedTuple):
     changed: int = 0
     inode: int = 0
     names: int = 0  # hard links
+    mode: int = 0  # file type and permissions
 
 
 def copy_range(
@@ -148,4 +149,5 @@ def file_fingerprint(path: Path) -> Fingerprint:
         changed=status.st_ctime_ns,
         inode=status.st_ino,
         names=status.st_nlink,
+        mode=status.st_mode,
     )

@@ -1,15 +1,16 @@
-"""File names in a model folder: weights, stale files, and other known files.
+"""File names in a model folder: weights, files of other programs, and other known files.
 
 A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing
-``/*`` below a folder.
+``/*`` below a folder. Its only wildcard is ``*``.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
+ROOT = PurePosixPath()  # of a checkpoint
 SAFETENSORS = ".safetensors"
 SINGLE_FILE = f"model{SAFETENSORS}"
 # Weights files and their indices, in the order in which transformers and PEFT look for them.
@@ -31,17 +32,6 @@ READABLE = (SAFETENSORS, ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-# Weights besides those of other programs that contain the old position table, by kind.
-STALE_KINDS = {
-    "PyTorch weights": (
-        "pytorch_model*.bin",
-        "pytorch_model*.bin.index*.json",
-        "pytorch_model*.safetensors",
-    ),
-    "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
-    "another checkpoint": ("checkpoint-*/*",),
-}
-
 # Files of version control, download tools and desktops, at any depth.
 IGNORED_NAMES = {
     ".git": "version control",
@@ -50,11 +40,114 @@ IGNORED_NAMES = {
     ".DS_Store": "desktop metadata",
 }
 
+FROM_BASE = "Resize the checkpoint that it was made from, and export that again."
+PASS_WEIGHTS = "Pass the folder or the file with the model's weights."
+
+
+class FileKind(NamedTuple):
+    """Files of one kind, by their names."""
+
+    patterns: tuple[str, ...]
+    kind: str  # a noun, for sentences such as "model.onnx is an ONNX export"
+    hint: str  # what to do instead of resizing them; empty for weights that can be resized
+
+
+# They have the old table or settings, so that an output lacks them.
+STALE_FILES = (
+    FileKind(
+        ("tf_model*.h5", "tf_model*.h5.index.json"),
+        "a file of TensorFlow weights",
+        "Load it in transformers 4 with from_tf=True, and save it with save_pretrained().",
+    ),
+    FileKind(
+        ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
+        "a file of Flax weights",
+        "Load it in transformers 4 with from_flax=True, and save it with save_pretrained().",
+    ),
+    FileKind(
+        ("**/saved_model.pb", "saved_model/*", "*.ckpt.index", "*.ckpt.meta", "*.ckpt.data-*"),
+        "a TensorFlow model",
+        FROM_BASE,
+    ),
+    FileKind(
+        ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"), "an ONNX export", FROM_BASE
+    ),
+    FileKind(("openvino/*", "openvino_*.xml", "openvino_*.bin"), "an OpenVINO export", FROM_BASE),
+    FileKind(("**/*.engine", "**/*.plan", "**/*.trt"), "a TensorRT engine", FROM_BASE),
+    FileKind(("**/*.tflite",), "a TFLite export", FROM_BASE),
+    FileKind(
+        ("coreml/*", "**/*.mlmodel", "*.mlpackage/*", "*.mlmodelc/*", "coremldata.bin"),
+        "a Core ML model",
+        FROM_BASE,
+    ),
+    FileKind(("**/*.pte",), "an ExecuTorch program", FROM_BASE),
+    FileKind(("**/*.ggml", "ggml-*.bin"), "a GGML file", FROM_BASE),
+    FileKind(("rust_model.ot",), "a file of rust-bert", FROM_BASE),
+    FileKind(
+        ("**/*.gguf",),
+        "a GGUF file",
+        "Only resize, inspect and verify read it: pass them the file itself, and other commands "
+        "the checkpoint that it was made from.",
+    ),
+    FileKind(
+        ("global_step*/*", "zero_pp_rank_*.pt", "*_optim_states.pt"),
+        "a part of a DeepSpeed checkpoint",
+        "Join the parts with the script next to them: python zero_to_fp32.py . joined",
+    ),
+    FileKind(
+        ("**/*.distcp",),
+        "a part of a distributed checkpoint of torch",
+        "Join the parts: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
+        "pytorch_model.bin",
+    ),
+    FileKind(
+        ("**/model_optim_rng.pt",),
+        "a part of a Megatron-LM checkpoint",
+        "Convert the checkpoint to transformers with Megatron Bridge.",
+    ),
+    FileKind(
+        (
+            "optimizer*.pt",
+            "optimizer*.bin",
+            "optimizer*.safetensors",
+            "scheduler*.pt",
+            "scheduler*.bin",
+            "scaler*.pt",
+            "rng_state*.pth",
+            "random_states*.pkl",
+        ),
+        "training state",
+        PASS_WEIGHTS,
+    ),
+    FileKind(
+        ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
+        "PyTorch weights",
+        "",
+    ),
+    FileKind(
+        ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
+        "other weights",
+        "",
+    ),
+    FileKind(("checkpoint-*/*",), "another checkpoint", ""),
+)
+FOREIGN_FILES = (
+    *(row for row in STALE_FILES if row.hint),
+    FileKind(("training_args.bin",), "settings of a training run", PASS_WEIGHTS),
+    FileKind(
+        (CONSOLIDATED,),
+        "a file in Mistral's or Meta's own format",
+        "Convert it with convert_mistral_weights_to_hf.py or convert_llama_weights_to_hf.py of "
+        "transformers, and pass the folder that it writes.",
+    ),
+    FileKind(("*.zip", "*.tar", "*.tgz", "*.gz"), "an archive", "Unpack it, and pass the folder."),
+)
+
 # Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write.
 KNOWN_FILES = (
     # weights
     "model.safetensors",
-    "model-?????-of-?????.safetensors",
+    "model-*-of-*.safetensors",
     "model.safetensors.index.json",
     "model.*.safetensors",
     "model.safetensors.index.*.json",
@@ -122,42 +215,78 @@ def is_gguf(path: str | Path | None) -> bool:
 
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
-    if len(path.parts) == 2 and matches(path.parts[0], "[0-9]*_*"):
+    if len(path.parts) == 2 and re.match(r"[0-9].*_", path.parts[0]):
         # a module of sentence-transformers
         if path.name == "pytorch_model.bin":
             return True
         path = PurePosixPath(path.name)
-    return first_match(path, KNOWN_FILES) is not None
+    return matches(path, KNOWN_FILES)
 
 
-def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern that matches a path, ignoring case; None if none does."""
-    first = path.parts[0].lower()
-    name = path.name.lower()
-    depth = len(path.parts)
+def matches(path: PurePosixPath | str, patterns: Iterable[str]) -> bool:
+    """Whether a path in a model folder matches one of the patterns, ignoring case."""
+    parts = str(path).lower().split("/")
     for pattern in patterns:
+        pattern = pattern.lower()
+        name = parts[0]
         if pattern.startswith("**/"):
-            is_match = matches(name, pattern[3:])
-        elif pattern.endswith("/*"):
-            is_match = depth > 1 and matches(first, pattern[:-2])
-        else:
-            is_match = depth == 1 and matches(name, pattern.lower())
-        if is_match:
-            return pattern
+            name = parts[-1]
+        elif pattern.endswith("/*") != (len(parts) > 1):
+            continue
+        pattern = pattern.removeprefix("**/").removesuffix("/*")
+        if name == pattern:
+            return True
+        # fnmatch compiles a regular expression, which takes longer than to resize a small
+        # checkpoint: few names need one.
+        start, star, end = pattern.partition("*")
+        is_likely = name.startswith(start) and name.endswith(end.rpartition("*")[2])
+        if star and is_likely and fnmatchcase(name, pattern):
+            return True
+    return False
+
+
+def skip_reason(path: PurePosixPath, folder: PurePosixPath = ROOT) -> str:
+    """Return why an output lacks a file of that name, as a noun; empty if it does not.
+
+    Args:
+        path: The path in the checkpoint.
+        folder: The model's folder in it.
+    """
+    for part in path.parts:
+        if part in IGNORED_NAMES:
+            return f"{IGNORED_NAMES[part]}, not part of the checkpoint"
+    for row in STALE_FILES:
+        if matches(path, row.patterns):
+            return f"{row.kind}, not rewritten"
+    if folder != ROOT and folder in path.parents:
+        return skip_reason(path.relative_to(folder))
+    return ""
+
+
+def find_foreign(names: Iterable[str]) -> tuple[str, FileKind] | None:
+    """Return the first row of `FOREIGN_FILES` that a name matches, and the name."""
+    names = list(names)
+    for row in FOREIGN_FILES:
+        for name in names:
+            if matches(name, row.patterns):
+                return name, row
     return None
 
 
-def first_weights(folder: Path, variant: str | None) -> str | None:
-    """Return the first of `NAMES`, or nanoGPT's, in a folder, of any file type; None if none."""
-    names = list(NAMES)
-    if variant is not None:
-        names = [with_variant(name, variant) for name in NAMES]
-    elif not (folder / "config.json").is_file():
-        names.append(NANOGPT_FILE)
-    for name in names:
-        if os.path.lexists(folder / name):
+def first_weights(names: Iterable[str], variant: str | None) -> str | None:
+    """Return the first of `NAMES` that a folder has, in a variant; None if it has none."""
+    present = set(names)
+    for name in NAMES:
+        name = with_variant(name, variant)
+        if name in present:
             return name
     return None
+
+
+def names_below(names: Iterable[str], folder: str | PurePosixPath) -> list[str]:
+    """Return the paths in a folder, relative to it."""
+    prefix = f"{PurePosixPath(folder)}/".removeprefix("./")
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def variant_of(name: str) -> str | None:
@@ -176,30 +305,7 @@ def with_variant(name: str, variant: str | None) -> str:
     return f"{stem}.{variant}.{suffix}"
 
 
-def shard_name(name: str) -> str:
-    """Return the name of a shard as safetensors."""
-    path = PurePosixPath(name)
-    if path.suffix == ".safetensors":
-        return name
-    return path.with_name(f"{path.stem.removeprefix('pytorch_')}.safetensors").as_posix()
-
-
 def stays_inside(name: str) -> bool:
     """Whether a path is relative and cannot leave its folder."""
     path = PurePosixPath(name.replace("\\", "/"))
     return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a name matches a pattern of `fnmatch`.
-
-    For each pattern, fnmatch compiles a regular expression, which takes longer than to resize a
-    small checkpoint.
-    """
-    prefix, star, suffix = pattern.partition("*")
-    if any(wildcard in prefix + suffix for wildcard in "*?["):
-        return fnmatchcase(name, pattern)
-    if not star:
-        return name == pattern
-    is_long_enough = len(name) >= len(prefix) + len(suffix)
-    return is_long_enough and name.startswith(prefix) and name.endswith(suffix)

@@ -1,35 +1,29 @@
 """A model folder: its config, its weights, and its other files, which are copied or skipped."""
 
 import json
-import os
-import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint import features, filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoint.features import Refusal
-from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
-from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
+from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
     FOLDER,
-    OUTSIDE,
-    REGULAR,
     ConfigCheck,
     Source,
     cached_id,
     has_file,
-    kind_of_path,
-    points_outside,
+    look_at,
 )
-from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
-from ctxextend.errors import CheckpointError, size_text
+from ctxextend.checkpoint.weights import Weights, open_weights
+from ctxextend.errors import CheckpointError
 from ctxextend.notes import Code, Level, Note
 
 if TYPE_CHECKING:
@@ -53,8 +47,8 @@ LM_CLASSES = (
 # Parts of tensor names of LM heads, for configs that state no class.
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
-# Why files are skipped.
-LINKED = "a symlink to a folder"
+# Keys that every params.json of a Mistral model has; many programs write a file of that name.
+MISTRAL_KEYS = {"dim", "n_layers", "hidden_dim"}
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,14 @@ class Checkpoint:
     facts: tuple[str, ...] = ()  # what else to know of its files
     # What cannot be done with it, by feature; see `features`.
     refused: Mapping[str, Refusal] = field(default_factory=dict)
+    # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
+    # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
+    # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
+    # default_loader.py.
+    mistral_files: tuple[str, ...] = ()
+    params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
-    params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
     # Whether it has a config.json, which must state the table's length.
     has_config: bool = field(init=False)
     model_class: str | None = field(init=False)  # the transformers class in its config, if any
@@ -101,7 +100,6 @@ class Checkpoint:
         values = {
             "root": self.source.folder,
             "config_file": config_file,
-            "params_file": (self.model / filenames.PARAMS_FILE).as_posix(),
             "has_config": config_file in (*self.copied, *self.generated),
             "model_class": stated_class(self.config),
             "files": frozenset(files),
@@ -164,6 +162,17 @@ class Checkpoint:
         """
         raise NotImplementedError
 
+    def without_mistral_files(self) -> "Checkpoint":
+        """Return the checkpoint without the files in Mistral's own format, with old weights."""
+        skipped = dict.fromkeys(self.mistral_files, "Mistral's own format, not rewritten")
+        return replace(
+            self,
+            copied=tuple(name for name in self.copied if name not in skipped),
+            omitted={**self.omitted, **skipped},
+            mistral_files=(),
+            params=None,
+        )
+
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.
 
@@ -174,13 +183,11 @@ class Checkpoint:
             if name in self.omitted or name in self.source.headers:
                 continue
             now = file_fingerprint(self.root / name)
-            is_same = (before.size, before.modified) == (now.size, now.modified)
+            is_same = before.changed == now.changed
             # A new or removed hard link changes the change time too, but not the content.
             if max(before.names, now.names) > 1:
-                is_same = is_same and before.inode == now.inode
-            else:
-                is_same = is_same and before.changed == now.changed
-            if not is_same:
+                is_same = before.inode == now.inode
+            if not is_same or (before.size, before.modified) != (now.size, now.modified):
                 message = f"{self.root / name} changed while it was read."
                 raise CheckpointError(message, "Run the command again once the file is complete.")
 
@@ -200,38 +207,13 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 
     They are the folder, unless only a single file is read, and that file.
     """
-    file = checkpoint.source.file
-    paths = list[Path]()
-    if file is None or checkpoint.copied:
-        paths.append(checkpoint.root)
-    if file is not None:
-        paths.append(checkpoint.root / file)
-    return tuple(paths)
+    names = [checkpoint.source.file or "."]
+    if checkpoint.copied:
+        names.append(".")
+    return tuple(checkpoint.root / name for name in names)
 
 
 # What to say about a checkpoint
-
-
-def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
-    """Return notes on how the source was resolved and its weights are read."""
-    notes = list(checkpoint.source.notes)
-    in_memory = [file.path for file in checkpoint.weights.files.values() if file.is_in_memory]
-    if in_memory:
-        size = sum(path.stat().st_size for path in in_memory)
-        names = ", ".join(path.name for path in in_memory)
-        text = (
-            f"{names} is from before torch 1.6 or in another byte order and cannot be "
-            f"memory-mapped: reading it needs {size_text(size)} of memory."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    wrappers = checkpoint.weights.wrappers
-    if wrappers:
-        text = (
-            f"Tensor names are read without {', '.join(wrappers)}, which a wrapper added: an "
-            "output has plain names."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    return tuple(notes)
 
 
 def no_lm(checkpoint: Checkpoint) -> str:
@@ -258,7 +240,7 @@ def no_lm_head(model_class: str | None) -> str:
 
 
 def open_checkpoint(
-    source: Source, variant: str | None = None, check: ConfigCheck = lambda *_: None
+    source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> Checkpoint:
     """Read a folder's config and its weights' headers, and list the other files to copy.
 
@@ -272,57 +254,67 @@ def open_checkpoint(
     """
     root = source.folder
     with reading(root):
-        listed = _list_files(source)
-        # Before any file is read.
-        fingerprints = {name: file_fingerprint(root / name) for name in listed}
-        model = _model_folder(source)
-        config = _read_config(source, model, listed)
+        problems, fingerprints = _list_files(source)  # before any is read
+        model, config = _read_config(source)
         if config:
             check(config)
-        path = _find_weights(source, root / model, variant)
-        if path is None:
-            check(config or {}, False)
-            _refuse_without_weights(source, root / model, listed, variant)
-        weights, own_config = _open_weights(source, model, path, config)
+        path = _find_weights(source, model, config, problems, variant)
+        weights = open_weights(source, path, model, config)
         read = {path.relative_to(root).as_posix()}
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
-        for name in read - fingerprints.keys():
+        for name in read - fingerprints.keys():  # below a linked folder
             fingerprints[name] = file_fingerprint(root / name)
         for name, header in source.headers.items():
             fingerprints[name] = Fingerprint(size=header.size)
         copied = list[str]()
         omitted = dict[str, str]()
-        for name in (*listed, *source.not_downloaded):
+        for name, problem in {**problems, **dict.fromkeys(source.not_downloaded, "")}.items():
             if name in read:
                 continue
-            reason = _reason_omitted(source, model, name)
+            reason = _skip_reason(source, model, PurePosixPath(name)) or problem
             if reason:
                 omitted[name] = reason
-            elif name not in source.not_downloaded:
+            elif name in problems:
                 copied.append(name)
-        weights = weights.without_wrappers(root / model, model)
+        mistral_files = [
+            name for name in copied if filenames.matches(name, (filenames.CONSOLIDATED,))
+        ]
+        params = None
+        if filenames.PARAMS_FILE in copied:
+            with suppress(CheckpointError):
+                content = load_object(root / filenames.PARAMS_FILE)
+                if content.keys() >= MISTRAL_KEYS:
+                    mistral_files.append(filenames.PARAMS_FILE)
+                    params = content
+        notes = list(source.notes)
+        if weights.wrappers:
+            text = (
+                f"Tensor names are read without {', '.join(weights.wrappers)}, which a wrapper "
+                "added: an output has plain names."
+            )
+            notes.append(Note(Code.SOURCE, Level.NOTE, text))
         generated = dict[str, str]()
         if weights.is_index_new:
             generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
-        if own_config is not None:
+        if weights.config is not None:
             from ctxextend.checkpoint.nanogpt import ASSUMED_ACTIVATION
 
-            config = own_config
+            config = weights.config
             generated[CONFIG] = json.dumps(config, indent=2) + "\n"
-            source = source._replace(notes=(*source.notes, ASSUMED_ACTIVATION))
+            notes.append(ASSUMED_ACTIVATION)
         adapter_of = None
         if path.name.startswith("adapter_model."):
-            adapter_config: Mapping[str, Any] = {}
+            adapter_of = "its base model"
             if has_file(source, root / ADAPTER_CONFIG):
-                adapter_config = load_object(root / ADAPTER_CONFIG)
-            adapter_of = str(adapter_config.get("base_model_name_or_path") or "its base model")
+                stated = load_object(root / ADAPTER_CONFIG).get("base_model_name_or_path")
+                adapter_of = str(stated or adapter_of)
         refused: Mapping[str, Refusal] = {}
         if adapter_of:
             refused = features.ADAPTER
         elif not config:
             refused = features.WITHOUT_CONFIG
         return Checkpoint(
-            source=source,
+            source=source._replace(notes=tuple(notes)),
             model=model,
             config=config or {},
             weights=weights,
@@ -332,86 +324,125 @@ def open_checkpoint(
             fingerprints=fingerprints,
             adapter_of=adapter_of,
             refused=refused,
+            mistral_files=tuple(mistral_files),
+            params=params,
         )
 
 
-def open_config(source: Source) -> Mapping[str, Any]:
-    """Read only the config of a folder.
+def _list_files(source: Source) -> tuple[dict[str, str], dict[str, Fingerprint]]:
+    """Return why each file is not read, empty if it is a regular file, and its fingerprint.
 
-    Raises:
-        CheckpointError: It is missing, malformed or unreadable.
+    They are the files below the root, and ignored or linked folders, sorted per folder. If a file
+    without a config was passed, others in its folder do not belong to it.
     """
-    with reading(source.folder):
-        listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        config = _read_config(source, _model_folder(source), listed)
-        if not config:
-            _refuse_without_config(source, listed)
-        return config
+    paths = sorted(source.folder.iterdir())
+    if source.file is not None:
+        foreign = filenames.find_foreign((source.file,))
+        if foreign is not None:
+            _, row = foreign
+            raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
+        if not {CONFIG, ADAPTER_CONFIG, MODULES}.intersection(path.name for path in paths):
+            paths = [source.folder / source.file]
+    problems = dict[str, str]()
+    fingerprints = dict[str, Fingerprint]()
+    for path in paths:  # which grow by those in folders
+        problem, fingerprint = look_at(source, path)
+        if problem == FOLDER and path.name not in filenames.IGNORED_NAMES:
+            paths += sorted(path.iterdir())
+            continue
+        name = path.relative_to(source.folder).as_posix()
+        problems[name] = problem
+        fingerprints[name] = fingerprint
+    return problems, fingerprints
 
 
-def _open_weights(
+def _read_config(source: Source) -> tuple[PurePosixPath, Mapping[str, Any] | None]:
+    """Return the model's folder, and its config: empty for an adapter, None if there is none."""
+    root = source.folder
+    model = PurePosixPath()
+    config = None
+    if has_file(source, root / CONFIG):
+        config = load_object(root / CONFIG)
+    # In old folders, the config.json in the root contains only sentence-transformers' version.
+    if "model_type" not in (config or {}) and has_file(source, root / MODULES):
+        modules = load_modules(root / MODULES)
+        folders = [
+            str(module.get("path", ""))
+            for module in modules
+            if str(module.get("type", "")).endswith("Transformer")
+        ]
+        if len(folders) != 1 or not filenames.stays_inside(folders[0]):
+            message = (
+                f"{root / MODULES} lists no Transformer module in a subfolder, and {root} has no "
+                "config.json."
+            )
+            raise CheckpointError(
+                message, "Pass the folder of a transformers or sentence-transformers checkpoint."
+            )
+        model = PurePosixPath(folders[0])
+        config = None
+        if has_file(source, root / model / CONFIG):
+            config = load_object(root / model / CONFIG)
+    if config is None and has_file(source, root / ADAPTER_CONFIG):
+        config = {}  # the adapter's base model is elsewhere
+    return model, config
+
+
+def _find_weights(
     source: Source,
     model: PurePosixPath,
-    path: Path,
     config: Mapping[str, Any] | None,
-) -> tuple[Weights, Mapping[str, Any] | None]:
-    # A model ties tensors unless its config, or one in it, says that it does not.
-    values = config or {}
-    nested = [value for value in values.values() if isinstance(value, Mapping)]
-    ties = not any(item.get("tie_word_embeddings") is False for item in (values, *nested))
-    if fnmatch(path.name, "*.index*.json"):
-        return open_shards(path, source, model, ties=ties), None
-    own_config = None
-    if path.name in source.headers:
-        file: TensorFile = open_remote(path, *source.headers[path.name])
+    files: Collection[str],
+    variant: str | None,
+) -> Path:
+    """Return the weights file or shard index to read.
+
+    Raises:
+        CheckpointError: There is none, or no config.
+    """
+    folder = source.folder / model
+    name = source.file
+    if name is not None:
+        # An index that lists the file as a shard.
+        for path in sorted(folder.glob("*.index*.json")):
+            if has_file(source, path):
+                weight_map = load_object(path).get("weight_map")
+                if isinstance(weight_map, dict) and source.file in weight_map.values():
+                    name = path.name
+                    break
+    elif config is not None:
+        local = filenames.names_below((*files, *source.headers), model)
+        name = filenames.first_weights(local, variant)
+    elif variant is None and has_file(source, folder / filenames.NANOGPT_FILE):
+        name = filenames.NANOGPT_FILE
     else:
-        file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
-    # A name that transformers and PEFT read.
-    name = filenames.SINGLE_FILE
-    stem = path.name.rpartition(".")[0].removeprefix("pytorch_")
-    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
-        name = f"{stem}.safetensors"
-    return Weights(files={(model / name).as_posix(): file}), own_config
-
-
-def _refuse_without_config(source: Source, listed: Sequence[str]) -> NoReturn:
-    folder = source.folder
-    if folder.name.startswith(CACHED_MODEL):
-        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
-    message = f"{folder} has no config.json"
-    subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
-    if subfolders:
-        hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
-        raise CheckpointError(f"{message}.", hint)
-    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
-    _refuse_incomplete(message, hint, (*listed, *source.not_downloaded))
+        _refuse_without_config(source, files)
+    if name is None or not (name in source.headers or has_file(source, folder / name)):
+        _refuse_without_weights(source, model, files, variant)
+    return folder / name
 
 
 def _refuse_without_weights(
-    source: Source, folder: Path, listed: Sequence[str], variant: str | None
+    source: Source, model: PurePosixPath, files: Collection[str], variant: str | None
 ) -> NoReturn:
-    names = list[str]()
-    for name in (*listed, *source.not_downloaded):
-        path = source.folder / name
-        if folder in path.parents:
-            names.append(path.relative_to(folder).as_posix())
-    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
-    readable = list[str]()
-    for name in names:
-        is_local = name.endswith(filenames.READABLE) and (folder / name).is_file()
-        if is_local and "/" not in name and find_foreign((name,)) is None:
-            readable.append(name)
+    folder = source.folder / model
+    names = filenames.names_below((*files, *source.not_downloaded), model)
     single = filenames.with_variant(filenames.SINGLE_FILE, variant)
     pytorch = filenames.with_variant("pytorch_model.bin", variant)
     message = f"{folder} has no {single}, {pytorch} or shard index"
+    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
+    readable = list[str]()
+    for name in filenames.names_below(files, model):
+        is_weights = name.endswith(filenames.READABLE) and "/" not in name
+        if is_weights and filenames.find_foreign((name,)) is None:
+            readable.append(name)
     if readable:
         message += f", only {', '.join(readable)}"
-    if variant is not None and filenames.first_weights(folder, None):
-        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
     if variants:
         flags = " or ".join(f"--variant {name}" for name in variants)
         raise CheckpointError(f"{message}.", f"Choose one: {flags}.")
+    if variant is not None:
+        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
     if readable:
         hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
         raise CheckpointError(f"{message}.", hint)
@@ -422,100 +453,26 @@ def _refuse_without_weights(
     _refuse_incomplete(message, hint, names)
 
 
-def _refuse_incomplete(message: str, hint: str, names: Sequence[str]) -> NoReturn:
-    foreign = find_foreign(names)
+def _refuse_without_config(source: Source, files: Iterable[str]) -> NoReturn:
+    folder = source.folder
+    if folder.name.startswith(CACHED_MODEL):
+        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
+        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
+    message = f"{folder} has no config.json"
+    subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
+    if subfolders:
+        hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
+        raise CheckpointError(f"{message}.", hint)
+    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
+    _refuse_incomplete(message, hint, (*files, *source.not_downloaded))
+
+
+def _refuse_incomplete(message: str, hint: str, names: Iterable[str]) -> NoReturn:
+    foreign = filenames.find_foreign(names)
     if foreign is None:
         raise CheckpointError(f"{message}.", hint)
     name, row = foreign
     raise CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
-
-
-def _list_files(source: Source) -> list[str]:
-    """Return the names of the files that belong to a checkpoint.
-
-    They are every file below the root, and every ignored or linked folder, sorted per folder.
-    """
-    if source.file is not None:
-        foreign = find_foreign((source.file,))
-        if foreign is not None:
-            _, row = foreign
-            raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
-        # Without a config, it may be in any folder, so other files there are ignored.
-        if _is_single_file(source):
-            return [source.file]
-    names = list[str]()
-    folders = [source.folder]
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path.name in filenames.IGNORED_NAMES or not path.is_dir():
-                names.append(path.relative_to(source.folder).as_posix())
-            else:
-                folders.append(path)
-    return names
-
-
-def _is_single_file(source: Source) -> bool:
-    configs = (CONFIG, ADAPTER_CONFIG, MODULES)
-    has_config = any(os.path.lexists(source.folder / name) for name in configs)
-    return source.file is not None and not has_config
-
-
-def _read_config(
-    source: Source, model: PurePosixPath, listed: Sequence[str]
-) -> Mapping[str, Any] | None:
-    root = source.folder
-    path = root / model / CONFIG
-    if has_file(source, path):
-        return load_object(path)
-    if has_file(source, root / ADAPTER_CONFIG):
-        return {}  # the adapter's base model is elsewhere
-    if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
-        return None
-    _refuse_without_config(source, listed)
-
-
-def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
-    name = source.file
-    if name is not None:
-        # An index that lists the file as a shard.
-        for path in sorted(folder.glob("*.index*.json")):
-            if has_file(source, path):
-                weight_map = load_object(path).get("weight_map")
-                if isinstance(weight_map, dict) and source.file in weight_map.values():
-                    name = path.name
-                    break
-    else:
-        name = filenames.first_weights(folder, variant)
-        if name is None and source.headers:
-            name = filenames.with_variant(filenames.SINGLE_FILE, variant)
-    if name is None:
-        return None
-    is_remote = folder == source.folder and name in source.headers
-    if not is_remote and not has_file(source, folder / name):
-        return None
-    return folder / name
-
-
-def _model_folder(source: Source) -> PurePosixPath:
-    root = source.folder
-    if not has_file(source, root / MODULES):
-        return PurePosixPath(".")
-    # In old folders, the config.json in the root contains only sentence-transformers' version.
-    if has_file(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
-        return PurePosixPath(".")
-    paths = list[str]()
-    for module in load_modules(root / MODULES):
-        if str(module.get("type", "")).endswith("Transformer"):
-            paths.append(str(module.get("path", "")))
-    if len(paths) != 1 or not filenames.stays_inside(paths[0]):
-        message = (
-            f"{root / MODULES} lists no Transformer module in a subfolder, and {root} has no "
-            "config.json."
-        )
-        raise CheckpointError(
-            message, "Pass the folder of a transformers or sentence-transformers checkpoint."
-        )
-    return PurePosixPath(paths[0])
 
 
 def load_modules(path: Path) -> list[dict[str, Any]]:
@@ -530,30 +487,11 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    path = PurePosixPath(name)
-    local = source.folder / name
-    is_local = name not in source.not_downloaded
-    for part in path.parts:
-        if part in filenames.IGNORED_NAMES:
-            return f"{filenames.IGNORED_NAMES[part]}, not part of the checkpoint"
-    if is_local:
-        kind = kind_of_path(local)
-        if kind == FOLDER:
-            return LINKED
-        if kind != REGULAR:
-            return kind
-    paths = [path]
-    if model in path.parents:
-        paths.append(path.relative_to(model))
-    for relative in paths:
-        pattern = filenames.first_match(relative, STALE)
-        if pattern is not None:
-            return STALE[pattern]
-    if is_local and points_outside(source.folder, local):
-        return OUTSIDE
+def _skip_reason(source: Source, model: PurePosixPath, path: PurePosixPath) -> str:
+    """Return why a file is not copied, by its name; empty if it is."""
+    reason = filenames.skip_reason(path, model)
     # Next to a weights file that was passed, other ones may be of any model.
     is_alike = source.file is not None and path.suffix == PurePosixPath(source.file).suffix
     if is_alike and len(path.parts) == 1 and not filenames.is_known(path):
-        return "other weights, not rewritten"
-    return None
+        reason = reason or "other weights, not rewritten"
+    return reason

@@ -5,7 +5,6 @@ Key order, formatting and all other bytes are kept.
 
 import json
 import stat
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,31 +22,26 @@ MAX_ITEMS_SHOWN = 4  # of a list in messages
 _DECODER = json.JSONDecoder()
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a text file of a checkpoint as bytes.
-
-    Raises:
-        CheckpointError: It cannot be read, is not a regular file, or is too large.
-    """
-    with reading(path):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe blocks, and a device may never end
-            message = f"{path} is not a regular file."
-            raise CheckpointError(message, "Replace it with the file itself.")
-        if status.st_size > MAX_BYTES:
-            message = f"{path} has {status.st_size:,} bytes; the maximum is {MAX_BYTES:,}."
-            raise CheckpointError(message, "Download the file again.")
-        return path.read_bytes()
-
-
-def read_text(path: Path) -> str:
+def read_text(path: Path, errors: str = "strict") -> str:
     """Read a UTF-8 file, keeping its line endings.
 
+    Args:
+        path: The file.
+        errors: What to do with other bytes, as in `bytes.decode`.
+
     Raises:
-        CheckpointError: It cannot be read, or is not UTF-8.
+        CheckpointError: It cannot be read, is not a regular file, is too large, or is not UTF-8.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        with reading(path):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe blocks, and a device may never end
+                message = f"{path} is not a regular file."
+                raise CheckpointError(message, "Replace it with the file itself.")
+            if status.st_size > MAX_BYTES:
+                message = f"{path} has {status.st_size:,} bytes; the maximum is {MAX_BYTES:,}."
+                raise CheckpointError(message, "Download the file again.")
+            return path.read_bytes().decode("utf-8", errors)
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text (byte {error.start})."
         raise CheckpointError(message, "Download the file again.") from None
@@ -85,32 +79,26 @@ def parse_json(text: str, location: str) -> Any:
             level = below
         if level:
             raise RecursionError
-    except (json.JSONDecodeError, DuplicateKeyError) as error:
-        reason = str(error)
     except RecursionError:
         reason = "it is nested too deeply"
-    except ValueError:
-        reason = f"a number has more than {sys.get_int_max_str_digits():,} digits"
+    except ValueError as error:  # also for a number with thousands of digits
+        reason = str(error)
     else:
         return value
     message = f"{location} is not valid JSON: {reason}."
     raise CheckpointError(message, "Correct it, or download it again.")
 
 
-class DuplicateKeyError(ValueError):
-    """An object has a key twice, which JSON allows and readers do not agree about."""
-
-
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object's members, as `object_pairs_hook` of `json.loads`.
 
     Raises:
-        DuplicateKeyError: A key is given twice.
+        ValueError: A key is given twice, which JSON allows and readers do not agree about.
     """
     members = dict(pairs)
     if len(members) < len(pairs):
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise DuplicateKeyError(f"duplicate key {key!r:.200}")
+        raise ValueError(f"duplicate key {key!r:.200}")
     return members
 
 
@@ -175,36 +163,38 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
         if key in members:
             member = members[key]
             text = text[: member.value] + new + text[member.end :]
-        elif not members:
-            inside = start + 1
-            text = f"{text[:inside]}{json.dumps(key)}: {new}{text[inside:]}"
-        else:
+            continue
+        end = start + 1
+        comma = ""
+        colon = ": "
+        if members:
             first, *_ = members.values()
             *_, last = members.values()
+            end = last.end
             colon = text[last.key_end : last.value]
             # A line break and its indentation; on a single line, a space if one follows each colon.
-            space = text[start + 1 : first.start]
-            if not space and colon.endswith(" "):
-                space = " "
-            text = f"{text[: last.end]},{space}{json.dumps(key)}{colon}{new}{text[last.end :]}"
+            comma = f",{text[start + 1 : first.start]}"
+            if comma == "," and colon.endswith(" "):
+                comma = ", "
+        text = f"{text[:end]}{comma}{json.dumps(key)}{colon}{new}{text[end:]}"
     return text
 
 
-def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """Return a JSON object's text without the named members of the object at `path`.
+def delete(text: str, key: str, names: Collection[str]) -> str:
+    """Return a JSON object's text without some members of an object in it.
 
-    Raises:
-        CheckpointError: The text does not have the object.
+    If it has any of them, the text is indented by 2, as transformers writes it.
+
+    Args:
+        text: The text.
+        key: The key of the object in it.
+        names: The keys of the members.
     """
-    _, members = _members(text, path)
-    kept = [text[member.start : member.end] for key, member in members.items() if key not in names]
-    if len(kept) == len(members):
+    content = json.loads(text)
+    kept = {name: value for name, value in content[key].items() if name not in names}
+    if len(kept) == len(content[key]):
         return text
-    all_members = list(members.values())
-    separator = ""
-    if len(all_members) > 1:  # a comma, a line break and its indentation
-        separator = text[all_members[0].end : all_members[1].start]
-    return text[: all_members[0].start] + separator.join(kept) + text[all_members[-1].end :]
+    return json.dumps({**content, key: kept}, indent=2, ensure_ascii=False) + "\n"
 
 
 def line_of_key(text: str, key: str) -> int | None:
@@ -217,26 +207,17 @@ def line_of_key(text: str, key: str) -> int | None:
     Raises:
         CheckpointError: The text is not an object.
     """
-    if not text.strip():
-        return None
-    start = _start_of_key(text, key, 0)
-    if start is None:
-        return None
-    return text.count("\n", 0, start) + 1
-
-
-def _start_of_key(text: str, key: str, position: int) -> int | None:
-    if text[_skip(text, position)] != "{":
-        return None
-    _, members = _members(text, (), position)
-    if key in members:
-        return members[key].start
-    for name, member in members.items():
-        if key.startswith(f"{name}."):
-            start = _start_of_key(text, key.removeprefix(f"{name}."), member.value)
-            if start is not None:
-                return start
-    return None
+    position = 0
+    while True:
+        _, members = _members(text, (), position)
+        names = [name for name in members if f"{key}.".startswith(f"{name}.")]
+        if not names:
+            return None
+        name = max(names, key=len)
+        if name == key:
+            return text.count("\n", 0, members[name].start) + 1
+        key = key.removeprefix(f"{name}.")
+        position = members[name].value
 
 
 def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[str, _Member]]:

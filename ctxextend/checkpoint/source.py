@@ -4,23 +4,24 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
+from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint
 from ctxextend.checkpoint.filenames import (
     CONSOLIDATED,
     GGUF_SUFFIX,
-    IGNORED_NAMES,
-    NAMES,
     READABLE,
     SAFETENSORS,
-    SINGLE_FILE,
-    first_match,
-    with_variant,
+    find_foreign,
+    first_weights,
+    matches,
+    names_below,
+    skip_reason,
 )
-from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
@@ -32,14 +33,13 @@ BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
 WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
-CONFIG_FILES = ("config.json", "modules.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
 CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
-    r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
+    r"(?P<cache>.*/(?P<name>models--[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
 )
 
 # A file of the cache by the hash of its content.
@@ -72,6 +72,7 @@ class Source(NamedTuple):
     file: str | None = None  # the weights file that was passed instead of its folder
     # The headers of weights files of the Hub that were not downloaded themselves, by name.
     headers: Mapping[str, RemoteHeader] = {}
+    blobs: Path | None = None  # of the Hub cache that the folder is in, to which its files link
 
 
 def is_hub_id(text: str) -> bool:
@@ -86,7 +87,6 @@ def resolve_source(
     variant: str | None = None,
     check: ConfigCheck = lambda *_: None,
     *,
-    only_config: bool = False,
     only_headers: bool = False,
 ) -> Source:
     """Resolve a reference to a checkpoint: a local path first, then a bundled name, then a Hub id.
@@ -98,7 +98,6 @@ def resolve_source(
         variant: The variant of the weights; not for a single file.
         check: Is called with the config of a Hub model before its weights are downloaded, and may
             raise.
-        only_config: Download no weights, and no other files but the config.
         only_headers: Of safetensors weights in the Hub, download only the headers, if possible.
 
     Raises:
@@ -115,35 +114,43 @@ def resolve_source(
     except (OSError, ValueError):
         mode = 0
 
+    unused = dict[str, str | None]()
     if stat.S_ISREG(mode):
-        kind = "file"
-        _reject_flags(text, kind, revision=revision, subfolder=subfolder, variant=variant)
-        return _file_source(text, Path(path))
-    if stat.S_ISDIR(mode):
-        _reject_flags(text, "checkpoint", revision=revision)
+        unused = {"revision": revision, "subfolder": subfolder, "variant": variant}
+    elif mode or text in BUNDLED:
+        unused = {"revision": revision}
+    for flag, value in unused.items():
+        if value is not None:
+            message = f"--{flag} {value} does not apply to {text}, which is local."
+            raise SourceError(message, f"Remove --{flag}.")
+    if stat.S_ISREG(mode):
+        source = _file_source(text, Path(path))
+    elif stat.S_ISDIR(mode):
         folder = Path(path).resolve()
         name = folder.name or "model"
         if Path(path).is_symlink():  # an output is named after it
             name = Path(path).name
-        source = _cached_source(Source(reference=text, kind="folder", folder=folder, name=name))
+        source = Source(reference=text, kind="folder", folder=folder, name=name)
     elif text in BUNDLED:
-        _reject_flags(text, "checkpoint", revision=revision)
         source = bundled_source(text)
     else:
         _check_may_be_hub_id(text, path)
-
-        def choose(names: Sequence[str]) -> Iterable[str]:
-            if only_config:
-                return [name for name in names if name in CONFIG_FILES]
-            return _needed_files(names, variant)
-
-        with_headers = None
-        if only_headers and subfolder is None:
-            with_headers = _hub_source_of_headers(text, revision, variant, check)
-        source = with_headers or _hub_source(text, revision, subfolder, choose, check)
+        only_headers = only_headers and subfolder is None
+        source = _hub_source(
+            text, revision, subfolder or ".", variant, check, only_headers=only_headers
+        )
+    if SNAPSHOTS in source.folder.as_posix():
+        source = _in_cache(source)
     if subfolder is None:
         return source
-    return _in_subfolder(source, subfolder)
+    folder = source.folder / subfolder
+    if not os.path.isdir(folder):  # noqa: PTH112 - never raises
+        raise SourceError(f"{text} has no subfolder {subfolder}.", "Check --subfolder.")
+    return source._replace(
+        folder=folder,
+        name=f"{source.name}-{folder.name}",
+        not_downloaded=tuple(names_below(source.not_downloaded, subfolder)),
+    )
 
 
 def _check_may_be_hub_id(text: str, path: str) -> None:
@@ -151,10 +158,6 @@ def _check_may_be_hub_id(text: str, path: str) -> None:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
     exists = os.path.lexists(path)
-    name = Path(text).name
-    if name.startswith(CACHED_MODEL) and not exists:
-        message = f"{text} is named as a folder of the Hub cache, and does not exist here."
-        raise SourceError(message, f"Pass the Hub id: {cached_id(name)}")
     if text.lower().endswith(WEIGHTS_ENDINGS) and not exists:
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     if exists or not is_hub_id(text):
@@ -172,34 +175,10 @@ def cached_id(name: str) -> str:
 def _folders_next_to(text: str) -> list[str]:
     parent, _ = os.path.split(text)
     folders = list[str]()
-    try:
+    with suppress(OSError, ValueError):  # it cannot be read
         for config in Path(os.path.expanduser(parent)).glob("*/config.json"):  # noqa: PTH111 - as above
             folders.append(os.path.join(parent, config.parent.name))  # noqa: PTH118 - keeps ./
-    except (OSError, ValueError):  # it cannot be read
-        return []
     return sorted(folders)
-
-
-def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
-    for flag, value in flags.items():
-        if value is not None:
-            raise SourceError(
-                f"--{flag} {value} does not apply to the local {kind} {text}.",
-                f"Remove --{flag}.",
-            )
-
-
-def _in_subfolder(source: Source, subfolder: str) -> Source:
-    folder = source.folder / subfolder
-    if not os.path.isdir(folder):  # noqa: PTH112 - never raises
-        raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
-    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
-    below = list[str]()
-    for name in source.not_downloaded:
-        if name.startswith(prefix):
-            below.append(name.removeprefix(prefix))
-    name = f"{source.name}-{folder.name}"
-    return source._replace(folder=folder, name=name, not_downloaded=tuple(below))
 
 
 def bundled_source(name: str) -> Source:
@@ -218,40 +197,40 @@ def _file_source(reference: str, path: Path) -> Source:
     name = folder.name or "model"
     if path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
         name = path.stem
-    source = Source(reference=reference, kind="file", folder=folder, name=name, file=path.name)
-    return _cached_source(source)
+    return Source(reference=reference, kind="file", folder=folder, name=name, file=path.name)
 
 
-def _cached_source(source: Source) -> Source:
-    cached = _cache_snapshot(source.folder)
-    if cached is None or cached["below"]:
+def _in_cache(source: Source) -> Source:
+    """Return the source of a snapshot in the Hub cache, or of a folder in one."""
+    cached = re.fullmatch(CACHE_SNAPSHOT, source.folder.as_posix())
+    if cached is None:
         return source
-    hub_id = cached["id"].replace("--", "/")
-    name = hub_id.split("/")[-1]
-    return source._replace(name=name, hub_id=hub_id, revision=cached["sha"])
-
-
-def _cache_snapshot(folder: Path) -> re.Match[str] | None:
-    path = folder.as_posix()
-    if SNAPSHOTS not in path:
-        return None
-    return re.fullmatch(CACHE_SNAPSHOT, path)
+    source = source._replace(blobs=Path(cached["cache"]) / "blobs")
+    if cached["below"]:
+        return source
+    hub_id = source.hub_id or cached_id(cached["name"])
+    return source._replace(name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"])
 
 
 def _hub_source(
     hub_id: str,
     revision: str | None,
-    subfolder: str | None,
-    choose_files: Callable[[Sequence[str]], Iterable[str]],
+    subfolder: str,
+    variant: str | None,
     check: ConfigCheck,
+    *,
+    only_headers: bool,
 ) -> Source:
-    from ctxextend.checkpoint.hub import download
+    from ctxextend.checkpoint.hub import download, download_header
 
-    below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
+    below = f"{PurePosixPath(subfolder)}/".removeprefix("./")
 
     def choose(files: list[str]) -> list[str]:
-        names = [name.removeprefix(below) for name in files if name.startswith(below)]
-        return [f"{below}{name}" for name in choose_files(names)]
+        weights, needed = _files_to_read(names_below(files, subfolder), variant)
+        for name in weights:
+            if not only_headers or not name.endswith(SAFETENSORS):
+                needed.append(name)
+        return [f"{below}{name}" for name in needed]
 
     folder, files = download(
         hub_id,
@@ -261,73 +240,86 @@ def _hub_source(
         lambda path: check(load_object(path)),
         similar=[*_folders_next_to(hub_id), *BUNDLED],
     )
-    snapshot = _cache_snapshot(folder)
+    missing = tuple(file for file in files if not (folder / file).exists())
+    headers = dict[str, RemoteHeader]()
+    if only_headers:
+        weights, _ = _files_to_read(files, variant)
+        for name in missing:
+            if name in weights:
+                header = download_header(hub_id, folder.name, name, folder / name)
+                if header is None:
+                    return _hub_source(
+                        hub_id, revision, subfolder, variant, check, only_headers=False
+                    )
+                headers[name] = RemoteHeader(*header)
     return Source(
         reference=hub_id,
         kind="hub",
         folder=folder,
         name=hub_id.split("/")[-1],
         hub_id=hub_id,
-        revision=snapshot["sha"] if snapshot else None,
-        not_downloaded=tuple(file for file in files if not (folder / file).exists()),
+        not_downloaded=missing,
+        headers=headers,
     )
 
 
-def _hub_source_of_headers(
-    hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
-) -> Source | None:
-    from ctxextend.checkpoint.hub import download_header
-
-    def choose(names: Sequence[str]) -> list[str]:
-        weights = _remote_weights(names, variant)
-        return [name for name in _needed_files(names, variant) if name not in weights]
-
-    source = _hub_source(hub_id, revision, None, choose, check)
-    headers = dict[str, RemoteHeader]()
-    for name in _remote_weights(source.not_downloaded, variant):
-        path = source.folder / name
-        header = download_header(hub_id, source.revision or revision, name, path)
-        if header is None:
-            return None
-        headers[name] = RemoteHeader(*header)
-    return source._replace(headers=headers)
-
-
-def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
-    single = with_variant(SINGLE_FILE, variant)
-    if single in names:
-        return [single]
-    shards = _shards_pattern(with_variant(f"{SINGLE_FILE}.index.json", variant), variant)
-    return [name for name in names if fnmatch(name, shards)]
-
-
-def _shards_pattern(index: str, variant: str | None) -> str:
-    stem, _, suffix = index.partition(".")
-    middle = "" if variant is None else f".{variant}"
-    return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
-
-
-def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
-    candidates = [with_variant(plain, variant) for plain in NAMES]
-    weights = next((name for name in candidates if name in names), "")
-    shards = ""
-    if "index" in weights:
-        shards = _shards_pattern(weights, variant)
+def _files_to_read(names: Sequence[str], variant: str | None) -> tuple[list[str], list[str]]:
+    """Return the weights files of a repository that are read, and its other files."""
+    first = first_weights(names, variant)
+    pattern = first or ""
+    if ".index." in pattern:
+        stem, suffix = pattern.partition(".index.")[0].rsplit(".", 1)
+        if variant is not None:
+            stem = f"{stem}.{variant}"
+        pattern = f"{stem}-*.{suffix}"
+    weights = list[str]()
+    others = list[str]()
     for name in names:
-        if not weights and fnmatch(name, CONSOLIDATED):  # a folder without other weights is refused
-            continue
         path = PurePosixPath(name)
-        is_ignored = any(part in IGNORED_NAMES for part in path.parts)
-        is_skipped = is_ignored or first_match(path, STALE) is not None
-        if name == weights or fnmatch(name, shards) or not is_skipped:
-            yield name
+        if fnmatchcase(name, pattern):
+            weights.append(name)
+        elif first is None and matches(path, (CONSOLIDATED,)):
+            continue  # a folder without other weights is refused
+        elif name == first or not skip_reason(path):
+            others.append(name)
+    return weights, others
 
 
-REGULAR = "a regular file"
+# Why a path is not read.
 FOLDER = "a folder"
+LINKED = "a symlink to a folder"
 BROKEN = "a broken symlink"  # or a circular one
 IRREGULAR = "not a regular file"  # such as a pipe or a device
 OUTSIDE = "a symlink that points outside the folder"
+
+
+def look_at(source: Source, path: Path) -> tuple[str, Fingerprint]:
+    """Return why an existing path is not read, empty if it is a file, and its fingerprint.
+
+    Symlinks may lead to files inside the folder, and to blobs of its Hub cache. Weights may lead to
+    a blob of any Hub cache, as in an output of ``--link``: its name is a hash, so that only who
+    knows its content can name it.
+    """
+    fingerprint = file_fingerprint(path)
+    problem = ""
+    if not fingerprint.mode:
+        problem = BROKEN
+    elif stat.S_ISDIR(fingerprint.mode):
+        problem = FOLDER
+        if path.is_symlink():
+            problem = LINKED
+    elif not stat.S_ISREG(fingerprint.mode):
+        problem = IRREGULAR
+    else:
+        target = Path(os.path.realpath(path))
+        is_inside = Path(os.path.realpath(source.folder)) in target.parents
+        is_blob = source.blobs in target.parents
+        if path.suffix == SAFETENSORS and not is_inside:
+            is_blob = is_blob or is_cache_blob(target)
+        is_passed = path == source.folder / (source.file or "")
+        if not (is_inside or is_blob or is_passed):
+            problem = OUTSIDE
+    return problem, fingerprint
 
 
 def has_file(source: Source, path: Path) -> bool:
@@ -336,53 +328,15 @@ def has_file(source: Source, path: Path) -> bool:
     Raises:
         CheckpointError: The path is not a regular file, or a symlink out of the folder.
     """
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.lexists(path):
         return False
-    except ValueError:  # names with NUL or surrogates
-        return False
-    kind = kind_of_path(path)
-    if kind != REGULAR:
-        raise CheckpointError(
-            f"{path} is {kind}.", "Replace it with the file itself, or download it again."
-        )
-    is_passed = source.file is not None and path == source.folder / source.file
-    if not is_passed and points_outside(source.folder, path):
-        raise CheckpointError(
-            f"{path} is {OUTSIDE}, and was not read.", dereference_hint(source.folder)
-        )
+    problem, _ = look_at(source, path)
+    if problem:
+        hint = "Replace it with the file itself, or download it again."
+        if problem == OUTSIDE:
+            hint = dereference_hint(source.folder)
+        raise CheckpointError(f"{path} is {problem}, and was not read.", hint)
     return True
-
-
-def kind_of_path(path: Path) -> str:
-    """Return what an existing path is: `REGULAR`, `FOLDER`, `BROKEN` or `IRREGULAR`."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return BROKEN
-    if stat.S_ISREG(mode):
-        return REGULAR
-    if stat.S_ISDIR(mode):
-        return FOLDER
-    return IRREGULAR
-
-
-def points_outside(folder: Path, path: Path) -> bool:
-    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache.
-
-    Weights may lead to a blob of any Hub cache, as in an output of ``--link``. Its name is a hash,
-    so that only who knows its content can name it.
-    """
-    inside = Path(os.path.realpath(folder))
-    allowed = {inside}
-    cached = _cache_snapshot(inside)
-    if cached is not None:
-        allowed.add(Path(cached["cache"]) / "blobs")
-    target = Path(os.path.realpath(path))
-    if not allowed.isdisjoint(target.parents):
-        return False
-    return not (path.suffix == SAFETENSORS and is_cache_blob(target))
 
 
 def is_cache_blob(path: Path) -> bool:

@@ -4,15 +4,17 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint import filenames
 from ctxextend.checkpoint.copy import open_source, reading
+from ctxextend.checkpoint.filenames import SAFETENSORS, SINGLE_FILE, stays_inside, variant_of
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
@@ -39,6 +41,7 @@ class Weights:
     index: Mapping[str, Any] | None = None  # shard index of an output; None for a single file
     index_file: str = ""  # the name of this index
     is_index_new: bool = False  # whether the source has another index, or none
+    config: Mapping[str, Any] | None = None  # that a nanoGPT file contains
     # The file and the header entry of every tensor by name, in file order.
     file_of: Mapping[str, TensorFile] = field(init=False)
     entries: Mapping[str, TensorEntry] = field(init=False)
@@ -85,45 +88,15 @@ class Weights:
     def variant(self) -> str | None:
         """The variant, such as ``fp16``; None for plain weights."""
         first_name = next(iter(self.files))
-        return filenames.variant_of(PurePosixPath(first_name).name)
+        return variant_of(PurePosixPath(first_name).name)
 
     @property
     def is_half(self) -> bool:
         """Whether most values are in half precision."""
-        total = 0
-        half = 0
+        counts = Counter[bool]()
         for entry in self.entries.values():
-            count = math.prod(entry.shape)
-            total += count
-            if entry.dtype in HALF_DTYPES:
-                half += count
-        return 2 * half > total
-
-    def without_wrappers(self, folder: Path, model: PurePosixPath) -> "Weights":
-        """Return weights with the plain names of tensors, and an index of these if there is one.
-
-        Args:
-            folder: The model's folder, for messages.
-            model: The same, relative to the checkpoint's.
-
-        Raises:
-            CheckpointError: Two names become one.
-        """
-        joined = "\n".join(self.file_of)  # one search in a text is faster than one in each name
-        if COMPILED not in joined and not joined.startswith(MODULE):
-            return self
-        plain = plain_names(self.file_of, str(folder))
-        if all(stored == name for stored, name in plain.items()):
-            return self
-        files = {path: file.with_names(plain) for path, file in self.files.items()}
-        if self.index is None:
-            return replace(self, files=files)
-        weight_map = dict[str, str]()
-        for path, file in files.items():
-            shard = PurePosixPath(path).relative_to(model).as_posix()
-            weight_map |= dict.fromkeys(file.entries, shard)
-        index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
-        return replace(self, files=files, index=index, is_index_new=True)
+            counts[entry.dtype in HALF_DTYPES] += math.prod(entry.shape)
+        return counts[True] > counts[False]
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of the headers and of the start, middle and end of every tensor.
@@ -159,18 +132,99 @@ class Weights:
 
 
 def open_weights(
+    source: Source, path: Path, model: PurePosixPath, config: Mapping[str, Any] | None
+) -> Weights:
+    """Open a weights file, or the shards in an index, and read their headers.
+
+    Files of PyTorch have the names of the safetensors files that they become, and tensors the names
+    that transformers loads; then shards get a new index.
+
+    Args:
+        source: The checkpoint that they belong to.
+        path: The file or the index.
+        model: The model's folder, relative to the checkpoint's.
+        config: The model's config; None if there is none, so that a single file may be a nanoGPT
+            checkpoint, which contains its config.
+
+    Raises:
+        CheckpointError: The index or a file is malformed or missing, or they contradict.
+    """
+    # A model ties tensors unless its config, or one in it, says that it does not.
+    configs = [config or {}, *(config or {}).values()]
+    ties = all(
+        item.get("tie_word_embeddings") is not False
+        for item in configs
+        if isinstance(item, Mapping)
+    )
+    index = None
+    names = [path.name]
+    if fnmatchcase(path.name, "*.index*.json"):
+        index = load_object(path)
+        names = _shard_names(path, index)
+    files = dict[str, TensorFile]()
+    own_config = None
+    for name in names:
+        stored = path.parent / name
+        if name in source.headers:
+            file: TensorFile = open_remote(stored, *source.headers[name])
+        elif index is not None and not has_file(source, stored):
+            message = f"{path} lists {name}, which is missing."
+            raise CheckpointError(message, "Download or copy that shard too.")
+        else:
+            is_only_file = config is None and index is None
+            file, own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
+        output_name = _output_name(name, is_shard=index is not None)
+        if output_name in files:
+            message = f"{path} lists a shard in two formats."
+            raise CheckpointError(message, "Save the checkpoint again.")
+        files[output_name] = file
+    if index is not None:
+        _check_shards(path, index, files)
+
+    tensors = [name for file in files.values() for name in file.entries]
+    joined = "\n".join(tensors)  # one search in a text is faster than one in each name
+    if COMPILED in joined or joined.startswith(MODULE):
+        plain = plain_names(tensors, str(path.parent))
+        if any(name != stored_name for stored_name, name in plain.items()):
+            files = {name: file.with_names(plain) for name, file in files.items()}
+    is_renamed = any(
+        file.stored_names or file.path != path.parent / name for name, file in files.items()
+    )
+    index_file = ""
+    if index is not None:
+        if is_renamed:
+            index = _new_index(index, files)
+        index_name = path.name.replace("pytorch_model.bin", SINGLE_FILE)
+        index_file = (model / index_name).as_posix()
+    return Weights(
+        files={(model / name).as_posix(): file for name, file in files.items()},
+        index=index,
+        index_file=index_file,
+        is_index_new=is_renamed and index is not None,
+        config=own_config,
+    )
+
+
+def _output_name(name: str, *, is_shard: bool) -> str:
+    """Return the name of a weights file in an output, which transformers and PEFT read."""
+    if is_shard and name.endswith(SAFETENSORS):
+        return name
+    path = PurePosixPath(name)
+    path = path.with_name(f"{path.stem.removeprefix('pytorch_')}{SAFETENSORS}")
+    if is_shard or re.fullmatch(r"model|model\.[^.]+|adapter_model", path.stem):
+        return path.as_posix()
+    return SINGLE_FILE
+
+
+def _open_file(
     path: Path, *, ties: bool, is_only_file: bool
 ) -> tuple[TensorFile, dict[str, Any] | None]:
-    """Open a weights file.
+    """Return a weights file, and the config that a nanoGPT checkpoint contains.
 
     Args:
         path: The file.
         ties: Whether the model ties tensors, so that only one of them is an output's.
-        is_only_file: Whether no config and no index belongs to it, so that it may be a nanoGPT
-            checkpoint, which contains its config.
-
-    Returns:
-        The file, and the config that a nanoGPT checkpoint contains; None for others.
+        is_only_file: Whether no config and no index belongs to it, so that it may be nanoGPT's.
 
     Raises:
         CheckpointError: The file is malformed, contains no model, or a second config.
@@ -180,7 +234,7 @@ def open_weights(
     if start == b"version ":
         message = f"{path} is a Git LFS pointer, not the file itself."
         raise CheckpointError(message, "Run `git lfs pull` in its folder.")
-    if path.suffix == ".safetensors":
+    if path.suffix == SAFETENSORS:
         return open_safetensors(path), None
     from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoint.pytorch_file import as_tensor_file, open_state, unpickle
@@ -196,105 +250,58 @@ def open_weights(
     return as_tensor_file(path, tensors, mapped, ties=ties), config
 
 
-def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
-    """Open the shards in an index, sorted by name, and check that they contain its tensors.
-
-    PyTorch shards have the names of the safetensors files that they become, and a new index.
-
-    Args:
-        path: The index.
-        source: The checkpoint that it belongs to.
-        model: The model's folder, relative to the checkpoint's.
-        ties: As in `open_weights`.
+def _shard_names(path: Path, index: Mapping[str, Any]) -> list[str]:
+    """Return the shards that an index lists.
 
     Raises:
-        CheckpointError: The index or a shard is malformed or missing, or they contradict.
+        CheckpointError: It lists none, or a file that may be outside the folder.
     """
-    index = load_object(path)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(
-            f"{path} has no weight_map.", "Download or save the checkpoint again."
-        )
-    shard_of = dict[str, str]()
+        message = f"{path} has no weight_map."
+        raise CheckpointError(message, "Download or save the checkpoint again.")
+    names = set[str]()
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not filenames.stays_inside(name):
+        if not isinstance(name, str) or not stays_inside(name):
             message = f"{path} maps {tensor!r} to {name!r}, which is not a file inside the folder."
-            raise CheckpointError(
-                message, "Do not use this checkpoint unless you trust its source."
-            )
-        shard_of[tensor] = PurePosixPath(name).as_posix()
-    shards = _open_each(path, source, sorted(set(shard_of.values())), ties=ties)
-    _check_listed(path, shard_of, shards)
-    files = dict[str, TensorFile]()
-    for name, shard in shards.items():
-        files[(model / filenames.shard_name(name)).as_posix()] = shard
-    if all(name.endswith(".safetensors") for name in shards):
-        return Weights(files=files, index=index, index_file=(model / path.name).as_posix())
+            hint = "Do not use this checkpoint unless you trust its source."
+            raise CheckpointError(message, hint)
+        names.add(PurePosixPath(name).as_posix())
+    return sorted(names)
 
+
+def _check_shards(path: Path, index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> None:
+    """Check that no tensor is in two shards, and that shards have those that the index lists.
+
+    PyTorch shards may contain each other's, since they get other names and a new index.
+    """
+    entries = set[str]()
+    for file in files.values():
+        twice = entries & file.entries.keys()
+        if twice:
+            message = f"{min(twice)!r} is in both {file.path.name} and another shard."
+            raise CheckpointError(message, "Save the checkpoint again.")
+        entries |= file.entries.keys()
+    names_in = {name: file.saved_names for name, file in files.items()}
+    names_in_any = set[str]().union(*names_in.values())
+    for tensor, name in index["weight_map"].items():
+        if tensor not in names_in.get(PurePosixPath(name).as_posix(), names_in_any):
+            message = f"{path} maps {tensor!r} to {name}, which does not contain it."
+            raise CheckpointError(message, "Download the index again.")
+
+
+def _new_index(index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> dict[str, Any]:
     metadata = index.get("metadata")
     if not isinstance(metadata, dict):
         metadata = {}
-    total_size = sum(file.tensor_bytes for file in shards.values())
-    new_map = dict[str, str]()
-    for name, file in shards.items():
-        new_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
-    new_index = {
+    weight_map = dict[str, str]()
+    for name, file in files.items():
+        weight_map |= dict.fromkeys(file.entries, name)
+    total_size = sum(file.tensor_bytes for file in files.values())
+    return {
         "metadata": metadata | {"total_size": total_size},
-        "weight_map": dict(sorted(new_map.items())),
+        "weight_map": dict(sorted(weight_map.items())),
     }
-    output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
-    return Weights(
-        files=files,
-        index=new_index,
-        index_file=(model / output_index).as_posix(),
-        is_index_new=True,
-    )
-
-
-def _open_each(
-    path: Path, source: Source, names: Sequence[str], *, ties: bool
-) -> dict[str, TensorFile]:
-    for name in names:
-        if name not in source.headers and not has_file(source, path.parent / name):
-            raise CheckpointError(
-                f"{path} lists {name}, which is missing.", "Download or copy that shard too."
-            )
-    output_names = {filenames.shard_name(name) for name in names}
-    if len(output_names) < len(names):
-        raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
-    shards = dict[str, TensorFile]()
-    for name in names:
-        shard = path.parent / name
-        if name in source.headers:
-            shards[name] = open_remote(shard, *source.headers[name])
-        else:
-            shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
-    return shards
-
-
-def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
-    """Check that each tensor is in one shard, and that shards contain those that the index lists.
-
-    A safetensors shard must contain those that the index maps to it. PyTorch shards may contain
-    each other's, since they get a new index.
-    """
-    shard_of = dict[str, str]()
-    for name, file in shards.items():
-        for tensor in file.entries:
-            other = shard_of.setdefault(tensor, name)
-            if other != name:
-                message = f"{tensor!r} is in both {other} and {name}."
-                raise CheckpointError(message, "Save the checkpoint again.")
-    names_in = {name: file.saved_names for name, file in shards.items()}
-    names_in_any = set[str]().union(*names_in.values())
-    for tensor, shard in stated.items():
-        found: Set[str] = names_in_any
-        if shard.endswith(".safetensors"):
-            found = names_in[shard]
-        if tensor not in found:
-            message = f"{path} maps {tensor!r} to {shard}, which does not contain it."
-            raise CheckpointError(message, "Download the index again.")
 
 
 def layer_pattern(name: str) -> str:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import edit, load_object
-from ctxextend.checkpoint.mistral_files import without_format
 from ctxextend.checkpoint.safetensors_file import (
     TensorFile,
     describe_tensors,
@@ -195,7 +194,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         CheckpointError: The tokenizer's config cannot be read.
         ResizeError: The twin would have tensors of 2^63 bytes or more.
     """
-    source = without_format(conversion.model.checkpoint)
+    source = conversion.model.checkpoint.without_mistral_files()
     path = source.weights.first_file.path
     name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
     header, entries = describe_tensors(conversion.dtypes_and_shapes)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.filenames import stays_inside
 from ctxextend.checkpoint.folder import MODULES, load_modules
 from ctxextend.checkpoint.json_edit import load_object
-from ctxextend.checkpoint.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import (
     EvalModel,
@@ -221,7 +220,8 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     if not path.is_file():
         return (DEFAULT_POOLING,)
     folder = _pooling_folder(path)
-    if not stays_inside(folder) or points_outside(root, root / folder):
+    is_inside = stays_inside(folder) and (root / folder).resolve().is_relative_to(root.resolve())
+    if not is_inside:
         message = f"{path} points outside the folder: Pooling is at {folder}."
         raise CheckpointError(message, "Download it again.")
     path = root / folder / "config.json"

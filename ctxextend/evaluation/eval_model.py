@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint, source_notes
+from ctxextend.checkpoint.folder import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.held_out import Ids
@@ -99,7 +99,7 @@ class ModelFiles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on how it is read."""
-        return tuple(note.text for note in source_notes(self.checkpoint))
+        return tuple(note.text for note in self.checkpoint.source.notes)
 
     def find_scheme(self) -> str:
         """Return its position scheme, as `CheckpointFacts` states it."""

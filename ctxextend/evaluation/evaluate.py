@@ -109,7 +109,7 @@ def check_start(settings: Evaluate) -> None:
     if settings.data:
         check_beginnings(settings.data, settings.text_field)
     if settings.base is not None:
-        resolve_source(settings.base, only_config=True)
+        resolve_source(settings.base, only_headers=True)
     check_device(settings.device)
 
 

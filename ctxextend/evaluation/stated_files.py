@@ -4,18 +4,12 @@ Such a model has no positions that ctxextend knows, so it is read at the length 
 the user state.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ctxextend.checkpoint.folder import (
-    MODULES,
-    no_lm_head,
-    open_checkpoint,
-    open_config,
-    stated_class,
-)
+from ctxextend.checkpoint.folder import MODULES, no_lm_head, open_checkpoint, stated_class
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
@@ -75,23 +69,17 @@ def open_to_evaluate(ref: CheckpointRef, lengths: Sequence[int] = ()) -> ModelFi
     """
     try:
         opened = open_model(ref)
-    except UnsupportedModelError:
-        if not _is_other_causal_model(ref):
-            raise
-        return _open_stated(ref, lengths)
+    except UnsupportedModelError as error:
+        if ref.model_type is not None or ref.table is not None:
+            raise  # the user says what its positions are
+        return _open_stated(ref, lengths, error)
     return open_files(opened)
 
 
-def _is_other_causal_model(ref: CheckpointRef) -> bool:
+def _is_other_causal_model(config: Mapping[str, Any]) -> bool:
     """Whether transformers' own causal class, and no other, loads what cannot be resized."""
-    if ref.model_type is not None or ref.table is not None:
-        return False  # the user says what its positions are
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
-    if (source.folder / MODULES).is_file():
-        return False
     from transformers.models.auto import modeling_auto as auto
 
-    config = open_config(source)
     model_type = config.get("model_type")
     classes = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if model_type not in classes:
@@ -108,9 +96,17 @@ def _is_other_causal_model(ref: CheckpointRef) -> bool:
     return not any(model_type in names for names in others)
 
 
-def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant)
-    checkpoint = open_checkpoint(source, ref.variant)
+def _open_stated(
+    ref: CheckpointRef, lengths: Sequence[int], unsupported: UnsupportedModelError
+) -> StatedFiles:
+    def check(config: Mapping[str, Any]) -> None:
+        if not _is_other_causal_model(config):
+            raise unsupported
+
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
+    checkpoint = open_checkpoint(source, ref.variant, check)
+    if MODULES in checkpoint.copied or not checkpoint.config:
+        raise unsupported
     check_loadable(checkpoint)
     stated = stated_length(checkpoint)
     known = [*lengths]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint, source_notes
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
@@ -94,7 +94,7 @@ def _notes(
 ) -> Iterator[str]:
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
-    for note in source_notes(checkpoint):
+    for note in checkpoint.source.notes:
         yield note.text
     yield from checkpoint.facts
     if not has_recipe and RECIPE_FILE in checkpoint.copied:

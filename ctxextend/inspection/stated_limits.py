@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ctxextend.checkpoint.filenames import PARAMS_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.weights import layer_pattern
@@ -161,7 +162,7 @@ def _limits_of_params(model: OpenedModel, tables: Sequence[PositionReport]) -> I
                 tokens = value
                 reason = _why_other_key_disagrees(table, (VLLM,), value)
             yield Limit(
-                file=model.checkpoint.params_file,
+                file=PARAMS_FILE,
                 key=key,
                 value=value,
                 tokens=tokens,

@@ -5,7 +5,6 @@ from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.registry import Architecture
 from ctxextend.limits.params_edits import params_edits
@@ -61,7 +60,7 @@ def plan_edits(
             reason="selects the transformers class",
         )
         edits.append(edit)
-    if mistral_params(checkpoint) is not None:
+    if checkpoint.params is not None:
         edits += params_edits(model, changes, fix_limits=fix_limits)
 
     # Limits of tokenizers follow the first table that reads tokens.

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ctxextend.checkpoint.filenames import PARAMS_FILE
 from ctxextend.checkpoint.json_edit import Edit, shown_value
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.limits.statements import following_value, generating_table, params_lengths
 from ctxextend.opening.opened_model import OpenedModel
@@ -36,11 +36,10 @@ def params_edits(
         CheckpointError: It disagrees with config.json.
         MethodError: It cannot state the new rotary settings.
     """
-    params = mistral_params(model.checkpoint)
+    params = model.checkpoint.params
     generating = generating_table(model.tables)
     if params is None or generating is None:
         return
-    file = model.checkpoint.params_file
     for change in changes:
         if change.name != generating.name or change.positions.rows:
             continue
@@ -49,18 +48,18 @@ def params_edits(
             after = following_value(change.positions, value, before, change.max_len_after)
             if after is None and not fix_limits:
                 message = (
-                    f"{file} and config.json disagree: {key} is {value}, and the context length "
-                    f"{before}."
+                    f"{PARAMS_FILE} and config.json disagree: {key} is {value}, and the context "
+                    f"length {before}."
                 )
                 hint = "Correct the wrong one, or pass --fix-limits to set both."
                 raise CheckpointError(message, hint)
             after = after or change.max_len_after
             if after != value:
-                yield Edit(file=file, path=(key,), before=value, after=after)
+                yield Edit(file=PARAMS_FILE, path=(key,), before=value, after=after)
         for layers, settings in change.changed_layers:
-            values = _setting_changes(file, params, layers.parameters, settings)
+            values = _setting_changes(PARAMS_FILE, params, layers.parameters, settings)
             for key, after in values.items():
-                yield Edit(file=file, path=(key,), before=params.get(key), after=after)
+                yield Edit(file=PARAMS_FILE, path=(key,), before=params.get(key), after=after)
 
 
 def _setting_changes(
@@ -74,7 +73,7 @@ def _setting_changes(
             stated = {**stated, **YARN_DEFAULTS, **stated}
         if stated != value and not (key == THETA and stated is None):
             message = (
-                f"{file} and config.json disagree: {key} is {shown_value(stated)}, and by "
+                f"{PARAMS_FILE} and config.json disagree: {key} is {shown_value(stated)}, and by "
                 f"config.json {shown_value(value)}."
             )
             raise CheckpointError(message, "Correct the wrong one: vLLM reads params.json.")

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 from ctxextend.checkpoint.filenames import matches
 from ctxextend.checkpoint.folder import MODULES, Checkpoint, no_lm
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.registry import MAX_CONFIG_DEPTH, Architecture, find_family
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
@@ -168,7 +167,7 @@ def following_value(location: Positions, value: int, before: int, after: int) ->
 
 def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
     """Return the lengths that Mistral's params.json states, by key."""
-    return lengths_in(mistral_params(checkpoint), PARAMS_KEYS)
+    return lengths_in(checkpoint.params, PARAMS_KEYS)
 
 
 def readers(location: Positions, path: Keys) -> tuple[str, ...]:
@@ -377,7 +376,7 @@ def may_state_trained_length(file: str) -> bool:
     and of sentence-transformers are often shorter on purpose.
     """
     name = PurePosixPath(file).name
-    return name != TOKENIZER and not matches(name, SENTENCE_CONFIG)
+    return name != TOKENIZER and not matches(name, (SENTENCE_CONFIG,))
 
 
 def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int) -> int | None:

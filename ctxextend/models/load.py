@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.checkpoint.filenames import first_weights
-from ctxextend.checkpoint.folder import LINKED, Checkpoint
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import read_tensor
-from ctxextend.checkpoint.source import IRREGULAR, OUTSIDE, dereference_hint
+from ctxextend.checkpoint.source import IRREGULAR, LINKED, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
 
@@ -153,7 +153,8 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
     file = checkpoint.source.file
     if file is None or checkpoint.weights.index is not None:  # a folder, or shards, were opened
         return True
-    return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.weights.variant)
+    names = [path.name for path in (checkpoint.root / checkpoint.model).iterdir()]
+    return file == first_weights(names, checkpoint.weights.variant)
 
 
 class ConfigAsRead(NamedTuple):

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint
 from ctxextend.checkpoint.formats import open_any
-from ctxextend.checkpoint.mistral_files import mistral_params, without_format
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.registry import (
@@ -44,12 +43,14 @@ class OpenedModel:
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
+        if not self.checkpoint.mistral_files:
+            return self
         locations = [
             replace(location, without_scaling_key=False) for location in self.architecture.locations
         ]
         return replace(
             self,
-            checkpoint=without_format(self.checkpoint),
+            checkpoint=self.checkpoint.without_mistral_files(),
             architecture=self.architecture._replace(locations=tuple(locations)),
         )
 
@@ -116,13 +117,13 @@ def open_reference(
         UnsupportedModelError: The config says that the model has no supported position table.
     """
 
-    def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
+    def check(config: Mapping[str, Any]) -> None:
         model_type = ref.model_type or config.get("model_type")
         if ref.table is not None or not isinstance(model_type, str):
             return
         architecture = look_up_architecture(config, "config.json", model_type)
         if not architecture.locations:
-            if has_weights and is_unknown(model_type):
+            if is_unknown(model_type):
                 return
             _refuse_type(architecture, config, "config.json", ref)
         check_type(model_type)
@@ -161,7 +162,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
-    if mistral_params(checkpoint) is not None:
+    if checkpoint.params is not None:
         # vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the
         # result if it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
         # vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.filenames import FROM_BASE
 from ctxextend.checkpoint.folder import Checkpoint, no_lm
-from ctxextend.checkpoint.foreign_files import FROM_BASE
 from ctxextend.checkpoint.safetensors_file import (
     NUMPY_DTYPES,
     TensorEntry,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoint.features import SERVE_WITH_FLAGS
-from ctxextend.checkpoint.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
@@ -66,7 +65,7 @@ def _vllm_flags(planned: RuntimePlan) -> list[str]:
     Source: vllm/config/model.py#L527 and vllm/transformers_utils/config.py of version 0.33.0.
     """
     override = config_override(planned.plan)
-    if mistral_params(planned.plan.checkpoint) is not None:
+    if planned.plan.checkpoint.params is not None:
         override = _with_second_length(override)
     return _json_flags(planned, "--hf-overrides", override)
 

@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from ctxextend.checkpoint.atomic_output import check_output
 from ctxextend.checkpoint.folder import protected_paths
-from ctxextend.checkpoint.mistral_files import format_files
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
@@ -106,7 +105,7 @@ class TrainingSource:
         warnings = warning_texts(file_notes(self.model.checkpoint))
         if self.planned is not None:
             warnings = warning_texts(self.planned.notes)
-        stale = format_files(self.model.checkpoint)
+        stale = self.model.checkpoint.mistral_files
         if stale:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
@@ -142,7 +141,7 @@ class TrainingSource:
         if not has_rows and settings.trainable in ("new", "positions"):
             refuse_rows(table.scheme, settings)
         if settings.base is not None:
-            resolve_source(settings.base, only_config=True)
+            resolve_source(settings.base, only_headers=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
             check_train_texts(settings)

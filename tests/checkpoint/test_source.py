@@ -146,9 +146,6 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         repository.files["model.safetensors"] = b"large"
         assert "no position table to resize; it uses" in invoke("inspect", f"owner/{name}").stderr
     assert hub.downloaded() == {"config.json"}
-    (tmp_path / "xlnet" / "config.json").write_text('{"model_type": "brt"}')
-    done = invoke("inspect", tmp_path / "xlnet")
-    assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
     assert (
         "only model-q4.gguf: a GGUF file."

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import evaluate, inspect, resize, train, verify
+from ctxextend import evaluate, resize, train, verify
 from tests.helpers import pico, trainings
 from tests.helpers.rotary_models import make as make_rotary
-from tests.helpers.trainings import invoke, succeed
+from tests.helpers.trainings import invoke
 
 OLD, NEW = 16, 40
 WPE = "transformer.wpe.weight"
@@ -49,23 +49,19 @@ def rewrite(folder: Path, rename: Rename, form: str) -> None:
 
 def write_shards(tensors: dict[str, torch.Tensor], folder: Path, form: str) -> None:
     names = list(tensors)
-    is_pickled = form == "pickled shards"
-    if is_pickled:
+    stem, suffix = "model", "safetensors"
+    if form == "pickled shards":
         stem, suffix = "pytorch_model", "bin"
-    else:
-        stem, suffix = "model", "safetensors"
     weight_map = dict[str, str]()
-    parts = (names[::2], names[1::2])
-    for number, part in enumerate(parts, 1):
+    for number, part in enumerate((names[::2], names[1::2]), 1):
         shard = f"{stem}-{number:05}-of-00002.{suffix}"
         content = {name: tensors[name] for name in part}
-        if is_pickled:
+        if suffix == "bin":
             torch.save(content, folder / shard)
         else:
             save_file(content, folder / shard, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(part, shard)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    index = {"metadata": {"total_size": 7}, "weight_map": weight_map}
     pico.write_json(folder / f"{stem}.{suffix}.index.json", index)
 
 
@@ -89,8 +85,6 @@ def test_resize_of_a_wrapped_model_writes_plain_names(
         total = sum(len(data) for _, _, data in written.values())
         assert index["metadata"]["total_size"] == total
     assert verify(output, source.folder).passed
-    inspected = inspect(source.folder)
-    assert inspected.tables[0].positions == OLD
 
 
 def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: MakePico) -> None:
@@ -109,15 +103,12 @@ def test_verify_deep_compares_outputs_with_a_wrapped_base(make_pico: MakePico) -
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS["compiled"], "safetensors")
     output = resize(folder, to=NEW, method="copy", output="out").output
-    verification = verify(output, deep=True)
-    statuses = [check.status for check in verification.checks[-3:]]
-    assert statuses == ["passed"] * 3
+    assert verify(output, deep=True).passed
     tensors = load_file(output / SINGLE)
     tensors["transformer.ln_f.bias"] += 1
     save_file(tensors, output / SINGLE, metadata={"format": "pt"})
     outputs = verify(output, deep=True).checks[-1]
-    assert outputs.name == "outputs"
-    assert outputs.status == "failed"
+    assert (outputs.name, outputs.status) == ("outputs", "failed")
 
 
 def loss_by_position(source: Path) -> object:
@@ -137,9 +128,6 @@ def test_train_reads_a_wrapped_model_as_the_plain_one() -> None:
     trained = pico.tensor_bytes(from_plain.output)
     assert pico.tensor_bytes(from_wrapped.output) == trained
     assert (wrapped / SINGLE).read_bytes() == before
-
-    succeed("run", from_wrapped.output / "ctxextend.yaml", "--output", "again")
-    assert pico.tensor_bytes(Path("again")) == trained
 
 
 def test_evaluate_reads_the_file_that_was_named_and_not_another_one_in_its_folder() -> None:
@@ -165,45 +153,37 @@ def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePic
     assert not checks[0].passed
 
 
-@pytest.mark.parametrize("wrapper", ["data parallel", "compiled"])
-def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str) -> None:
+def test_resize_keeps_the_prefix_that_a_model_has_itself() -> None:
     source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
     plain = pico.tensor_bytes(source.folder)
-    rewrite(source.folder, WRAPPERS[wrapper], "safetensors")
-    output = resize(source.folder, to=NEW, output="out").output
+    assert pico.tensor_bytes(resize(source.folder, to=NEW, output="out").output) == plain
+    rewrite(source.folder, WRAPPERS["compiled"], "safetensors")
+    output = resize(source.folder, to=NEW, output="from-wrapped").output
     assert pico.tensor_bytes(output) == plain
-    source.load(output)
     assert verify(output, source.folder).passed
 
 
-def test_resize_keeps_the_prefix_that_a_model_has_itself(tmp_path: Path) -> None:
-    source = make_rotary(num_hidden_layers=1, max_position_embeddings=OLD)
-    bart = pico.make_bart(tmp_path / "bart")
-    tensors = load_file(bart / SINGLE)
-    prefixed = {f"model.{name}": value for name, value in tensors.items()}
-    save_file(prefixed, bart / SINGLE, metadata={"format": "pt"})
-    for folder in (source.folder, bart):
-        names = pico.tensor_bytes(folder).keys()
-        result = resize(folder, to=NEW, output=f"{folder.name}-out")
-        written = pico.tensor_bytes(result.output)
-        assert written.keys() == names
-
-
-def test_resize_refuses_names_that_are_one_without_their_wrapper(make_pico: MakePico) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "others", "message"),
+    [
+        ("model.", {}, f"It has model.{WPE}, which transformers does not load."),
+        (
+            "base_model.model.",
+            {"base_model.model.transformer.h.0.attn.c_attn.lora_A.default.weight": (2, 8)},
+            "merge_and_unload()",
+        ),
+        ("", {f"_orig_mod.{WPE}": (OLD, 8)}, f"contains '{WPE}' twice"),
+    ],
+)
+def test_resize_refuses_other_names(
+    prefix: str, others: dict[str, tuple[int, int]], message: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
-    wrapped = torch.ones(OLD, 8)
-    pico.add_tensors(folder, {f"_orig_mod.{WPE}": wrapped})
+    rewrite(folder, lambda name: f"{prefix}{name}", "safetensors")
+    pico.add_tensors(folder, {name: torch.ones(shape) for name, shape in others.items()})
     done = invoke("resize", folder, "--to", NEW)
     assert done.exit_code == 1
-    assert f"contains '{WPE}' twice" in done.stderr
-
-
-def test_resize_names_a_table_under_another_prefix(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    rewrite(folder, lambda name: f"model.{name}", "safetensors")
-    done = invoke("resize", folder, "--to", NEW)
-    assert done.exit_code == 1
-    assert f"It has model.{WPE}, which transformers does not load." in done.stderr
+    assert message in done.stderr
 
 
 # ---- containers of training runs
@@ -248,15 +228,3 @@ def test_resize_reads_the_model_in_a_container(kind: str, prefix: str, make_pico
     changed = [tensor for tensor in plain if written[tensor] != plain[tensor]]
     assert changed == [WPE]
     source.load(output)
-
-
-def test_resize_names_adapters_that_are_not_merged(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    rewrite(folder, lambda name: f"base_model.model.{name}", "safetensors")
-    pico.add_tensors(
-        folder,
-        {"base_model.model.transformer.h.0.attn.c_attn.lora_A.default.weight": torch.ones(2, 8)},
-    )
-    done = invoke("resize", folder, "--to", NEW)
-    assert done.exit_code == 1
-    assert "merge_and_unload()" in done.stderr

@@ -101,14 +101,6 @@ def test_help_all_of_the_app_is_its_help() -> None:
             ],
         ),
         ("resize m", ["Error: Missing option '--to'.", "See ctxextend resize --help."]),
-        (
-            "inspect models--me--llama",
-            [
-                "Error: models--me--llama is named as a folder of the Hub cache, and does not "
-                "exist here.",
-                "Pass the Hub id: me/llama",
-            ],
-        ),
     ],
 )
 def test_an_error_is_a_message_and_a_hint(arguments: str, lines: list[str]) -> None:

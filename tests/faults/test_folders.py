@@ -1,6 +1,5 @@
 """Hostile folders: symlinks to outside files, pipes, devices, unusual names, and code."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -79,7 +78,9 @@ def test_commands_reject_irregular_files_and_outside_links(
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")
     replace_with(kind, path)
-    named = folder if name in ("adapter_config.json", "0_Transformer") else path
+    named = path
+    if kind == "a folder" or name in ("adapter_config.json", "0_Transformer"):
+        named = folder
 
     commands = (
         lambda: resize(folder, to=NEW, output="out"),
@@ -310,28 +311,17 @@ def test_commands_never_execute_code_in_a_folder(
 CODE = ("modeling_x.py", "deep/down/x.PY", "lib/x.so", "run.sh", "x.pyc", "x.dll", "libx.so.1")
 
 
-@pytest.fixture
-def with_code(make_pico: MakePico) -> Path:
-    """A folder with several types of code files."""
-    folder = make_pico("gpt2").folder
-    for name in CODE:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"code of {name}")
-    (folder / "happy.txt").write_text("no code")
-    return folder
-
-
-def test_resize_copies_code(with_code: Path) -> None:
-    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--json")
-    result = json.loads(done.stdout)
-    assert {note["level"] for note in result["notes"]} == {"note"}
-    assert result["files"]["omitted"] == {}
+def test_resize_copies_code_and_verify_compares_it(make_pico: MakePico) -> None:
+    with_code = make_pico("gpt2").folder
+    for name in (*CODE, "happy.txt"):
+        (with_code / name).parent.mkdir(parents=True, exist_ok=True)
+        (with_code / name).write_text(f"content of {name}")
+    result = resize(with_code, to=NEW, output="out")
+    assert {note.level for note in result.notes} == {"note"}
+    assert result.planned.files.omitted == {}
     for name in (*CODE, "happy.txt"):
         assert (Path("out") / name).read_bytes() == (with_code / name).read_bytes()
-
-
-def test_verify_compares_code(with_code: Path) -> None:
-    output = resize(with_code, to=NEW, output="out").output
+    output = result.output
     assert verify(output, with_code).passed
     (output / "run.sh").write_text("other code")
     assert "run.sh is not byte-identical to the base's" in str(verify(output, with_code).checks)
