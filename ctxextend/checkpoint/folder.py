@@ -14,7 +14,7 @@ from ctxextend.checkpoint import filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
+from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
     FOLDER,
@@ -130,7 +130,7 @@ class Checkpoint:
             CheckpointError: A file changed.
         """
         for name, before in self.fingerprints.items():
-            if name in self.omitted or name in self.source.headers:
+            if name in self.omitted or name in self.source.remote:
                 continue
             now = file_fingerprint(self.root / name)
             is_same = (before.size, before.modified) == (now.size, now.modified)
@@ -247,8 +247,8 @@ def open_checkpoint(
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
         for name in read - fingerprints.keys():
             fingerprints[name] = file_fingerprint(root / name)
-        for name, header in source.headers.items():
-            fingerprints[name] = Fingerprint(size=header.size)
+        for name, remote in source.remote.items():
+            fingerprints[name] = Fingerprint(size=remote.size)
         copied = list[str]()
         omitted = dict[str, str]()
         for name in (*listed, *source.not_downloaded):
@@ -315,8 +315,8 @@ def _open_weights(
     if fnmatch(path.name, "*.index*.json"):
         return open_shards(path, source, model, ties=ties), None
     own_config = None
-    if path.name in source.headers:
-        file: TensorFile = open_remote(path, *source.headers[path.name])
+    if path.name in source.remote:
+        file: TensorFile = source.remote[path.name]
     else:
         file, own_config = open_weights(path, ties=ties, is_only_file=config is None)
     # A name that transformers and PEFT read.
@@ -439,11 +439,11 @@ def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | N
                     break
     else:
         name = filenames.first_weights(folder, variant)
-        if name is None and source.headers:
+        if name is None and source.remote:
             name = filenames.with_variant(filenames.SINGLE_FILE, variant)
     if name is None:
         return None
-    is_remote = folder == source.folder and name in source.headers
+    is_remote = folder == source.folder and name in source.remote
     if not is_remote and not has_file(source, folder / name):
         return None
     return folder / name

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ctxextend.checkpoint.filenames import (
     CONSOLIDATED,
@@ -24,6 +24,9 @@ from ctxextend.checkpoint.foreign_files import STALE, find_foreign
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoint.safetensors_file import RemoteFile
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_lookup"}  # by name
@@ -50,13 +53,6 @@ CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 ConfigCheck = Callable[..., None]
 
 
-class RemoteHeader(NamedTuple):
-    """The header of a safetensors file on the Hub, which is read without the file."""
-
-    text: bytes  # without its length
-    size: int  # of the whole file in bytes
-
-
 class Source(NamedTuple):
     """A checkpoint's folder and its origin."""
 
@@ -70,8 +66,8 @@ class Source(NamedTuple):
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
-    # The headers of weights files of the Hub that were not downloaded themselves, by name.
-    headers: Mapping[str, RemoteHeader] = {}
+    # Weights files of the Hub of which only the header was downloaded, by name.
+    remote: Mapping[str, "RemoteFile"] = {}
 
 
 def is_hub_id(text: str) -> bool:
@@ -99,7 +95,7 @@ def resolve_source(
         check: Is called with the config of a Hub model before its weights are downloaded, and may
             raise.
         only_config: Download no weights, and no other files but the config.
-        only_headers: Of safetensors weights in the Hub, download only the headers, if possible.
+        only_headers: Of safetensors weights in the Hub, download only the headers.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached, or an argument does not
@@ -137,10 +133,10 @@ def resolve_source(
                 return [name for name in names if name in CONFIG_FILES]
             return _needed_files(names, variant)
 
-        with_headers = None
         if only_headers and subfolder is None:
-            with_headers = _hub_source_of_headers(text, revision, variant, check)
-        source = with_headers or _hub_source(text, revision, subfolder, choose, check)
+            source = _hub_source_of_headers(text, revision, variant, check)
+        else:
+            source = _hub_source(text, revision, subfolder, choose, check)
     if subfolder is None:
         return source
     return _in_subfolder(source, subfolder)
@@ -275,22 +271,19 @@ def _hub_source(
 
 def _hub_source_of_headers(
     hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
-) -> Source | None:
-    from ctxextend.checkpoint.hub import download_header
+) -> Source:
+    from ctxextend.checkpoint.hub import open_remote
 
     def choose(names: Sequence[str]) -> list[str]:
         weights = _remote_weights(names, variant)
         return [name for name in _needed_files(names, variant) if name not in weights]
 
     source = _hub_source(hub_id, revision, None, choose, check)
-    headers = dict[str, RemoteHeader]()
+    remote = dict[str, "RemoteFile"]()
     for name in _remote_weights(source.not_downloaded, variant):
         path = source.folder / name
-        header = download_header(hub_id, source.revision or revision, name, path)
-        if header is None:
-            return None
-        headers[name] = RemoteHeader(*header)
-    return source._replace(headers=headers)
+        remote[name] = open_remote(hub_id, source.revision or revision, name, path)
+    return source._replace(remote=remote)
 
 
 def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:

@@ -16,13 +16,13 @@ from ctxextend.checkpoint.copy import open_source, reading
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
+    FLOATS,
     MODULE,
     TensorEntry,
     TensorFile,
-    float_dtype,
-    open_remote,
     open_safetensors,
     plain_names,
+    read_tensor,
 )
 from ctxextend.checkpoint.source import Source, has_file
 from ctxextend.errors import CheckpointError
@@ -53,7 +53,7 @@ class Weights:
         for file in self.files.values():
             file_of |= dict.fromkeys(file.entries, file)
             entries |= file.entries
-            for name, stored in file.stored_names.items():
+            for stored, name in file.names.items():
                 for prefix in (f"{COMPILED}.", MODULE):
                     if stored.count(prefix) > name.count(prefix):
                         removed[prefix] = None
@@ -72,9 +72,7 @@ class Weights:
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        file = self.file_of[name]
-        values = file.read_bytes(name).view(float_dtype(file, name))
-        return values.reshape(file.entries[name].shape)
+        return read_tensor(self.file_of[name], name, FLOATS)
 
     @property
     def first_file(self) -> TensorFile:
@@ -140,13 +138,13 @@ class Weights:
         for file in self.files.values():
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
-                for name in file.entries:
+                for name, entry in file.entries.items():
                     content: BinaryIO = opened
-                    stored = file.stored_range(name)
-                    if stored is None:  # computed
-                        stored = (0, file.entries[name].size)
+                    size = entry.size
+                    offset = file.offset(name)
+                    if offset is None:  # computed, or in another order there
+                        offset = 0
                         content = io.BytesIO(file.read_bytes(name).data)
-                    offset, size = stored
                     starts = [0]
                     if size > 3 * SAMPLE:
                         last = size - SAMPLE
@@ -183,17 +181,18 @@ def open_weights(
     if path.suffix == ".safetensors":
         return open_safetensors(path), None
     from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoint.pytorch_file import as_tensor_file, open_state, unpickle
+    from ctxextend.checkpoint.pytorch_file import as_tensor_file, find_tensors, unpickle
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
-        return open_state(path, content, mapped, ties=ties), None
+        tensors, names = find_tensors(content, path)
+        return as_tensor_file(path, tensors, mapped, names, ties=ties), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    return as_tensor_file(path, tensors, mapped, ties=ties), config
+    return as_tensor_file(path, tensors, mapped, {}, ties=ties), config
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
@@ -256,7 +255,7 @@ def _open_each(
     path: Path, source: Source, names: Sequence[str], *, ties: bool
 ) -> dict[str, TensorFile]:
     for name in names:
-        if name not in source.headers and not has_file(source, path.parent / name):
+        if name not in source.remote and not has_file(source, path.parent / name):
             raise CheckpointError(
                 f"{path} lists {name}, which is missing.", "Download or copy that shard too."
             )
@@ -266,8 +265,8 @@ def _open_each(
     shards = dict[str, TensorFile]()
     for name in names:
         shard = path.parent / name
-        if name in source.headers:
-            shards[name] = open_remote(shard, *source.headers[name])
+        if name in source.remote:
+            shards[name] = source.remote[name]
         else:
             shards[name], _ = open_weights(shard, ties=ties, is_only_file=False)
     return shards
@@ -286,7 +285,7 @@ def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, Te
             if other != name:
                 message = f"{tensor!r} is in both {other} and {name}."
                 raise CheckpointError(message, "Save the checkpoint again.")
-    names_in = {name: file.saved_names for name, file in shards.items()}
+    names_in = {name: file.names.keys() for name, file in shards.items()}
     names_in_any = set[str]().union(*names_in.values())
     for tensor, shard in stated.items():
         found: Set[str] = names_in_any

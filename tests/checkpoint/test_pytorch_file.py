@@ -193,7 +193,7 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
     ],
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
-    tensors = find_tensors(content, Path("a.bin"))
+    tensors, _ = find_tensors(content, Path("a.bin"))
     assert list(tensors) == names
 
 

@@ -85,7 +85,7 @@ ALLOWED = {
     "tables": {"ml_dtypes", "torch"},
     "families": set(),
     "families/rotary_class.py": {"transformers"},  # only for types without an entry
-    "checkpoint": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
+    "checkpoint": {"gguf", "huggingface_hub", "ml_dtypes", "safetensors", "torch"},
     "recipe": {"yaml"},
     "card": {"yaml"},
     "record": {"ml_dtypes"},
