@@ -28,7 +28,7 @@ from ctxextend.checkpoint.source import (
     points_outside,
 )
 from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
-from ctxextend.errors import CheckpointError, size_text
+from ctxextend.errors import CheckpointError
 from ctxextend.notes import Code, Level, Note
 
 CONFIG = "config.json"
@@ -174,15 +174,6 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 def source_notes(checkpoint: Checkpoint) -> tuple[Note, ...]:
     """Return notes on how the source was resolved and its weights are read."""
     notes = list(checkpoint.source.notes)
-    in_memory = [file.path for file in checkpoint.weights.files.values() if file.is_in_memory]
-    if in_memory:
-        size = sum(path.stat().st_size for path in in_memory)
-        names = ", ".join(path.name for path in in_memory)
-        text = (
-            f"{names} is from before torch 1.6 or in another byte order and cannot be "
-            f"memory-mapped: reading it needs {size_text(size)} of memory."
-        )
-        notes.append(Note(Code.SOURCE, Level.NOTE, text))
     wrappers = checkpoint.weights.wrappers
     if wrappers:
         text = (

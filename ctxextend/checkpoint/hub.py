@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ctxextend.checkpoint.safetensors_file import MAX_HEADER_BYTES, RemoteFile
+from ctxextend.checkpoint.safetensors_file import MAX_HEADER_BYTES, RemoteFile, refuse_header
 from ctxextend.errors import CtxextendError, SourceError, did_you_mean, one_line
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have
@@ -123,8 +123,10 @@ def open_remote(repo: str, revision: str | None, name: str, path: Path) -> Remot
     with _hub_errors(repo, revision):
         start = _read_start(url, FIRST_BYTES)
         end = 8 + int.from_bytes(start[:8], "little")
-        if FIRST_BYTES < end <= MAX_HEADER_BYTES:
+        if len(start) < end <= MAX_HEADER_BYTES:
             start = _read_start(url, end)
+    if len(start) < end:
+        refuse_header(path, "its header is truncated or too large")
     return RemoteFile.parse(path, start[8:end])
 
 

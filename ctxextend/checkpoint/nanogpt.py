@@ -85,12 +85,10 @@ def read_characters(path: Path) -> dict[str, int]:
 
 def is_nanogpt(content: Any) -> bool:
     """Whether a loaded pickle is a nanoGPT checkpoint."""
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         return False
     arguments = content.get("model_args")
-    if not isinstance(arguments, dict) or "block_size" not in arguments:
-        return False
-    return isinstance(content.get("model"), dict)
+    return isinstance(arguments, dict) and "block_size" in arguments
 
 
 def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -7,7 +7,6 @@ torch.save".
 """
 
 import re
-import sys
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -19,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.copy import read_range
 from ctxextend.checkpoint.safetensors_file import (
     DTYPES,
     METADATA,
     TensorFile,
+    check_distinct,
     describe_tensors,
     plain_names,
 )
@@ -33,8 +32,9 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # which no file name or header can co
 SAVE_TENSORS = (
     "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
 )
-# Keys of the model's tensors in training checkpoints; the last one is DeepSpeed's.
-NESTED = ("state_dict", "model", "module")
+# Keys of the model's tensors in training checkpoints, of which the last counts; the first one is
+# DeepSpeed's.
+NESTED = ("module", "model", "state_dict")
 # Renamed by transformers on loading.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
@@ -64,60 +64,45 @@ NAMES_OF_DTYPES = {dtype: name for name, dtype in DTYPES.items()}  # in safetens
 
 @dataclass(frozen=True, eq=False)
 class PytorchFile(TensorFile):
-    """A PyTorch file, presented as the safetensors file it is converted to."""
+    """A PyTorch file, presented as the safetensors file it is converted to.
+
+    Its tensors are those of torch, which maps the file into memory: bytes are read on use.
+    """
 
     tensors: Mapping[str, torch.Tensor]  # by name, with any strides; tied ones once
-    mapped: range  # the memory addresses of the mapped file; empty if its tensors were read
 
-    def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes, in the order of safetensors.
-
-        None if the tensor is empty or not mapped, or if the file has its bytes in another order.
-        """
-        tensor = self.tensors[name]
-        address = tensor.data_ptr()
-        if not tensor.numel() or not tensor.is_contiguous() or address not in self.mapped:
-            return None
-        return address - self.mapped.start
+    def offset(self, name: str) -> None:
+        """Return None: the bytes of a tensor may have another order in the file."""
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read a copy of a tensor's bytes in safetensors' layout, shape (size,)."""
-        offset = self.offset(name)
-        if offset is not None:  # read, so that no page of the mapped file stays in memory
-            return np.frombuffer(read_range(self.path, offset, self.entries[name].size), np.uint8)
-        tensor = self.tensors[name]
-        packed = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
-        values: NDArray[np.uint8] = packed.reshape(-1).view(torch.uint8).numpy()
+        """Return a tensor's bytes in safetensors' layout, shape (size,)."""
+        tensor = self.tensors[name].contiguous()
+        # Not reshape(-1): a contiguous tensor of one value may have any stride, and then
+        # view(torch.uint8) fails.
+        flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        values: NDArray[np.uint8] = flat.numpy()
         return values
 
 
-def unpickle(path: Path) -> tuple[Any, range]:
+def unpickle(path: Path) -> Any:
     """Load a PyTorch file without executing code.
 
-    Tensors of a zip file are not read: torch maps the whole file into memory, so that each record
-    of tensor data is at ``start + its offset``, with one `start` for all: the lowest address less
-    the lowest offset.
-
-    Returns:
-        The content, and the memory addresses of the mapped file; empty if its tensors were read.
+    Its tensors are mapped into memory, unless it is from before torch 1.6 and so no zip file: these
+    are read.
 
     Raises:
         CheckpointError: The file is malformed, or contains other objects than tensors.
     """
-    addresses = set[int]()
-
-    def note_address(storage: Any, location: str) -> Any:
-        if storage.nbytes():
-            addresses.add(storage.data_ptr())
-        return storage
-
     try:
-        offsets = _data_offsets(path)
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
+            with zipfile.ZipFile(path) as archive:
+                if any(record.compress_type for record in archive.infolist()):
+                    # torch would read the compressed bytes as values.
+                    raise CheckpointError(f"{path} is compressed.", SAVE_TENSORS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
-            content = torch.load(
-                path, map_location=note_address, weights_only=True, mmap=offsets is not None
-            )
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files can raise any exception
@@ -130,38 +115,6 @@ def unpickle(path: Path) -> tuple[Any, range]:
             advice = SAVE_TENSORS
         hint = f"Do not load it elsewhere unless you trust its source. {advice}"
         raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
-    if offsets is None:
-        return content, range(0)
-    start = min(addresses, default=0) - min(offsets, default=0)
-    if {address - start for address in addresses} != offsets:
-        message = f"{path} contains data records that belong to no tensor."
-        raise CheckpointError(message, SAVE_TENSORS)
-    return content, range(start, start + path.stat().st_size)
-
-
-def _data_offsets(path: Path) -> set[int] | None:
-    """Return the offsets of all tensor data in a file; None if it cannot be mapped.
-
-    So are files from before torch 1.6, which are no zip files, and those in another byte order.
-    """
-    if not zipfile.is_zipfile(path):
-        return None
-    offsets = set[int]()
-    with zipfile.ZipFile(path) as archive:
-        for record in archive.infolist():
-            name = record.filename
-            _, _, key = name.partition("/")
-            if record.compress_type != zipfile.ZIP_STORED:  # torch would read its bytes as values
-                message = f"{path}: its record {name!r} is compressed."
-                raise CheckpointError(message, SAVE_TENSORS)
-            if key == "byteorder" and archive.read(record) != sys.byteorder.encode():
-                return None
-            if key.startswith("data/") and record.file_size:
-                # The sizes of name and extra field are in the local header, which has 30 bytes:
-                # https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, section 4.3.7.
-                lengths = np.frombuffer(read_range(path, record.header_offset + 26, 4), "<u2")
-                offsets.add(record.header_offset + 30 + int(lengths.sum()))
-    return offsets
 
 
 def find_tensors(content: Any, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -176,7 +129,7 @@ def find_tensors(content: Any, path: Path) -> tuple[dict[str, torch.Tensor], dic
     """
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
-        for key in reversed(NESTED):
+        for key in NESTED:
             nested = content.get(key)
             if isinstance(nested, dict) and nested and all(map(_is_tensor, nested.values())):
                 state = nested
@@ -185,52 +138,39 @@ def find_tensors(content: Any, path: Path) -> tuple[dict[str, torch.Tensor], dic
         message = f"{path} contains no named tensors, only an object of type {kind}."
         raise CheckpointError(message, SAVE_TENSORS)
     for key, value in state.items():
-        _check_storable(path, key, value)
-    names = plain_names(state, str(path))
-    tensors: dict[str, torch.Tensor] = {}
-    for key, value in state.items():
-        for old, new in RENAMED.items():
-            if names[key].endswith(old):
-                names[key] = names[key].removesuffix(old) + new
-        if names[key] in tensors:
-            message = f"{path} contains {names[key]!r} twice, under its old and its new name."
+        if not _is_storable(key, value):
+            kind = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
+            message = f"{path}: {key!r:.200} is no named tensor of safetensors, but {kind}."
             raise CheckpointError(message, SAVE_TENSORS)
-        tensors[names[key]] = value.detach()
-    return tensors, names
+    names = plain_names(state, str(path))
+    for key, name in names.items():
+        for old, new in RENAMED.items():
+            if name.endswith(old):
+                names[key] = name.removesuffix(old) + new
+    check_distinct(names, str(path))
+    return {names[key]: value.detach() for key, value in state.items()}, names
 
 
 def _is_tensor(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _check_storable(path: Path, key: Any, value: Any) -> None:
-    what = ""
-    if not isinstance(key, str) or key == METADATA or SURROGATE.search(key):
-        what = "not a valid tensor name"
-    elif not _is_tensor(value):
-        what = f"of type {type(value).__name__}, not a tensor"
-    elif (
-        str(value.dtype).removeprefix("torch.") not in NAMES_OF_DTYPES
-        or value.layout != torch.strided
-        or value.is_meta
-        or value.is_nested
-        or value.is_conj()
-        or value.is_neg()
-    ):
-        kind = f"{value.layout}, {value.dtype}, on {value.device}"
-        what = f"not a dense tensor that safetensors can store ({kind})"
-    else:
-        stored = value.untyped_storage().nbytes()
-        if value.numel() * value.element_size() > stored + MAX_EXPANSION:
-            what = f"expanded from {stored:,} bytes to shape {tuple(value.shape)}"
-    if what:
-        raise CheckpointError(f"{path}: {key!r:.200} is {what}.", SAVE_TENSORS)
+def _is_storable(key: Any, value: Any) -> bool:
+    return (
+        isinstance(key, str)
+        and key != METADATA
+        and not SURROGATE.search(key)
+        and _is_tensor(value)
+        and str(value.dtype).removeprefix("torch.") in NAMES_OF_DTYPES
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_nested or value.is_conj() or value.is_neg())
+        and value.nbytes <= value.untyped_storage().nbytes() + MAX_EXPANSION
+    )
 
 
 def as_tensor_file(
     path: Path,
     tensors: Mapping[str, torch.Tensor],
-    mapped: range,
     names: Mapping[str, str],
     *,
     ties: bool,
@@ -240,7 +180,6 @@ def as_tensor_file(
     Args:
         path: Their file.
         tensors: The tensors by name.
-        mapped: The memory addresses of the mapped file; empty if its tensors were read.
         names: Their names by those in the file.
         ties: Whether the model ties tensors on loading, so that all names but one are dropped.
     """
@@ -258,10 +197,8 @@ def as_tensor_file(
         header=header,
         entries=entries,
         data_start=0,
-        is_in_memory=not mapped,
         names=names,
         tensors=kept,
-        mapped=mapped,
     )
 
 

@@ -100,7 +100,6 @@ class TensorFile:
     header: Mapping[str, Any]  # parsed JSON, in file order
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
-    is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
     is_remote: ClassVar = False  # whether only its header was downloaded
     # The names here by the names in the file, of all its tensors. They differ where wrappers are
     # removed (see `Weights.wrappers`); a PyTorch file also has old and tied names.
@@ -131,7 +130,7 @@ class TensorFile:
                     raise ValueError(f"the entry of {name!r:.200} is invalid")
                 entries[name] = TensorEntry(name, entry["dtype"], numbers[:-2], start, end)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            _refuse(path, error)
+            refuse_header(path, error)
         names = {name: name for name in entries}
         return cls(path=path, header=header, entries=entries, data_start=8 + len(text), names=names)
 
@@ -194,13 +193,14 @@ def open_safetensors(path: Path) -> TensorFile:
         ):
             text = file.read(int.from_bytes(file.read(8), "little"))
     except SafetensorError as error:
-        _refuse(path, error)
+        refuse_header(path, error)
     return TensorFile.parse(path, text)
 
 
-def _refuse(path: Path, error: Exception) -> NoReturn:
-    message = f"{path} is not a valid safetensors file: {one_line(error, 200)}."
-    raise CheckpointError(message, "Download or save it again.") from error
+def refuse_header(path: Path, reason: object) -> NoReturn:
+    """Raise the error for a file with a malformed header."""
+    message = f"{path} is not a valid safetensors file: {one_line(reason, 200)}."
+    raise CheckpointError(message, "Download or save it again.")
 
 
 def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
@@ -218,13 +218,26 @@ def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
         plain[name] = ".".join(part for part in name.split(".") if part != COMPILED)
     while plain and all(name.startswith(MODULE) for name in plain.values()):
         plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
-    stored_of = {name: stored for stored, name in plain.items()}
-    for stored, name in plain.items():
+    check_distinct(plain, where)
+    return plain
+
+
+def check_distinct(names: Mapping[str, str], where: str) -> None:
+    """Check that no two tensors of a file have one name here.
+
+    Args:
+        names: The names here by those in the file.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: Two have.
+    """
+    stored_of = {name: stored for stored, name in names.items()}
+    for stored, name in names.items():
         if stored_of[name] != stored:
             both = f"as {stored!r:.200} and as {stored_of[name]!r:.200}"
             message = f"{where} contains {name!r:.200} twice, {both}."
-            raise CheckpointError(message, "Save the model again, without its wrappers.")
-    return plain
+            raise CheckpointError(message, "Save it again under one name.")
 
 
 def describe_tensors(

@@ -1,13 +1,12 @@
 """The weights files of a checkpoint: open them, and find their tensors by name."""
 
-import io
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -139,20 +138,21 @@ class Weights:
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
                 for name, entry in file.entries.items():
-                    content: BinaryIO = opened
                     size = entry.size
-                    offset = file.offset(name)
-                    if offset is None:  # computed, or in another order there
-                        offset = 0
-                        content = io.BytesIO(file.read_bytes(name).data)
                     starts = [0]
                     if size > 3 * SAMPLE:
                         last = size - SAMPLE
                         starts = [0, last // 2, last]
                         size = SAMPLE
+                    offset = file.offset(name)
+                    if offset is None:
+                        content = file.read_bytes(name)
+                        for start in starts:
+                            digest.update(content[start : start + size])
+                        continue
                     for start in starts:
-                        content.seek(offset + start)
-                        digest.update(content.read(size))
+                        opened.seek(offset + start)
+                        digest.update(opened.read(size))
         return digest.hexdigest()
 
 
@@ -183,16 +183,16 @@ def open_weights(
     from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoint.pytorch_file import as_tensor_file, find_tensors, unpickle
 
-    content, mapped = unpickle(path)
+    content = unpickle(path)
     if not is_nanogpt(content):
         tensors, names = find_tensors(content, path)
-        return as_tensor_file(path, tensors, mapped, names, ties=ties), None
+        return as_tensor_file(path, tensors, names, ties=ties), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    return as_tensor_file(path, tensors, mapped, {}, ties=ties), config
+    return as_tensor_file(path, tensors, {}, ties=ties), config
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:

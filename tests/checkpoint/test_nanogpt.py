@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
 from tests.helpers.notes import text_of, texts
+from tests.helpers.time_limit import time_limit
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 NEW = 40
@@ -183,57 +185,48 @@ def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"n_layer": None}, "'n_layer' = None"),
-        ({"n_layer": 3}, "does not contain transformer.h.2.ln_1.weight"),
-        ({"n_layer": 1}, "'transformer.h.1.ln_1.weight', which"),
-        ({"n_head": 3}, "'n_head' = 3"),
-        ({"n_embd": 8.0}, "'n_embd' = 8.0"),
-        ({"n_embd": 16}, r"wte.weight has shape \(32, 8\), model_args require \(32, 16\)"),
-        ({"block_size": 0}, "'block_size' = 0"),
-        ({"vocab_size": "x" * 99}, "'vocab_size' = 'xxx"),
-        ({"bias": 1}, "'bias' = 1"),
-        ({"bias": False}, "contains transformer.h.0.ln_1.bias"),
-        ({"dropout": 1.5}, "'dropout' = 1.5"),
-        ({"use_relu": True}, "'use_relu' = True"),
+        {"n_layer": None},
+        {"n_layer": 3},
+        {"n_layer": 1},
+        {"n_layer": 10**12},
+        {"n_head": 3},
+        {"n_embd": 8.0},
+        {"n_embd": 16},
+        {"block_size": 0},
+        {"vocab_size": "x" * 10_000},
+        {"bias": 1},
+        {"bias": False},
+        {"dropout": 1.5},
+        {"use_relu": True},
     ],
+    ids=str,
 )
-def test_from_nanogpt_rejects_arguments_that_do_not_match(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_from_nanogpt_rejects_arguments_that_do_not_match(arguments: dict[str, Any]) -> None:
     content = make()
     content["model_args"] |= arguments
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with time_limit(1), pytest.raises(CheckpointError, match="model_args") as caught:
         from_nanogpt(content, Path("ckpt.pt"))
     assert caught.value.message.startswith("ckpt.pt")
+    assert len(caught.value.message) < 500
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            lambda state: state.pop("transformer.wte.weight"),
-            "does not contain transformer.wte.weight",
-        ),
-        (
-            lambda state: state.pop("transformer.ln_f.bias"),
-            "does not contain transformer.ln_f.bias",
-        ),
-        (
-            lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
-            "'transformer.h.0.extra', which",
-        ),
-        (lambda state: state.update({"x": 3}), "'x' is of type int"),
-        (lambda state: state.clear(), "contains no named tensors"),
+        lambda state: state.pop("transformer.wte.weight"),
+        lambda state: state.pop("transformer.ln_f.bias"),
+        lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
+        lambda state: state.update({"lm_head.weight": torch.ones(1)}),
+        lambda state: state.update({"x": 3}),
+        lambda state: state.clear(),
     ],
 )
-def test_from_nanogpt_rejects_unexpected_tensors(
-    change: Callable[[Any], Any], message: str
-) -> None:
+def test_from_nanogpt_rejects_unexpected_tensors(change: Callable[[Any], Any]) -> None:
     content = make()
     change(content["model"])
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"ckpt\.pt"):
         from_nanogpt(content, Path("ckpt.pt"))
 
 
@@ -315,52 +308,40 @@ class WritesFile:
         return Path.write_text, (Path("executed"), "")
 
 
+CONTENTS: list[Any] = [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
+
+
 @pytest.mark.parametrize(
-    "content", [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
+    "data",
+    [
+        *map(pickle.dumps, CONTENTS),
+        b"\x80\x04not a pickle",
+        # They say that they need much memory.
+        b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
+        b"Np400000000\n.",
+        b"\x80\x05\x96" + (1 << 50).to_bytes(8, "little") + b".",
+        b"N" * 4_000_001,
+    ],
+    ids=range(10),
 )
 def test_read_characters_rejects_other_pickles_and_executes_no_code(
-    content: Any, tmp_path: Path
+    data: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
+    (tmp_path / "meta.pkl").write_bytes(data)
+    tracemalloc.start()
+    with time_limit(2), pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
-    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04not a pickle")
-    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
-        read_characters(tmp_path / "meta.pkl")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000_000
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
-            "its memo index 400,000,000 is too large for 7 bytes",
-        ),
-        (b"Np400000000\n.", "its memo index 400,000,000 is too large for 13 bytes"),
-        (b"Nq\xff.", "its memo index 255 is too large for 4 bytes"),
-        (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
-    ],
-)
-def test_read_characters_rejects_files_that_need_much_memory(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "meta.pkl").write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {message}"
-    ):
-        read_characters(tmp_path / "meta.pkl")
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 def test_read_characters_reads_every_protocol_and_many_characters(
     protocol: int, tmp_path: Path
 ) -> None:
     ids = {chr(0x4E00 + number): number for number in range(2000)}
-    meta = {
-        "vocab_size": len(ids),
-        "itos": {number: char for char, number in ids.items()},
-        "stoi": ids,
-    }
+    meta = {"vocab_size": len(ids), "stoi": ids}
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta, protocol))
     assert read_characters(tmp_path / "meta.pkl") == ids

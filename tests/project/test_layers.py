@@ -279,7 +279,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 # Modules that help screens, and commands on local files, must not load.
 SCREEN = {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
-FILES = {*HEAVY, "huggingface_hub", "safetensors"}
+FILES = {*HEAVY, "huggingface_hub"}
 
 
 @pytest.mark.parametrize(
