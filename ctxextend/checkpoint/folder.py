@@ -247,7 +247,7 @@ def open_checkpoint(
         for name in read - fingerprints.keys():
             fingerprints[name] = file_fingerprint(root / name)
         for name, remote in source.remote.items():
-            fingerprints[name] = Fingerprint(size=remote.size)
+            fingerprints[name] = Fingerprint(size=remote.data_start + remote.tensor_bytes)
         copied = list[str]()
         omitted = dict[str, str]()
         for name in (*listed, *source.not_downloaded):

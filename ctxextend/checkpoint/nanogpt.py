@@ -139,10 +139,10 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
             raise CheckpointError(message, HINT)
     # nanoGPT ties them; other programs may save two tensors.
     embeddings = tensors[EMBEDDINGS]
-    head = tensors.get(HEAD, embeddings)
+    head = tensors.pop(HEAD, embeddings)
     is_tied = head.dtype == embeddings.dtype and torch.equal(head, embeddings)
-    if is_tied:
-        tensors.pop(HEAD, None)
+    if not is_tied:
+        tensors[HEAD] = head
     dtype = str(embeddings.dtype).removeprefix("torch.")
     end_of_text = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
     config = {

@@ -165,11 +165,6 @@ class RemoteFile(TensorFile):
 
     is_remote: ClassVar = True
 
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        return self.data_start + self.tensor_bytes
-
     def read_bytes(self, name: str) -> NoReturn:
         """Raise an error, since the bytes of a tensor are not here.
 
@@ -274,7 +269,7 @@ def check_dtype(file: TensorFile, name: str, dtypes: Collection[str]) -> None:
 
 
 def read_tensor(
-    file: TensorFile, name: str, dtypes: Collection[str] = tuple(DTYPES)
+    file: TensorFile, name: str, dtypes: Collection[str] = DTYPES.keys()
 ) -> NDArray[Any]:
     """Read a tensor, in its shape.
 

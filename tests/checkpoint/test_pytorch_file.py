@@ -19,7 +19,6 @@ from ctxextend.checkpoint.pytorch_file import (
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
-    change_records,
     open_pytorch_file,
     save,
     write_legacy,
@@ -117,29 +116,20 @@ def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     assert tensor_bytes(file) == pico.tensor_bytes(tmp_path)
 
 
-@given(
-    shape=st.lists(st.integers(0, 4), max_size=3),
-    steps=st.lists(st.integers(1, 3), min_size=3, max_size=3),
-    copies=st.integers(1, 3),
-    transposed=st.booleans(),
-)
-@settings(max_examples=40, deadline=None)
-def test_read_bytes_of_any_strides(
-    shape: list[int], steps: list[int], copies: int, transposed: bool
-) -> None:
-    slices = tuple(slice(None, None, step) for step in steps[: len(shape)])
-    values = torch.randn(shape)[slices]
-    values = values.expand(copies, *values.shape)
-    if transposed:
-        axes = reversed(range(values.ndim))
-        values = values.permute(*axes)
-    with tempfile.TemporaryDirectory() as folder:
-        tensors = {"first": torch.ones(3), "a": values}
-        path = save(tensors, Path(folder) / "a.bin")
-        file = open_pytorch_file(path)
-        assert file.entries["a"].shape == values.shape
-        data = file.read_bytes("a")
-        assert data.tobytes() == values.numpy().tobytes()
+def test_read_bytes_of_any_strides(tmp_path: Path) -> None:
+    values = torch.randn(4, 6)
+    tensors = {
+        "transposed": values.T,
+        "steps": values[::2, 1::3],
+        "expanded": values.expand(3, 4, 6),
+        "one": values[1:2, 2:3].T,
+        "number": values[1, 2],
+        "empty": values[:0],
+    }
+    file = open_pytorch_file(save(tensors, tmp_path / "a.bin"))
+    for name, tensor in tensors.items():
+        assert file.entries[name].shape == tensor.shape
+        assert file.read_bytes(name).tobytes() == tensor.numpy().tobytes()
 
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
@@ -265,14 +255,3 @@ def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
             return
         for name, entry in file.entries.items():
             assert file.read_bytes(name).nbytes == entry.size
-
-
-def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
-    values = torch.randn(3, dtype=torch.float32)
-    path = save({"a": values}, tmp_path / "a.bin")
-    swapped = values.numpy().byteswap()
-    records = {"a/data/0": swapped.tobytes(), "a/byteorder": b"big"}
-    change_records(path, lambda name, data: (name, records.get(name, data)))
-    file = open_pytorch_file(path)
-    data = file.read_bytes("a")
-    assert data.tobytes() == values.numpy().tobytes()

@@ -70,14 +70,12 @@ def test_resize_edit_only_of_a_hub_id_downloads_headers_and_small_files(
     assert pico.recipe_of("edited")["provenance"]["source_fingerprint"] is None
     shards = [name for name in repo.files if name.endswith(".safetensors")]
     assert len(shards) > 1 or not is_sharded
-    again = resize(REPO, 64, edit_only=True, output="again")
-    command = again.add_weights
+    command = resize(REPO, 64, edit_only=True, output="again").add_weights
     assert command is not None
-    program, action, repo_id, *words = command.split()
-    assert (program, action, repo_id) == ("hf", "download", REPO)
-    assert set(shards) <= set(words)
+    words = command.split()
+    assert words[:3] == ["hf", "download", REPO]
+    assert {*shards, SHA} <= set(words)
     assert "config.json" not in words
-    assert words[-4:] == ["--revision", SHA, "--local-dir", "again"]
 
 
 def test_the_command_that_adds_weights_of_a_hub_id_completes_the_output(hub: Hub) -> None:
@@ -164,18 +162,6 @@ def test_malformed_headers_are_refused_without_a_download(hub: Hub, content: byt
         resize(REPO, 64, edit_only=True, output="edited")
     assert cached_weights() == []
     assert not Path("edited").exists()
-
-
-def test_offline_without_weights_in_the_cache_is_an_error(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(hub)
-    resize(REPO, 64, edit_only=True, output="edited")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    done = invoke("resize", REPO, "--to", "64", "--edit-only", "-o", "again")
-    assert done.exit_code == 1
-    assert done.stderr.startswith("Error: ")
-    assert not Path("again").exists()
 
 
 @pytest.mark.parametrize(("status", "times"), [(503, 1), (503, 9), (416, 1)])
