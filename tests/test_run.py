@@ -112,11 +112,11 @@ def flip_bit(weights: Path, offset: float) -> None:
     name = "transformer.wte.weight"
     checkpoint = open_reference(CheckpointRef("./source"))
     file = checkpoint.weights.file_of[name]
-    start = file.offset(name)
-    assert start is not None
-    size = file.entries[name].size
+    values = file.read_bytes(name).tobytes()
+    size = len(values)
     assert size > 100_000
     data = bytearray(weights.read_bytes())
+    start = data.index(values)
     data[start + int(offset * size)] ^= 1
     weights.write_bytes(data)
 

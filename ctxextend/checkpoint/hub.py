@@ -131,7 +131,8 @@ def open_remote(repo: str, revision: str | None, name: str, path: Path) -> Remot
 
 
 def _read_start(url: str, count: int) -> bytes:
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import hf_raise_for_status, http_stream_backoff
 
     headers = {**build_hf_headers(), "Range": f"bytes=0-{count - 1}"}
     with http_stream_backoff("GET", url, max_retries=RETRIES, headers=headers) as response:

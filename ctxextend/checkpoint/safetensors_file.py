@@ -283,8 +283,10 @@ def read_tensor(
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of one of `DTYPES`."""
+    values: Any = DTYPES[name]
     if name in ML_DTYPES:
         import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes
 
-        return np.dtype(getattr(ml_dtypes, DTYPES[name]))
-    return np.dtype(DTYPES[name])
+        values = getattr(ml_dtypes, DTYPES[name])
+    dtype: np.dtype[Any] = np.dtype(values)
+    return dtype

@@ -146,7 +146,7 @@ class Weights:
                         size = SAMPLE
                     offset = file.offset(name)
                     if offset is None:
-                        content = file.read_bytes(name)
+                        content = file.read_bytes(name).data
                         for start in starts:
                             digest.update(content[start : start + size])
                         continue
