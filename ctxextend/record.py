@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend.card import UNDECODED
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.safetensors_file import ML_DTYPES_NAMES
+from ctxextend.checkpoint.safetensors_file import ML_DTYPES
 from ctxextend.plan import Plan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import Recipe, recipe_values, yaml_text
@@ -75,7 +75,7 @@ def output_record(plan: Plan, recipe: Recipe, facts: Mapping[str, Any]) -> dict[
         # A copy: its rows are what the earlier resize or training made of them.
         provenance["steps"] = earlier_steps(earlier)
     versions = {"ctxextend": __version__, "numpy": np.__version__}
-    if any(table.dtype in ML_DTYPES_NAMES for table in plan.stored):
+    if any(table.dtype in ML_DTYPES for table in plan.stored):
         import ml_dtypes
 
         versions["ml_dtypes"] = ml_dtypes.__version__

@@ -86,11 +86,12 @@ def flip_bit(weights: Path, offset: float) -> None:
     """Flip a bit of the token embedding of ./source, at an offset from 0 to 1 of its bytes."""
     name = "transformer.wte.weight"
     checkpoint = open_reference(CheckpointRef("./source"))
-    stored_range = checkpoint.weights.file_of[name].stored_range(name)
-    assert stored_range is not None
-    start, size = stored_range
+    file = checkpoint.weights.file_of[name]
+    values = file.read_bytes(name).tobytes()
+    size = len(values)
     assert size > 100_000
     data = bytearray(weights.read_bytes())
+    start = data.index(values)
     data[start + int(offset * size)] ^= 1
     weights.write_bytes(data)
 

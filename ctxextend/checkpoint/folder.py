@@ -180,7 +180,7 @@ class Checkpoint:
             CheckpointError: A file changed.
         """
         for name, before in self.fingerprints.items():
-            if name in self.omitted or name in self.source.headers:
+            if name in self.omitted or name in self.source.remote:
                 continue
             now = file_fingerprint(self.root / name)
             is_same = before.changed == now.changed
@@ -264,8 +264,8 @@ def open_checkpoint(
         read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
         for name in read - fingerprints.keys():  # below a linked folder
             fingerprints[name] = file_fingerprint(root / name)
-        for name, header in source.headers.items():
-            fingerprints[name] = Fingerprint(size=header.size)
+        for name, remote in source.remote.items():
+            fingerprints[name] = Fingerprint(size=remote.data_start + remote.tensor_bytes)
         copied = list[str]()
         omitted = dict[str, str]()
         for name, problem in {**problems, **dict.fromkeys(source.not_downloaded, "")}.items():
@@ -411,13 +411,13 @@ def _find_weights(
                     name = path.name
                     break
     elif config is not None:
-        local = filenames.names_below((*files, *source.headers), model)
+        local = filenames.names_below((*files, *source.remote), model)
         name = filenames.first_weights(local, variant)
     elif variant is None and has_file(source, folder / filenames.NANOGPT_FILE):
         name = filenames.NANOGPT_FILE
     else:
         _refuse_without_config(source, files)
-    if name is None or not (name in source.headers or has_file(source, folder / name)):
+    if name is None or not (name in source.remote or has_file(source, folder / name)):
         _refuse_without_weights(source, model, files, variant)
     return folder / name
 

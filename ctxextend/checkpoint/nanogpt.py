@@ -5,17 +5,15 @@ direction.
 """
 
 import io
-import pickletools
+import pickle
 import re
-import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from pickle import Unpickler, UnpicklingError
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
 
-from ctxextend.checkpoint.copy import open_source
 from ctxextend.checkpoint.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.notes import Code, Level, Note
@@ -51,10 +49,11 @@ END_OF_TEXT = 50256  # id of <|endoftext|> in GPT-2's vocabulary, which nanoGPT 
 MAX_VOCABULARY = 4_000_000  # bytes; all characters of Unicode need less
 
 
-class _PlainUnpickler(Unpickler):
+class _PlainUnpickler(pickle._Unpickler):
     """Unpickle numbers, strings and collections.
 
-    Every class and function is rejected, so that no code is executed.
+    Every class and function is rejected, so that no code is executed. The base class is the one in
+    Python: the one in C allocates as much memory as a file says.
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -70,15 +69,8 @@ def read_characters(path: Path) -> dict[str, int]:
         CheckpointError: The file is not such a vocabulary.
     """
     try:
-        with open_source(path) as file:
-            content = file.read(MAX_VOCABULARY + 1)
-        if len(content) > MAX_VOCABULARY:
-            raise UnpicklingError(f"it is larger than {MAX_VOCABULARY:,} bytes")
-        for opcode, number, _ in pickletools.genops(content):
-            # The unpickler allocates a memo of that size.
-            if opcode.name.endswith("PUT") and (number or 0) > len(content):
-                size = f"{len(content):,} bytes"
-                raise UnpicklingError(f"its memo index {number:,} is too large for {size}")
+        with path.open("rb") as file:
+            content = file.read(MAX_VOCABULARY)
         characters = dict(_PlainUnpickler(io.BytesIO(content)).load()["stoi"])
         pairs = characters.items()
         if not pairs or any(type(key) is not str or type(value) is not int for key, value in pairs):
@@ -93,12 +85,10 @@ def read_characters(path: Path) -> dict[str, int]:
 
 def is_nanogpt(content: Any) -> bool:
     """Whether a loaded pickle is a nanoGPT checkpoint."""
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         return False
     arguments = content.get("model_args")
-    if not isinstance(arguments, dict) or "block_size" not in arguments:
-        return False
-    return isinstance(content.get("model"), dict)
+    return isinstance(arguments, dict) and "block_size" in arguments
 
 
 def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -111,19 +101,48 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     Raises:
         CheckpointError: Arguments or tensors are not those of nanoGPT, or contradict each other.
     """
-    sizes = _sizes(content["model_args"], path)
-    stored = find_tensors(content["model"], path)
-    tensors = {name: _convert(stored, name, shape, sizes, path) for name, shape in _shapes(sizes)}
-    # nanoGPT ties them; other programs may save two tensors
-    head = stored.get(HEAD)
-    embeddings = tensors[EMBEDDINGS]
-    is_tied = head is None or (head.dtype == embeddings.dtype and torch.equal(head, embeddings))
-    if not is_tied:
-        tensors[HEAD] = _convert(stored, HEAD, tuple(embeddings.shape), sizes, path)
-    for name in stored:
-        if name not in {*tensors, HEAD} and not MASK_BUFFER.fullmatch(name):
-            message = f"{path} contains {name!r:.200}, which nanoGPT's model does not have."
+    arguments = content["model_args"]
+    # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in
+    # training. Others, of forks, may change the computation.
+    sizes = {"bias": True, "dropout": 0.0, **arguments}
+    if (
+        sizes.keys() != {*SIZES, "bias", "dropout"}
+        or any(type(sizes[name]) is not int or sizes[name] < 1 for name in SIZES)
+        or sizes["n_embd"] % sizes["n_head"]
+        or type(sizes["bias"]) is not bool
+        or type(sizes["dropout"]) not in (int, float)
+        or not 0 <= sizes["dropout"] <= 1
+    ):
+        message = f"{path}: its model_args are not those of nanoGPT's model: {arguments!s:.300}."
+        raise CheckpointError(message, HINT)
+    stored, _ = find_tensors(content["model"], path)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, shape in _shapes(sizes):
+        if name == HEAD and HEAD not in stored:
+            continue
+        # Without biases, those of transformers are zeros.
+        if name.endswith(".bias") and not sizes["bias"]:
+            tensors[name] = torch.zeros(shape, dtype=tensors[EMBEDDINGS].dtype)
+            continue
+        tensor = stored.pop(name, None)
+        if tensor is None or tensor.shape != shape:
+            message = f"{path} has no {name} of shape {shape}, which its model_args require."
             raise CheckpointError(message, HINT)
+        # transformers stores GPT-2's linear weights as (in, out), like the original TensorFlow
+        # code.
+        if ".h." in name and len(shape) == 2:
+            tensor = tensor.T
+        tensors[name] = tensor
+    for name in stored:
+        if not MASK_BUFFER.fullmatch(name):
+            message = f"{path} contains {name!r:.200}, which its model_args do not have."
+            raise CheckpointError(message, HINT)
+    # nanoGPT ties them; other programs may save two tensors.
+    embeddings = tensors[EMBEDDINGS]
+    head = tensors.pop(HEAD, embeddings)
+    is_tied = head.dtype == embeddings.dtype and torch.equal(head, embeddings)
+    if not is_tied:
+        tensors[HEAD] = head
     dtype = str(embeddings.dtype).removeprefix("torch.")
     end_of_text = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
     config = {
@@ -148,29 +167,6 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     return config, tensors
 
 
-def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return nanoGPT's model_args with defaults.
-
-    Arguments of forks are rejected: they may change the computation.
-    """
-    # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in
-    # training.
-    sizes = {**dict.fromkeys(SIZES), "bias": True, "dropout": 0.0, **arguments}
-    invalid = [name for name in sizes if name not in (*SIZES, "bias", "dropout")]
-    invalid += [name for name in SIZES if type(sizes[name]) is not int or sizes[name] < 1]
-    if type(sizes["bias"]) is not bool:
-        invalid.append("bias")
-    if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1:
-        invalid.append("dropout")
-    if not invalid and sizes["n_embd"] % sizes["n_head"]:
-        invalid.append("n_head")
-    if invalid:
-        argument = f"{reprlib.repr(invalid[0])} = {reprlib.repr(sizes[invalid[0]])}"
-        message = f"{path}: model_args contains {argument}, which nanoGPT does not support."
-        raise CheckpointError(message, HINT)
-    return sizes
-
-
 def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     width = sizes["n_embd"]
     yield EMBEDDINGS, (sizes["vocab_size"], width)
@@ -182,26 +178,4 @@ def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"transformer.h.{layer}.{module}.bias", shape[:1]
     yield "transformer.ln_f.weight", (width,)
     yield "transformer.ln_f.bias", (width,)
-
-
-def _convert(
-    stored: Mapping[str, torch.Tensor],
-    name: str,
-    shape: tuple[int, ...],
-    sizes: Mapping[str, Any],
-    path: Path,
-) -> torch.Tensor:
-    is_unexpected = name.endswith(".bias") and not sizes["bias"]
-    if is_unexpected and name not in stored:
-        return torch.zeros(shape, dtype=stored[name.removesuffix("bias") + "weight"].dtype)
-    if is_unexpected or name not in stored:
-        contains = "contains" if is_unexpected else "does not contain"
-        raise CheckpointError(f"{path} {contains} {name}, which contradicts its model_args.", HINT)
-    tensor = stored[name]
-    if tensor.shape != shape:
-        stated = f"{name} has shape {tuple(tensor.shape)}"
-        raise CheckpointError(f"{path}: {stated}, model_args require {shape}.", HINT)
-    # transformers stores GPT-2's linear weights as (in, out), like the original TensorFlow code.
-    if ".h." in name and len(shape) == 2:
-        return tensor.T
-    return tensor
+    yield HEAD, (sizes["vocab_size"], width)

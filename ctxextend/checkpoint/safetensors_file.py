@@ -1,25 +1,26 @@
-"""Safetensors files: read and check the header once, then read tensors by name.
+"""Safetensors files: open them, and read tensors by name.
 
 The format is 8 bytes of header length (little-endian), a JSON header, and the tensors' bytes
-without gaps; see https://huggingface.co/docs/safetensors, section "Format".
+without gaps; see https://huggingface.co/docs/safetensors, section "Format". The safetensors library
+checks all this; the header is parsed here once more, for the order of its keys and for offsets.
 """
 
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from ctxextend.checkpoint.copy import read_range, reading
-from ctxextend.checkpoint.json_edit import unique_keys
-from ctxextend.errors import CheckpointError, RemoteWeightsError
+from ctxextend.errors import CheckpointError, RemoteWeightsError, one_line
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
+MAX_DIMENSIONS = 64  # the limit of numpy
 METADATA = "__metadata__"
 # DataParallel and torch.compile keep a model in an attribute, whose name is then in the names of
 # its tensors. transformers loads names without it.
@@ -27,46 +28,52 @@ COMPILED = "_orig_mod"  # of torch.compile: no model of transformers has it, so 
 # Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
 MODULE = "module."
 
-# Dtypes of numpy, by their names in safetensors.
-NUMPY_NAMES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BOOL": "?",
-    "I8": "<i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "<u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-}
-# Dtypes of ml_dtypes, by their names in safetensors.
-ML_DTYPES_NAMES = {
+# Dtypes by their names in safetensors, as numpy, ml_dtypes and torch spell them.
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "C64": "complex64",
+    "BOOL": "bool",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
 }
-NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
-FLOATS = ("F64", "F32", "F16", *ML_DTYPES_NAMES)  # the dtypes that a position table may have
-# Dtypes in which models compute, as torch spells them, by their names in safetensors.
-TORCH_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+COMPUTING = ("F64", "F32", "F16", "BF16")  # the dtypes in which models compute
+# The dtypes that a position table may have.
+FLOATS = (*COMPUTING, "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+ML_DTYPES = ("BF16", *(name for name in DTYPES if name.startswith("F8")))  # not of numpy itself
 # Bits per value of every dtype in safetensors.
-BITS: Mapping[str, int] = {
-    **{name: 8 * np.dtype(dtype).itemsize for name, dtype in NUMPY_NAMES.items()},
+BITS = {
+    "F64": 64,
+    "F32": 32,
+    "F16": 16,
     "BF16": 16,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E8M0": 8,
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0"), 8),
     "F6_E2M3": 6,
     "F6_E3M2": 6,
     "F4": 4,
     "C64": 64,
+    "BOOL": 8,
+    "I8": 8,
+    "I16": 16,
+    "I32": 32,
+    "I64": 64,
+    "U8": 8,
+    "U16": 16,
+    "U32": 32,
+    "U64": 64,
 }
 
 
@@ -93,59 +100,63 @@ class TensorFile:
     header: Mapping[str, Any]  # parsed JSON, in file order
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
-    is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
     is_remote: ClassVar = False  # whether only its header was downloaded
-    # Names in the file, before what was removed from them, by name; see `Weights.wrappers`.
-    stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # The names here by the names in the file, of all its tensors. They differ where wrappers are
+    # removed (see `Weights.wrappers`); a PyTorch file also has old and tied names.
+    names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    @classmethod
+    def parse(cls, path: Path, text: bytes) -> Self:
+        """Return a file with this header, which is given without its length.
+
+        A header of the Hub was not checked by the safetensors library: its entries are, so that
+        reading it is quick and raises no other error.
+
+        Raises:
+            CheckpointError: The header is malformed.
+        """
+        entries = dict[str, TensorEntry]()
+        try:
+            header = dict[str, Any](json.loads(text))
+            json.dumps(header, ensure_ascii=False).encode()  # fails for lone surrogates
+            for name in header:
+                if name == METADATA:
+                    continue
+                entry = header[name]
+                start, end = entry["data_offsets"]
+                numbers = (*entry["shape"], start, end)
+                are_sizes = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+                if not are_sizes or len(numbers) > MAX_DIMENSIONS + 2 or entry["dtype"] not in BITS:
+                    raise ValueError(f"the entry of {name!r:.200} is invalid")
+                entries[name] = TensorEntry(name, entry["dtype"], numbers[:-2], start, end)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            refuse_header(path, error)
+        names = {name: name for name in entries}
+        return cls(path=path, header=header, entries=entries, data_start=8 + len(text), names=names)
 
     @property
     def tensor_bytes(self) -> int:
         """Size of all tensors in bytes."""
         return sum(entry.size for entry in self.entries.values())
 
-    @property
-    def saved_names(self) -> Set[str]:
-        """The names of all tensors in the file, under which an index lists them."""
-        return {self.stored_names.get(name, name) for name in self.entries}
-
-    def with_names(self, names: Mapping[str, str]) -> Self:
+    def with_names(self, names: Mapping[str, str]) -> "TensorFile":
         """Return the file with other names of its tensors, by the present ones."""
         entries = {
             names[name]: entry._replace(name=names[name]) for name, entry in self.entries.items()
         }
         header = {names.get(name, name): described for name, described in self.header.items()}
-        stored = {names[name]: self.stored_names.get(name, name) for name in self.entries}
-        return replace(self, header=header, entries=entries, stored_names=stored)
+        renamed = {stored: names.get(name, name) for stored, name in self.names.items()}
+        return replace(self, header=header, entries=entries, names=renamed)
 
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if they have another order there."""
         return self.data_start + self.entries[name].start
-
-    def stored_range(self, name: str) -> tuple[int, int] | None:
-        """Return the file offset and size in bytes of a tensor's values, in any memory order."""
-        entry = self.entries[name]
-        return self.data_start + entry.start, entry.size
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Read the bytes of a tensor in safetensors' layout, shape (size,)."""
         entry = self.entries[name]
         content = read_range(self.path, self.data_start + entry.start, entry.size)
         return np.frombuffer(content, np.uint8)
-
-
-def open_safetensors(path: Path) -> TensorFile:
-    """Read the header of a file, and check it; read no tensor.
-
-    Raises:
-        CheckpointError: The file cannot be read, or its header is malformed, or its tensors do not
-            fill it without gaps and overlaps.
-    """
-    with reading(path), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = header_size(path, file.read(8), size)
-        text = file.read(length)
-    header, entries = parse_header(path, text, size)
-    return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,119 +174,28 @@ class RemoteFile(TensorFile):
         raise RemoteWeightsError(self.path.name, name)
 
 
-def open_remote(path: Path, text: bytes, size: int) -> RemoteFile:
-    """Return a file of the Hub of which only the header is downloaded.
-
-    A resize of settings, and all that headers tell, needs no values.
-
-    Args:
-        path: Where a download would put the file.
-        text: The header, without its length.
-        size: The size of the file in bytes.
+def open_safetensors(path: Path) -> TensorFile:
+    """Read the header of a file, and check it; read no tensor.
 
     Raises:
-        CheckpointError: The header is malformed.
-    """
-    header, entries = parse_header(path, text, size)
-    data_start = 8 + len(text)
-    return RemoteFile(path=path, header=header, entries=entries, data_start=data_start)
-
-
-def header_size(path: Path, first: bytes, size: int) -> int:
-    """Return the size of a header in bytes, by the first 8 bytes of the file.
-
-    Args:
-        path: The file, for errors.
-        first: Its first 8 bytes.
-        size: Its size in bytes.
-
-    Raises:
-        CheckpointError: The file is smaller, or the header is larger than the format allows.
-    """
-    length = int.from_bytes(first, "little")
-    if 8 + length > size:
-        sizes = f"it should have {length:,} bytes, the file has {size:,}"
-        _refuse(path, f"the header is truncated: {sizes}")
-    if length > MAX_HEADER_BYTES:
-        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-        _refuse(path, f"the header of {length:,} bytes exceeds {limit}")
-    return length
-
-
-def parse_header(
-    path: Path, text: bytes, size: int
-) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse the header of a file, and check it.
-
-    Args:
-        path: The file, for errors.
-        text: The header, without its length.
-        size: The size of the file in bytes.
-
-    Returns:
-        The header, and its entries by name.
-
-    Raises:
-        CheckpointError: The header is malformed, or its tensors do not fill the file without gaps
-            and overlaps.
+        CheckpointError: The file cannot be read or is malformed.
     """
     try:
-        header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        # Fails for NaN and lone surrogates.
-        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        _refuse(path, f"the header is not valid JSON: {error!s:.200}")
-    if not isinstance(header, dict):
-        _refuse(path, "the header is not a JSON object")
-    metadata = header.get(METADATA)
-    if metadata is not None:
-        is_object = isinstance(metadata, dict)
-        if not is_object or not all(isinstance(value, str) for value in metadata.values()):
-            _refuse(path, "__metadata__ does not map strings to strings")
-    entries = dict[str, TensorEntry]()
-    for name, described in header.items():
-        if name != METADATA:
-            entries[name] = _entry(path, name, described)
-
-    position = 0
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
-        if entry.start < position:
-            where = f"overlaps the previous tensor, at byte {entry.start:,}"
-            _refuse(path, f"{entry.name!r:.200} {where}")
-        if entry.start > position:
-            _refuse(path, f"{entry.name!r:.200} starts after a gap, at byte {entry.start:,}")
-        position = entry.end
-    available = size - 8 - len(text)
-    if position != available:
-        sizes = f"the header lists {position:,} bytes of tensors, the file has {available:,}"
-        _refuse(path, f"it is truncated or too long: {sizes}")
-    return header, entries
+        with (
+            reading(path),
+            path.open("rb") as file,
+            safe_open(path, framework="numpy", backend="pread"),
+        ):
+            text = file.read(int.from_bytes(file.read(8), "little"))
+    except SafetensorError as error:
+        refuse_header(path, error)
+    return TensorFile.parse(path, text)
 
 
-def _entry(path: Path, name: str, described: Any) -> TensorEntry:
-    match described:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
-            numbers = (*shape, start, end)
-        case _:
-            _refuse(path, f"the header entry of {name!r:.200} is invalid")
-    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-        _refuse(path, f"the header entry of {name!r:.200} is invalid")
-    if dtype not in BITS:
-        _refuse(path, f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
-    bits = BITS[dtype]
-    for length in shape:
-        bits *= length
-        if bits >= 2**64:  # safetensors counts in 64 bits
-            break
-    if bits != (end - start) * 8:
-        stated = f"dtype {dtype} and shape {shape!s:.200}"
-        _refuse(path, f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
-    return TensorEntry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
-
-
-def _refuse(path: Path, reason: str) -> NoReturn:
-    message = f"{path} is not a valid safetensors file: {reason}."
-    raise CheckpointError(message, "Download or save it again.") from None
+def refuse_header(path: Path, reason: object) -> NoReturn:
+    """Raise the error for a file with a malformed header."""
+    message = f"{path} is not a valid safetensors file: {one_line(reason, 200)}."
+    raise CheckpointError(message, "Download or save it again.")
 
 
 def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
@@ -293,20 +213,32 @@ def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
         plain[name] = ".".join(part for part in name.split(".") if part != COMPILED)
     while plain and all(name.startswith(MODULE) for name in plain.values()):
         plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
-    stored_of = dict[str, str]()
-    for stored, name in plain.items():
-        other = stored_of.setdefault(name, stored)
-        if other != stored:
-            both = f"as {other!r:.200} and as {stored!r:.200}"
-            message = f"{where} contains {name!r:.200} twice, {both}."
-            raise CheckpointError(message, "Save the model again, without its wrappers.")
+    check_distinct(plain, where)
     return plain
+
+
+def check_distinct(names: Mapping[str, str], where: str) -> None:
+    """Check that no two tensors of a file have one name here.
+
+    Args:
+        names: The names here by those in the file.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: Two have.
+    """
+    stored_of = {name: stored for stored, name in names.items()}
+    for stored, name in names.items():
+        if stored_of[name] != stored:
+            both = f"as {stored!r:.200} and as {stored_of[name]!r:.200}"
+            message = f"{where} contains {name!r:.200} twice, {both}."
+            raise CheckpointError(message, "Save it again under one name.")
 
 
 def describe_tensors(
     new: Mapping[str, tuple[str, tuple[int, ...]]],
 ) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Return the header and entries of a new file, as `parse_header` does.
+    """Return the header and entries of a new file.
 
     Args:
         new: The dtypes and shapes of its tensors, by name.
@@ -323,45 +255,38 @@ def describe_tensors(
     return header, {name: entries[name] for name in new}
 
 
-def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a tensor of any dtype, in its shape.
+def check_dtype(file: TensorFile, name: str, dtypes: Collection[str]) -> None:
+    """Check that a tensor has one of these dtypes.
 
     Raises:
-        CheckpointError: It cannot be read, or numpy has no such dtype.
+        CheckpointError: It has another one.
     """
     entry = file.entries[name]
-    try:
-        dtype = numpy_dtype(entry.dtype)
-    except KeyError as error:
-        message = f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here."
-        raise CheckpointError(message) from error
-    return file.read_bytes(name).view(dtype).reshape(entry.shape)
-
-
-def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a float tensor.
-
-    Raises:
-        CheckpointError: Its dtype is not one of `FLOATS`.
-    """
-    entry = file.entries[name]
-    if entry.dtype not in FLOATS:
-        found = f"{file.path}: {name} has dtype {entry.dtype}"
-        message = f"{found}, which is not supported for position tables."
-        hint = f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}."
+    if entry.dtype not in dtypes:
+        message = f"{file.path}: {name} has dtype {entry.dtype}, which is not supported."
+        hint = f"Use a checkpoint that stores it as one of {', '.join(dtypes)}."
         raise CheckpointError(message, hint)
-    return numpy_dtype(entry.dtype)
+
+
+def read_tensor(
+    file: TensorFile, name: str, dtypes: Collection[str] = DTYPES.keys()
+) -> NDArray[Any]:
+    """Read a tensor, in its shape.
+
+    Raises:
+        CheckpointError: It cannot be read, or has another dtype than these.
+    """
+    check_dtype(file, name, dtypes)
+    entry = file.entries[name]
+    return file.read_bytes(name).view(numpy_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a safetensors dtype.
+    """Return the numpy dtype of one of `DTYPES`."""
+    values: Any = DTYPES[name]
+    if name in ML_DTYPES:
+        import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes
 
-    Raises:
-        KeyError: It is not one of `NUMPY_DTYPES`.
-    """
-    if name in NUMPY_NAMES:
-        return np.dtype(NUMPY_NAMES[name])
-    import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes
-
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ML_DTYPES_NAMES[name]))
+        values = getattr(ml_dtypes, DTYPES[name])
+    dtype: np.dtype[Any] = np.dtype(values)
     return dtype

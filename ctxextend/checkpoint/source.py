@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint
 from ctxextend.checkpoint.filenames import (
@@ -25,6 +25,9 @@ from ctxextend.checkpoint.filenames import (
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 from ctxextend.notes import Note
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoint.safetensors_file import RemoteFile
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 BUNDLED = {"tiny-gpt2": _BUNDLED / "tiny_gpt2", "tiny-lookup": _BUNDLED / "tiny_lookup"}  # by name
@@ -50,13 +53,6 @@ CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 ConfigCheck = Callable[..., None]
 
 
-class RemoteHeader(NamedTuple):
-    """The header of a safetensors file on the Hub, which is read without the file."""
-
-    text: bytes  # without its length
-    size: int  # of the whole file in bytes
-
-
 class Source(NamedTuple):
     """A checkpoint's folder and its origin."""
 
@@ -70,8 +66,8 @@ class Source(NamedTuple):
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
-    # The headers of weights files of the Hub that were not downloaded themselves, by name.
-    headers: Mapping[str, RemoteHeader] = {}
+    # Weights files of the Hub of which only the header was downloaded, by name.
+    remote: Mapping[str, "RemoteFile"] = {}
     blobs: Path | None = None  # of the Hub cache that the folder is in, to which its files link
 
 
@@ -221,7 +217,7 @@ def _hub_source(
     *,
     only_headers: bool,
 ) -> Source:
-    from ctxextend.checkpoint.hub import download, download_header
+    from ctxextend.checkpoint.hub import download, open_remote
 
     below = f"{PurePosixPath(subfolder)}/".removeprefix("./")
 
@@ -241,17 +237,12 @@ def _hub_source(
         similar=[*_folders_next_to(hub_id), *BUNDLED],
     )
     missing = tuple(file for file in files if not (folder / file).exists())
-    headers = dict[str, RemoteHeader]()
+    remote = dict[str, "RemoteFile"]()
     if only_headers:
         weights, _ = _files_to_read(files, variant)
         for name in missing:
             if name in weights:
-                header = download_header(hub_id, folder.name, name, folder / name)
-                if header is None:
-                    return _hub_source(
-                        hub_id, revision, subfolder, variant, check, only_headers=False
-                    )
-                headers[name] = RemoteHeader(*header)
+                remote[name] = open_remote(hub_id, folder.name, name, folder / name)
     return Source(
         reference=hub_id,
         kind="hub",
@@ -259,7 +250,7 @@ def _hub_source(
         name=hub_id.split("/")[-1],
         hub_id=hub_id,
         not_downloaded=missing,
-        headers=headers,
+        remote=remote,
     )
 
 

@@ -1,6 +1,5 @@
 """The weights files of a checkpoint: open them, and find their tensors by name."""
 
-import io
 import json
 import math
 import re
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -18,13 +17,13 @@ from ctxextend.checkpoint.filenames import SAFETENSORS, SINGLE_FILE, stays_insid
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
+    FLOATS,
     MODULE,
     TensorEntry,
     TensorFile,
-    float_dtype,
-    open_remote,
     open_safetensors,
     plain_names,
+    read_tensor,
 )
 from ctxextend.checkpoint.source import Source, has_file
 from ctxextend.errors import CheckpointError
@@ -56,7 +55,7 @@ class Weights:
         for file in self.files.values():
             file_of |= dict.fromkeys(file.entries, file)
             entries |= file.entries
-            for name, stored in file.stored_names.items():
+            for stored, name in file.names.items():
                 for prefix in (f"{COMPILED}.", MODULE):
                     if stored.count(prefix) > name.count(prefix):
                         removed[prefix] = None
@@ -75,9 +74,7 @@ class Weights:
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        file = self.file_of[name]
-        values = file.read_bytes(name).view(float_dtype(file, name))
-        return values.reshape(file.entries[name].shape)
+        return read_tensor(self.file_of[name], name, FLOATS)
 
     @property
     def first_file(self) -> TensorFile:
@@ -113,21 +110,22 @@ class Weights:
         for file in self.files.values():
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
-                for name in file.entries:
-                    content: BinaryIO = opened
-                    stored = file.stored_range(name)
-                    if stored is None:  # computed
-                        stored = (0, file.entries[name].size)
-                        content = io.BytesIO(file.read_bytes(name).data)
-                    offset, size = stored
+                for name, entry in file.entries.items():
+                    size = entry.size
                     starts = [0]
                     if size > 3 * SAMPLE:
                         last = size - SAMPLE
                         starts = [0, last // 2, last]
                         size = SAMPLE
+                    offset = file.offset(name)
+                    if offset is None:
+                        content = file.read_bytes(name).data
+                        for start in starts:
+                            digest.update(content[start : start + size])
+                        continue
                     for start in starts:
-                        content.seek(offset + start)
-                        digest.update(content.read(size))
+                        opened.seek(offset + start)
+                        digest.update(opened.read(size))
         return digest.hexdigest()
 
 
@@ -165,8 +163,8 @@ def open_weights(
     own_config = None
     for name in names:
         stored = path.parent / name
-        if name in source.headers:
-            file: TensorFile = open_remote(stored, *source.headers[name])
+        if name in source.remote:
+            file: TensorFile = source.remote[name]
         elif index is not None and not has_file(source, stored):
             message = f"{path} lists {name}, which is missing."
             raise CheckpointError(message, "Download or copy that shard too.")
@@ -188,7 +186,8 @@ def open_weights(
         if any(name != stored_name for stored_name, name in plain.items()):
             files = {name: file.with_names(plain) for name, file in files.items()}
     is_renamed = any(
-        file.stored_names or file.path != path.parent / name for name, file in files.items()
+        file.path != path.parent / name or any(old != new for old, new in file.names.items())
+        for name, file in files.items()
     )
     index_file = ""
     if index is not None:
@@ -237,17 +236,18 @@ def _open_file(
     if path.suffix == SAFETENSORS:
         return open_safetensors(path), None
     from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoint.pytorch_file import as_tensor_file, open_state, unpickle
+    from ctxextend.checkpoint.pytorch_file import as_tensor_file, find_tensors, unpickle
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
-        return open_state(path, content, mapped, ties=ties), None
+        tensors, names = find_tensors(content, path)
+        return as_tensor_file(path, tensors, names, mapped, ties=ties), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    return as_tensor_file(path, tensors, mapped, ties=ties), config
+    return as_tensor_file(path, tensors, {}, mapped, ties=ties), config
 
 
 def _shard_names(path: Path, index: Mapping[str, Any]) -> list[str]:
@@ -282,7 +282,7 @@ def _check_shards(path: Path, index: Mapping[str, Any], files: Mapping[str, Tens
             message = f"{min(twice)!r} is in both {file.path.name} and another shard."
             raise CheckpointError(message, "Save the checkpoint again.")
         entries |= file.entries.keys()
-    names_in = {name: file.saved_names for name, file in files.items()}
+    names_in = {name: file.names.keys() for name, file in files.items()}
     names_in_any = set[str]().union(*names_in.values())
     for tensor, name in index["weight_map"].items():
         if tensor not in names_in.get(PurePosixPath(name).as_posix(), names_in_any):

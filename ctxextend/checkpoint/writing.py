@@ -101,7 +101,8 @@ def plan_layouts(
     for name, file in checkpoint.weights.files.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}
         is_computed = any(file.offset(tensor) is None for tensor in file.entries)
-        is_renamed = bool(file.stored_names) or name != checkpoint.relative(file)
+        is_renamed = any(stored != tensor for stored, tensor in file.names.items())
+        is_renamed = is_renamed or name != checkpoint.relative(file)
         drops = any(tensor in file.entries for tensor in dropped)
         if new or is_computed or is_renamed or drops:
             layouts[name] = plan_layout(file, new, dropped, dtypes or {})

@@ -48,9 +48,6 @@ class ComputedFile(TensorFile):
     def offset(self, name: str) -> None:
         """Return None: the bytes of no tensor are stored."""
 
-    def stored_range(self, name: str) -> None:
-        """Return None: the bytes of no tensor are stored."""
-
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Compute the bytes of a tensor, shape (size,)."""
         return np.ascontiguousarray(self.compute(name)).view(np.uint8).reshape(-1)

@@ -233,7 +233,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         if path.parent not in folders:
             continue
         for statement in STATEMENTS:
-            if not matches(path.name, statement.file):
+            if not matches(path.name, (statement.file,)):
                 continue
             values = checkpoint.read_object(file)
             keys = statement.key

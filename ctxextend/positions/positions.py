@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.json_output import not_in_json
 from ctxextend.notes import Note

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.filenames import FROM_BASE
 from ctxextend.checkpoint.folder import Checkpoint, no_lm
 from ctxextend.checkpoint.safetensors_file import (
-    NUMPY_DTYPES,
+    DTYPES,
+    FLOATS,
     TensorEntry,
-    float_dtype,
+    check_dtype,
     numpy_dtype,
 )
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
@@ -104,7 +105,7 @@ class Rows(Positions):
         if entry.dtype == MLX_DTYPE and scales in file.entries:
             message = f"{file.path}: {self.name} is quantised by MLX, and cannot be resized."
             raise CheckpointError(message, FROM_BASE)
-        float_dtype(file, self.name)  # raises for other types
+        check_dtype(file, self.name, FLOATS)
         if len(entry.shape) != 2 or 0 in entry.shape:
             message = (
                 f"{file.path}: {self.name} has shape {list(entry.shape)}, expected (rows, "
@@ -424,7 +425,7 @@ class Rows(Positions):
         """
         axes = BUFFER_AXES[buffer.content]
         shape = list(entry.shape)
-        if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:
+        if len(shape) < len(axes) or entry.dtype not in DTYPES:
             message = (
                 f"{entry.name} has dtype {entry.dtype} and shape {shape}, not those of a position "
                 "buffer."

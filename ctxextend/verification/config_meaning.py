@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.safetensors_file import TORCH_DTYPES
+from ctxextend.checkpoint.safetensors_file import COMPUTING, DTYPES
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Keys, nested
 from ctxextend.verification.json_changes import (
@@ -81,5 +81,5 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
     if change.path[-1] != "dtype" or change.before not in (None, MISSING):
         return False
     dtypes = {entry.dtype for entry in base.weights.entries.values()}
-    stored = {TORCH_DTYPES[dtype] for dtype in dtypes if dtype in TORCH_DTYPES}
+    stored = {DTYPES[dtype] for dtype in dtypes if dtype in COMPUTING}
     return [*stored] == [change.after]

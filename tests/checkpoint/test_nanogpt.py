@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
 from tests.helpers.notes import text_of, texts
-from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.time_limit import time_limit
+from tests.helpers.trainings import succeed
 
 NEW = 40
 
@@ -80,26 +82,22 @@ def test_resize_of_a_nanogpt_checkpoint_returns_an_equivalent_gpt2(
     bias: bool, masks: bool, prefix: str, tmp_path: Path
 ) -> None:
     content = make(bias=bias)
-    state = {}
-    for name, tensor in content["model"].items():
-        is_mask = name.endswith(".attn.bias")
-        if masks or not is_mask:
-            state[prefix + name] = tensor
+    state = {
+        prefix + name: tensor
+        for name, tensor in content["model"].items()
+        if masks or not name.endswith(".attn.bias")
+    }
     config = convert(content | {"model": state}, tmp_path)
     assert_same_logits(content, tmp_path / "out")
     # The output equals a checkpoint saved with transformers.
     model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     model.save_pretrained(tmp_path / "saved")
-    written = pico.tensor_bytes(tmp_path / "out")
-    saved = pico.tensor_bytes(tmp_path / "saved")
-    assert written == saved
-    stated = pico.config_of(tmp_path / "saved")
-    found = {key: stated.get(key) for key in config}
-    assert found == config
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "saved")
+    saved = pico.config_of(tmp_path / "saved")
+    assert {key: saved.get(key) for key in config} == config
     assert config["tie_word_embeddings"] is True
     assert config["activation_function"] == "gelu"
-    rates = {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")}
-    assert rates == {0.1}
+    assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
 
 
 @pytest.mark.parametrize("by_file", [True, False])
@@ -109,26 +107,16 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     out_dir.mkdir()
     torch.save(content, out_dir / "ckpt.pt")
     (out_dir / "log.txt").write_text("loss")
-    untouched = pico.contents(out_dir)
-    source = out_dir / "ckpt.pt" if by_file else out_dir
-    plan = plan_resize(source, to=NEW)
+    plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
     assert "gelu_new" in text_of(plan, "source")
     assert plan.output.path == Path("out-shakespeare-40")
-    assert plan.plan.model_type == "gpt2"
     assert texts(plan, level="warning") == ()
     output = plan.execute().output
-    assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
     if not by_file:
         files.add("log.txt")
     assert set(pico.contents(output)) == files
     assert_same_logits(content, output)
-    loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
-    assert pico.logits(loaded, NEW).isfinite().all()
-    learned = content["model"]["transformer.wpe.weight"]
-    table = loaded.transformer.wpe.weight[: 2 * OLD]
-    repeated = torch.cat([learned, learned])
-    assert torch.equal(table, repeated)
     resize(out_dir, to=NEW, output=output, force=True)
 
 
@@ -139,101 +127,76 @@ def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) ->
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
-@pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
-def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
-    change: str, tmp_path: Path
-) -> None:
+def test_from_nanogpt_ties_a_head_that_equals_the_embeddings() -> None:
     content = make()
     state = content["model"]
-    if change == "untied":
-        state["lm_head.weight"] = torch.randn(32, 8) / 4
-    elif change == "copied":
-        state["lm_head.weight"] = state["lm_head.weight"].clone()
-    kept = dict(state)
-    if change == "dropped":
-        del kept["lm_head.weight"]
-    config = convert(content | {"model": kept}, tmp_path)
-    tensors = pico.tensor_bytes(tmp_path / "out")
-    is_tied = change != "untied"
-    assert config["tie_word_embeddings"] == is_tied
-    assert ("lm_head.weight" not in tensors) == is_tied
-    assert_same_logits(content, tmp_path / "out")
+    embeddings = state["transformer.wte.weight"]
+    heads = {"copied": embeddings.clone(), "cast": embeddings.half(), "untied": embeddings + 1}
+    for name, head in heads.items():
+        changed = content | {"model": state | {"lm_head.weight": head}}
+        config, tensors = from_nanogpt(changed, Path("ckpt.pt"))
+        is_tied = name == "copied"
+        assert config["tie_word_embeddings"] == is_tied
+        assert ("lm_head.weight" not in tensors) == is_tied
+    del state["lm_head.weight"]
+    config, _ = from_nanogpt(content, Path("ckpt.pt"))
+    assert config["tie_word_embeddings"] is True
 
 
-def test_from_nanogpt_sets_the_end_of_text_of_gpt2s_vocabulary() -> None:
-    for vocab_size, end in ((50304, 50256), (32, None)):
-        content = make(vocab_size=vocab_size)
-        config, _ = from_nanogpt(content, Path("ckpt.pt"))
-        assert config["vocab_size"] == vocab_size
-        assert config["bos_token_id"] == end
-        assert config["eos_token_id"] == end
-
-
-def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
-    content = make()
-    arguments = dict(content["model_args"])
-    arguments.pop("bias", None)
-    arguments.pop("dropout", None)
-    tensors = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    old_content = content | {"model_args": arguments, "model": tensors}
-    config, tensors = from_nanogpt(old_content, Path("ckpt.pt"))
+@pytest.mark.parametrize(("vocab_size", "end"), [(50304, 50256), (32, None)])
+def test_from_nanogpt_accepts_old_arguments(vocab_size: int, end: int | None) -> None:
+    content = make(vocab_size=vocab_size)
+    del content["model_args"]["bias"], content["model_args"]["dropout"]
+    config, tensors = from_nanogpt(content, Path("ckpt.pt"))
+    assert config["vocab_size"] == vocab_size
+    assert config["bos_token_id"] == config["eos_token_id"] == end
     assert config["resid_pdrop"] == 0
-    assert config["dtype"] == "bfloat16"
     assert tensors["transformer.ln_f.bias"].any()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"n_layer": None}, "'n_layer' = None"),
-        ({"n_layer": 3}, "does not contain transformer.h.2.ln_1.weight"),
-        ({"n_layer": 1}, "'transformer.h.1.ln_1.weight', which"),
-        ({"n_head": 3}, "'n_head' = 3"),
-        ({"n_embd": 8.0}, "'n_embd' = 8.0"),
-        ({"n_embd": 16}, r"wte.weight has shape \(32, 8\), model_args require \(32, 16\)"),
-        ({"block_size": 0}, "'block_size' = 0"),
-        ({"vocab_size": "x" * 99}, "'vocab_size' = 'xxx"),
-        ({"bias": 1}, "'bias' = 1"),
-        ({"bias": False}, "contains transformer.h.0.ln_1.bias"),
-        ({"dropout": 1.5}, "'dropout' = 1.5"),
-        ({"use_relu": True}, "'use_relu' = True"),
+        {"n_layer": None},
+        {"n_layer": 3},
+        {"n_layer": 1},
+        {"n_layer": 10**12},
+        {"n_head": 3},
+        {"n_embd": 8.0},
+        {"n_embd": 16},
+        {"block_size": 0},
+        {"vocab_size": "x" * 10_000},
+        {"bias": 1},
+        {"bias": False},
+        {"dropout": 1.5},
+        {"use_relu": True},
     ],
+    ids=str,
 )
-def test_from_nanogpt_rejects_arguments_that_do_not_match(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_from_nanogpt_rejects_arguments_that_do_not_match(arguments: dict[str, Any]) -> None:
     content = make()
     content["model_args"] |= arguments
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with time_limit(1), pytest.raises(CheckpointError, match="model_args") as caught:
         from_nanogpt(content, Path("ckpt.pt"))
     assert caught.value.message.startswith("ckpt.pt")
+    assert len(caught.value.message) < 500
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            lambda state: state.pop("transformer.wte.weight"),
-            "does not contain transformer.wte.weight",
-        ),
-        (
-            lambda state: state.pop("transformer.ln_f.bias"),
-            "does not contain transformer.ln_f.bias",
-        ),
-        (
-            lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
-            "'transformer.h.0.extra', which",
-        ),
-        (lambda state: state.update({"x": 3}), "'x' is of type int"),
-        (lambda state: state.clear(), "contains no named tensors"),
+        lambda state: state.pop("transformer.wte.weight"),
+        lambda state: state.pop("transformer.ln_f.bias"),
+        lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
+        lambda state: state.update({"lm_head.weight": torch.ones(1)}),
+        lambda state: state.update({"x": 3}),
+        lambda state: state.clear(),
     ],
 )
-def test_from_nanogpt_rejects_unexpected_tensors(
-    change: Callable[[Any], Any], message: str
-) -> None:
+def test_from_nanogpt_rejects_unexpected_tensors(change: Callable[[Any], Any]) -> None:
     content = make()
     change(content["model"])
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"ckpt\.pt"):
         from_nanogpt(content, Path("ckpt.pt"))
 
 
@@ -268,46 +231,23 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) 
     assert model.kind == "causal"
     assert model.max_len == OLD
     assert model.tokenizer.num_special == 0
-    notes = "\n".join(model.notes)
-    assert "gelu_new" in notes
-
-    content = make()
-    tokens = torch.tensor(ids)
-    expected = logits(content["model"], tokens)
-    with torch.no_grad():
-        output = model.model(tokens[None])
-    torch.testing.assert_close(output.logits[0], expected, atol=1e-5, rtol=0)
+    assert "gelu_new" in "\n".join(model.notes)
 
 
 @pytest.mark.slow
-def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
+def test_nanogpt_folder_can_be_compared_trained_and_evaluated_with_a_tokenizer(
     tmp_path: Path,
 ) -> None:
     out, meta = write_folder(tmp_path)
     text = ("--data", "text.txt", "--tokenizer", meta)
-    evaluated = invoke("evaluate", out, *text, "--measure", "position", "--json")
-    assert evaluated.exit_code == 0, evaluated.output
-    loss = json.loads(evaluated.stdout)
-    assert loss["model_type"] == "gpt2"
-    assert loss["kind"] == "causal"
-    methods = ("--method", "copy", "--method", "linear")
-    compared = succeed("compare", out, "--to", NEW, *text, *methods, "--json")
-    rows = json.loads(compared.stdout)["rows"]
-    compared_methods = {row["method"] for row in rows}
-    assert compared_methods == {"copy", "linear"}
-    trained = invoke("train", out, *text, "--steps", 2, "-o", "trained")
-    assert trained.exit_code == 0, trained.output
-    transformers.GPT2LMHeadModel.from_pretrained("trained")
-    done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
+    succeed("compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear")
+    succeed("train", out, *text, "--steps", 2, "-o", "trained")
     # Its recipe states the tokenizer of the model and its base.
-    assert done.exit_code == 0, done.output
-    result = json.loads(done.stdout)
-    assert result["base"] == str(out)
+    done = succeed("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
+    assert json.loads(done.stdout)["base"] == str(out)
     succeed("verify", "trained")
     longer = resize(out, to=NEW, output="longer").output
-    deep = invoke("verify", longer, "--deep")
-    assert "bit-identical to the base's on inputs of" in unwrapped(deep.stdout)
-    succeed("evaluate", longer, *text, "--measure", "position")
+    succeed("verify", longer, "--deep")
 
 
 class WritesFile:
@@ -315,52 +255,40 @@ class WritesFile:
         return Path.write_text, (Path("executed"), "")
 
 
+CONTENTS: list[Any] = [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
+
+
 @pytest.mark.parametrize(
-    "content", [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
+    "data",
+    [
+        *map(pickle.dumps, CONTENTS),
+        b"\x80\x04not a pickle",
+        # They say that they need much memory.
+        b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
+        b"Np400000000\n.",
+        b"\x80\x05\x96" + (1 << 50).to_bytes(8, "little") + b".",
+        b"N" * 4_000_001,
+    ],
+    ids=range(10),
 )
 def test_read_characters_rejects_other_pickles_and_executes_no_code(
-    content: Any, tmp_path: Path
+    data: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
+    (tmp_path / "meta.pkl").write_bytes(data)
+    tracemalloc.start()
+    with time_limit(2), pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
-    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04not a pickle")
-    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
-        read_characters(tmp_path / "meta.pkl")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000_000
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
-            "its memo index 400,000,000 is too large for 7 bytes",
-        ),
-        (b"Np400000000\n.", "its memo index 400,000,000 is too large for 13 bytes"),
-        (b"Nq\xff.", "its memo index 255 is too large for 4 bytes"),
-        (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
-    ],
-)
-def test_read_characters_rejects_files_that_need_much_memory(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "meta.pkl").write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {message}"
-    ):
-        read_characters(tmp_path / "meta.pkl")
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 def test_read_characters_reads_every_protocol_and_many_characters(
     protocol: int, tmp_path: Path
 ) -> None:
     ids = {chr(0x4E00 + number): number for number in range(2000)}
-    meta = {
-        "vocab_size": len(ids),
-        "itos": {number: char for char, number in ids.items()},
-        "stoi": ids,
-    }
+    meta = {"vocab_size": len(ids), "stoi": ids}
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta, protocol))
     assert read_characters(tmp_path / "meta.pkl") == ids

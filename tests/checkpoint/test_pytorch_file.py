@@ -1,6 +1,4 @@
-import os
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from ctxextend.checkpoint.pytorch_file import (
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
-    change_records,
     open_pytorch_file,
     save,
     write_legacy,
@@ -102,7 +99,6 @@ def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     before = kilobytes_in_memory()
     file = open_pytorch_file(path)
     assert kilobytes_in_memory() - before < 8_000
-    assert not file.is_in_memory
     last = file.read_bytes("a")[-4:]
     assert last.tobytes() == np.float32(1).tobytes()
 
@@ -120,29 +116,20 @@ def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     assert tensor_bytes(file) == pico.tensor_bytes(tmp_path)
 
 
-@given(
-    shape=st.lists(st.integers(0, 4), max_size=3),
-    steps=st.lists(st.integers(1, 3), min_size=3, max_size=3),
-    copies=st.integers(1, 3),
-    transposed=st.booleans(),
-)
-@settings(max_examples=40, deadline=None)
-def test_read_bytes_of_any_strides(
-    shape: list[int], steps: list[int], copies: int, transposed: bool
-) -> None:
-    slices = tuple(slice(None, None, step) for step in steps[: len(shape)])
-    values = torch.randn(shape)[slices]
-    values = values.expand(copies, *values.shape)
-    if transposed:
-        axes = reversed(range(values.ndim))
-        values = values.permute(*axes)
-    with tempfile.TemporaryDirectory() as folder:
-        tensors = {"first": torch.ones(3), "a": values}
-        path = save(tensors, Path(folder) / "a.bin")
-        file = open_pytorch_file(path)
-        assert file.entries["a"].shape == values.shape
-        data = file.read_bytes("a")
-        assert data.tobytes() == values.numpy().tobytes()
+def test_read_bytes_of_any_strides(tmp_path: Path) -> None:
+    values = torch.randn(4, 6)
+    tensors = {
+        "transposed": values.T,
+        "steps": values[::2, 1::3],
+        "expanded": values.expand(3, 4, 6),
+        "one": values[1:2, 2:3].T,
+        "number": values[1, 2],
+        "empty": values[:0],
+    }
+    file = open_pytorch_file(save(tensors, tmp_path / "a.bin"))
+    for name, tensor in tensors.items():
+        assert file.entries[name].shape == tensor.shape
+        assert file.read_bytes(name).tobytes() == tensor.numpy().tobytes()
 
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
@@ -193,51 +180,41 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
     ],
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
-    tensors = find_tensors(content, Path("a.bin"))
+    tensors, _ = find_tensors(content, Path("a.bin"))
     assert list(tensors) == names
 
 
 # Created in the test, because torch warns about some of them.
-REJECTED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: {}, "contains no named tensors"),
-    (lambda: [ONE], "an object of type list"),
-    (lambda: ONE, "an object of type Tensor"),
-    (lambda: {"a": ONE, "b": 3}, "'b' is of type int"),
-    (lambda: {"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
-    (lambda: {"state_dict": {}}, "'state_dict' is of type dict"),
-    (lambda: {1: ONE}, "1 is not a valid tensor name"),
-    (lambda: {"\ud800": ONE}, "not a valid tensor name"),
-    (lambda: {"__metadata__": ONE}, "not a valid tensor name"),
-    (lambda: {"LayerNorm.beta": ONE, "LayerNorm.bias": ONE}, "twice"),
-    (lambda: {"a": torch.eye(2).to_sparse()}, "'a' is not a dense tensor .*sparse"),
-    (lambda: {"a": torch.eye(2).to_sparse_csr()}, "'a' is not a dense tensor .*sparse"),
-    (
-        lambda: {"a": torch.nested.nested_tensor([ONE, torch.ones(2)])},
-        "'a' is not a dense tensor",
-    ),
-    (lambda: {"a": torch.empty(2, device="meta")}, "'a' is not a dense tensor .*meta"),
-    (
-        lambda: {"a": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)},
-        "'a' is .*qint8",
-    ),
-    (
-        lambda: {"a": torch.ones(2, dtype=torch.complex64).conj()},
-        "'a' is a conjugate or negative view",
-    ),
-    (lambda: {"a": torch.ones(2, dtype=torch.complex128)}, "'a' is of dtype torch.complex128"),
-    (lambda: {"a": ONE.expand(1 << 40)}, "'a' is expanded from 4 bytes"),
-]
+REJECTED: dict[str, Callable[[], Any]] = {
+    "empty": lambda: {},
+    "list": lambda: [ONE],
+    "tensor": lambda: ONE,
+    "number": lambda: {"a": ONE, "b": 3},
+    "number in a model": lambda: {"epoch": 3, "model": {"a": 1}},
+    "no tensors": lambda: {"state_dict": {}},
+    "number as a name": lambda: {1: ONE},
+    "surrogate": lambda: {"\ud800": ONE},
+    "metadata": lambda: {"__metadata__": ONE},
+    "old and new name": lambda: {"LayerNorm.beta": ONE, "LayerNorm.bias": ONE},
+    "sparse": lambda: {"a": torch.eye(2).to_sparse()},
+    "sparse rows": lambda: {"a": torch.eye(2).to_sparse_csr()},
+    "nested": lambda: {"a": torch.nested.nested_tensor([ONE, torch.ones(2)])},
+    "meta": lambda: {"a": torch.empty(2, device="meta")},
+    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)},
+    "conjugate": lambda: {"a": torch.ones(2, dtype=torch.complex64).conj()},
+    "dtype": lambda: {"a": torch.ones(2, dtype=torch.complex128)},
+    "expanded": lambda: {"a": ONE.expand(1 << 40)},
+}
 
 
-@pytest.mark.parametrize(("make", "message"), REJECTED)
+@pytest.mark.parametrize("name", REJECTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
-    make: Callable[[], Any], message: str, tmp_path: Path
-) -> None:
-    path = save(make(), tmp_path / "a.bin")
-    with pytest.raises(CheckpointError, match=message) as caught:
+def test_open_pytorch_file_rejects_what_safetensors_cannot_store(name: str, tmp_path: Path) -> None:
+    path = save(REJECTED[name](), tmp_path / "a.bin")
+    with pytest.raises(CheckpointError) as caught:
         open_pytorch_file(path)
     assert str(path) in caught.value.message
+    assert "is not a valid PyTorch file" not in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -278,39 +255,3 @@ def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
             return
         for name, entry in file.entries.items():
             assert file.read_bytes(name).nbytes == entry.size
-
-
-def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
-    values = torch.randn(4, 2)
-    tensors = {"plain": values, "transposed": values.T}
-    path = save(tensors, tmp_path / "a.bin")
-    file = open_pytorch_file(path)
-    os.truncate(path, 8)  # reading from the mapping would kill the process
-    for name in file.tensors:
-        with pytest.raises(CheckpointError, match="became shorter while it was read"):
-            file.read_bytes(name)
-
-
-def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
-    values = torch.randn(3, dtype=torch.float32)
-    path = save({"a": values}, tmp_path / "a.bin")
-    swapped = values.numpy().byteswap()
-    records = {"a/data/0": swapped.tobytes(), "a/byteorder": b"big"}
-    change_records(path, lambda name, data: (name, records.get(name, data)))
-    file = open_pytorch_file(path)
-    data = file.read_bytes("a")
-    assert data.tobytes() == values.numpy().tobytes()
-    assert file.is_in_memory
-
-
-def test_open_pytorch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
-    tensors = {"a": torch.ones(3)}
-    path = save(tensors, tmp_path / "a.bin")
-    change_records(path, lambda name, data: (name, data))
-    data = open_pytorch_file(path).read_bytes("a")
-    expected = np.ones(3, np.float32)
-    assert data.tobytes() == expected.tobytes()
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("a/data/1", b"1234")
-    with pytest.raises(CheckpointError, match="data records that belong to no tensor"):
-        open_pytorch_file(path)

@@ -8,11 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoint.safetensors_file import (
-    MAX_HEADER_BYTES,
-    numpy_dtype,
-    open_safetensors,
-)
+from ctxextend.checkpoint.safetensors_file import numpy_dtype, open_safetensors
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import CheckpointError
 from tests.helpers.hostile_weights import entry, open_with_safetensors, pack
@@ -83,91 +79,53 @@ def with_metadata(metadata: str) -> bytes:
 
 
 MANY = 1_000_000
-NOT_JSON = "not valid JSON"
-INVALID_ENTRY = "header entry of 'a' is invalid"
-WRONG_SIZE = "do not match"
 
-# Files that safetensors also rejects, with the expected message.
-HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty file": (b"", "header is truncated: it should have 0 bytes"),
-    "length of 2^63": (
-        pack(b"{}", b"", 2**63),
-        "header is truncated: it should have 9,223,372,036,854,775,808 bytes",
+# Files that safetensors rejects.
+HOSTILE: dict[str, bytes] = {
+    "empty file": b"",
+    "length of 2^63": pack(b"{}", b"", 2**63),
+    "list": pack([1, 2]),
+    "two values": pack(b"{}{}"),
+    "byte order mark": with_header(f'\ufeff{{"a":{ONE}}}'),
+    "nested lists": pack(b"[" * MANY),
+    "nested in a shape": with_shape("[" * MANY),
+    "duplicate key in an entry": with_entry(
+        '{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'
     ),
-    "list": (pack([1, 2]), "header is not a JSON object"),
-    "two values": (pack(b"{}{}"), NOT_JSON),
-    "byte order mark": (with_header(f'\ufeff{{"a":{ONE}}}'), NOT_JSON),
-    "nested lists": (pack(b"[" * MANY), NOT_JSON),
-    "nested in a shape": (with_shape("[" * MANY), NOT_JSON),
-    "duplicate key in an entry": (
-        with_entry('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'),
-        "duplicate key",
+    "no dtype": with_entry('{"shape":[4],"data_offsets":[0,4]}'),
+    "long dtype": with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
+    "shape of minus four": with_shape("[-4]"),
+    "shape of a float": with_shape("[4.0]"),
+    "shape of 1e400": with_shape("[1e400]"),
+    "shape of true": with_shape("[true,4]"),
+    "shape of a million digits": with_shape(f"[{'9' * MANY}]"),
+    "product over 2^64": with_shape(f"[{2**40},{2**40}]"),
+    "product of 2^64, then 0": with_entry(
+        f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'
     ),
-    "no dtype": (
-        with_entry('{"shape":[4],"data_offsets":[0,4]}'),
-        INVALID_ENTRY,
+    "a million dimensions of 9": with_shape(f"[{'9,' * MANY}9]"),
+    "half a byte": with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'),
+    "one offset": with_offsets("[4]"),
+    "reversed offsets": with_offsets("[4,0]"),
+    "beyond the file": pack({"a": entry(0, 9)}, b"1234"),
+    "overlapping": pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
+    "gap in the middle": pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
+    "gap at the end": pack({"a": entry(0, 3)}, b"1234"),
+    "not UTF-8 in a name": pack(b'{"\xff":%b}' % ONE.encode(), b"1234"),
+    "lone surrogate": with_header(f'{{"\\ud800":{ONE}}}'),
+    "bare NUL in a name": pack(b'{"\0":%b}' % ONE.encode(), b"1234"),
+    "NaN in another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
+    "infinity in another key": with_entry(
+        '{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1e400}'
     ),
-    "entry is a list": (with_entry("[1,2]"), INVALID_ENTRY),
-    "unknown dtype": (
-        with_entry('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'),
-        "unknown dtype 'Q4'",
-    ),
-    "long dtype": (
-        with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
-        "unknown dtype",
-    ),
-    "shape of one number": (with_shape("4"), INVALID_ENTRY),
-    "shape of minus four": (with_shape("[-4]"), INVALID_ENTRY),
-    "shape of a float": (with_shape("[4.0]"), INVALID_ENTRY),
-    "shape of 1e400": (with_shape("[1e400]"), NOT_JSON),
-    "shape of true": (with_shape("[true,4]"), INVALID_ENTRY),
-    "shape of a million digits": (with_shape(f"[{'9' * MANY}]"), NOT_JSON),
-    "product over 2^64": (with_shape(f"[{2**40},{2**40}]"), WRONG_SIZE),
-    "product of 2^64, then 0": (
-        with_entry(f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'),
-        "do not match its 0 bytes",
-    ),
-    "a million dimensions of 9": (with_shape(f"[{'9,' * MANY}9]"), WRONG_SIZE),
-    "half a byte": (with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), WRONG_SIZE),
-    "one offset": (with_offsets("[4]"), INVALID_ENTRY),
-    "reversed offsets": (with_offsets("[4,0]"), "do not match its -4 bytes"),
-    "beyond the file": (
-        pack({"a": entry(0, 9)}, b"1234"),
-        "truncated or too long: the header lists 9 bytes .* has 4",
-    ),
-    "overlapping": (
-        pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
-        "'b' overlaps the previous tensor, at byte 2",
-    ),
-    "gap in the middle": (
-        pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
-        "'b' starts after a gap, at byte 2",
-    ),
-    "gap at the end": (
-        pack({"a": entry(0, 3)}, b"1234"),
-        "too long: the header lists 3 bytes .* has 4",
-    ),
-    "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), NOT_JSON),
-    "lone surrogate": (with_header(f'{{"\\ud800":{ONE}}}'), NOT_JSON),
-    "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), NOT_JSON),
-    "NaN in another key": (
-        with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
-        NOT_JSON,
-    ),
-    "metadata is a string": (with_metadata('"x"'), "__metadata__ does not map strings"),
-    "metadata of numbers": (with_metadata('{"x":1}'), "__metadata__ does not map strings"),
+    "metadata of numbers": with_metadata('{"x":1}'),
 }
-# Files that safetensors accepts: duplicate keys are ambiguous.
-REJECTED_BY_CTXEXTEND = {
-    "duplicate name": (with_header(f'{{"a":{ONE},"a":{ONE}}}'), "duplicate key 'a'"),
-    "duplicate name, one escaped": (
-        with_header(f'{{"a":{ONE},"\\u0061":{ONE}}}'),
-        "duplicate key 'a'",
-    ),
-    "duplicate key in metadata": (with_metadata('{"x":"1","x":"2"}'), "duplicate key 'x'"),
+# Files that safetensors accepts: other notations of an entry, and more dimensions than arrays have.
+REJECTED_BY_CTXEXTEND: dict[str, bytes] = {
+    "entry is a list": with_entry('["U8",[4],[0,4]]'),
+    "dtype is an object": with_entry('{"dtype":{"U8":null},"shape":[4],"data_offsets":[0,4]}'),
+    "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
 }
-
-
 REJECTED = HOSTILE | REJECTED_BY_CTXEXTEND
 
 
@@ -175,12 +133,12 @@ REJECTED = HOSTILE | REJECTED_BY_CTXEXTEND
 def test_open_safetensors_rejects_a_hostile_header_within_a_second(
     name: str, tmp_path: Path
 ) -> None:
-    content, message = REJECTED[name]
     path = tmp_path / "a"
-    path.write_bytes(content)
-    problem = f"a is not a valid safetensors file: .*{message}"
-    with time_limit(1), pytest.raises(CheckpointError, match=problem):
+    path.write_bytes(REJECTED[name])
+    with time_limit(1), pytest.raises(CheckpointError) as caught:
         open_safetensors(path)
+    assert caught.value.message.startswith(f"{path} is not a valid safetensors file: ")
+    assert len(caught.value.message) < 500
     if name in HOSTILE:
         with pytest.raises(SafetensorError):
             open_with_safetensors(path)
@@ -193,8 +151,7 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
         file.write(length.to_bytes(8, "little"))
         file.write(b'{"a":')
         file.truncate(length + 8)
-    problem = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-    with time_limit(1), pytest.raises(CheckpointError, match=problem):
+    with time_limit(1), pytest.raises(CheckpointError, match="is not a valid safetensors file"):
         open_safetensors(path)
 
 
@@ -210,7 +167,10 @@ UNUSUAL: dict[str, bytes] = {
     "an empty name": pack({"": entry(0, 4)}, b"1234"),
     "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
     "name beyond ASCII": with_header(f'{{"é日😀":{ONE}}}'),
-    "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
+    "a name twice": with_header(
+        f'{{"a":{ONE},"\\u0061":{{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]}}}}'
+    ),
+    "a key of metadata twice": with_metadata('{"x":"1","x":"2"}'),
     "empty tensors": pack(
         {"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"
     ),

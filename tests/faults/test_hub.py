@@ -75,20 +75,15 @@ API = "GET api/models"
 HEAD = "HEAD .*/resolve/"
 GET = f"GET .*/resolve/.*{WEIGHTS}"
 RESPONSES = [
-    (401, "", "this account or token has no access (Client error '401", "hf auth login"),
+    (401, "", "could not be downloaded from the Hub: Client error '401", "hf auth login"),
     (401, "RepoNotFound", "no Hub model that this account can access", "hf auth login"),
-    (403, "", "this account or token has no access (Client error '403", "a fine-grained token"),
+    (403, "", "could not be downloaded from the Hub: Client error '403", "a fine-grained token"),
     (403, "GatedRepo", "owner/model is a gated model on the Hub", "Request access"),
     (404, "RevisionNotFound", "has no revision", "Check its branches and tags"),
-    (
-        404,
-        "EntryNotFound",
-        "owner/model lists a file that does not exist on the Hub: ",
-        "pass a commit with --revision",
-    ),
-    (404, "", "rejected the request (Client error '404", "HF_ENDPOINT"),
-    (429, "", "too many requests (Client error '429", "Wait a few minutes"),
-    (503, "", "the Hub failed (Server error '503", "status.huggingface.co"),
+    (404, "EntryNotFound", "could not be downloaded from the Hub: ", "Run the same command again"),
+    (404, "", "could not be downloaded from the Hub: Client error '404", "HF_ENDPOINT"),
+    (429, "", "could not be downloaded from the Hub: Client error '429", "too many requests"),
+    (503, "", "could not be downloaded from the Hub: Server error '503", "status.huggingface.co"),
 ]
 
 
@@ -150,7 +145,7 @@ def test_resolve_source_reports_malformed_responses(
 @pytest.mark.parametrize(
     ("endpoint", "proxy", "hint"),
     [
-        ("http://127.0.0.1:9", "", "Check the path (if local), the connection"),
+        ("http://127.0.0.1:9", "", "Check the connection"),
         ("nonsense", "", "HF_ENDPOINT"),
         ("http://[bad", "", "HF_ENDPOINT"),
         ("https", "", "SSL_CERT_FILE"),

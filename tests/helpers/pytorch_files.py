@@ -19,7 +19,8 @@ from ctxextend.checkpoint.pytorch_file import (
 def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
     """Open a PyTorch file in the same way as the weights of a folder."""
     content, mapped = unpickle(path)
-    return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
+    tensors, names = find_tensors(content, path)
+    return as_tensor_file(path, tensors, names, mapped, ties=ties)
 
 
 def write_zip(content: Any, path: Path) -> None:

@@ -81,7 +81,7 @@ ALLOWED = {
     "tables": {"ml_dtypes", "torch"},
     "families": set(),
     "families/rotary_class.py": {"transformers"},  # only for types without an entry
-    "checkpoint": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
+    "checkpoint": {"gguf", "huggingface_hub", "ml_dtypes", "safetensors", "torch"},
     "recipe": {"yaml"},
     "card": {"yaml"},
     "record": {"ml_dtypes"},
@@ -297,7 +297,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 # Modules that help screens, and commands on local files, must not load.
 SCREEN = {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
-FILES = {*HEAVY, "huggingface_hub", "safetensors"}
+FILES = {*HEAVY, "huggingface_hub"}
 
 
 @pytest.mark.parametrize(
