@@ -89,10 +89,8 @@ def test_commands_execute_no_code_in_weights(
     canary = tmp_path / "canary"
     folder = make_pico("gpt2").folder
     (folder / "model.safetensors").unlink()
-    if name == "adapter_model.bin":
+    if name in ("adapter_model.bin", "ckpt.pt"):
         (folder / "config.json").rename(folder / "adapter_config.json")
-    elif name == "ckpt.pt":
-        (folder / "config.json").unlink()
     if name == "a shard":
         name = "pytorch_model-00001-of-00001.bin"
         weight_map = {"transformer.wpe.weight": name}
@@ -168,3 +166,22 @@ def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(
     problem = "is not a valid PyTorch file with only tensors"
     with time_limit(2), pytest.raises(CheckpointError, match=problem):
         open_pytorch_file(weights_path)
+
+
+@pytest.mark.parametrize("version", ["2.5.1+cu121", "1.13.1"])
+def test_open_pytorch_file_rejects_unsafe_torch_versions(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+        open_pytorch_file(path)
+
+
+@pytest.mark.parametrize("version", ["2.6.0a0+git1", "2.10.0"])
+def test_open_pytorch_file_accepts_safe_torch_versions(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    monkeypatch.setattr(torch, "__version__", version)
+    open_pytorch_file(path)
