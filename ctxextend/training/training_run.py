@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints import atomic_output
+from ctxextend.checkpoint import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values

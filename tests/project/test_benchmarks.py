@@ -1,7 +1,6 @@
 """Ratios, tables, data and exit codes of the benchmarks; the benchmarks themselves are not run."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,13 +31,6 @@ from benchmarks.result_figures import draw_results
 from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
-from tests.helpers.measured import (
-    RESULTS,
-    read_points,
-    table,
-    tables,
-    window_search,
-)
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import make_encoder
 from tests.helpers.word_tokenizer import write_texts
@@ -321,105 +313,6 @@ def test_short_training_holds_out_modules_and_documents_them() -> None:
     assert "insort" in bisect
     assert "insort" not in heapq
     assert "\b" not in bisect
-
-
-def shows(cell: str, point: tuple[float, float]) -> bool:
-    """Whether a cell ends in a score and half its interval, to the digits that it shows."""
-    found = re.search(r"(\d[\d.]*)(?: ± (\d[\d.]*))?\)?$", cell)
-    if not found:
-        return False
-    mean, half_width = found.groups(default="0")
-    for text, number in zip((mean, half_width), point, strict=True):
-        decimals = len(text.partition(".")[2])
-        if float(text) != round(number, decimals):
-            return False
-    return True
-
-
-def test_shows_compares_both_numbers() -> None:
-    assert shows("9.141 (x 1.0113 ± 0.0043)", (1.01132, 0.00431))
-    assert shows("2.396 ± 0.100", (2.396, 0.1))
-    assert shows("1.00", (1.0, 0.0))
-    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0113, 0.0053))
-    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0213, 0.0043))
-    assert not shows("-", (1.0, 0.0))
-
-
-def results_section(name: str, title: str) -> str:
-    """Return a section of a page of benchmarks/results."""
-    _, _, rest = (RESULTS / f"{name}.md").read_text("utf-8").partition(f"\n## {title}\n")
-    return rest.partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("half", ["choosing", "judging", "all"])
-def test_results_show_what_readers_found(half: str) -> None:
-    """The scores that the tables show are those that the figure is drawn from."""
-    page = (RESULTS / "window-search.md").read_text("utf-8")
-    title = f"{half}: documents are read by"
-    ((header, *rows),) = [found for found in tables(page) if found[0][0] == title]
-    measured = window_search(half)
-    assert [row[:2] for row in rows] == list(measured)
-    for row in rows:
-        shown = dict(zip(header, row, strict=True))
-        assert shown == {name: measured[row[:2]][name] for name in header}
-
-
-def test_results_show_the_points_of_smollm2() -> None:
-    section = results_section("smollm2", "Rotary methods on SmolLM2-135M")
-    long = table(section, "method", "8,192 to 16,383")
-    short = table(section, "method", "up to 8,192 tokens")
-    crossing = table(section, "method", "generated, 8,192 to 9,023")
-    by_position = table(section, "method", "0 to 4,095")
-    as_it_is = by_position.pop(("as it is, in sliding windows of 8,192",))
-    names: set[tuple[str]] = set()
-    for found in read_points("smollm2").values():
-        name = (found["name"],)
-        names.add(name)
-        assert long[name][0].endswith(f" ({found['long']})")
-        assert short.get(name, (found["short"],)) == (found["short"],)
-        assert crossing[name] == (found["generated"], found["batch"])
-        for (*_, mean, half_width), cell, unchanged in zip(
-            found["by_position"], by_position[name], as_it_is, strict=True
-        ):
-            if half_width == 0:
-                assert (mean, cell) == (1, unchanged)
-            else:
-                assert shows(cell, (mean, half_width)), (name, cell)
-    assert set(by_position) == set(crossing) == names
-    assert names - set(short) == {("limits raised only",)}
-
-
-def test_results_show_the_points_of_held_out_rows() -> None:
-    columns: dict[str, dict[str, str]] = {}
-    for (_, *names), *rows in tables(results_section("real", "Held-out rows")):
-        for number, name in enumerate(names):
-            columns[name] = {row[0]: row[number + 1] for row in rows}
-    parts = read_points("real")["held_out"]
-    assert len(parts) == 10
-    for part in parts:
-        column = columns[f"{part['model']} {part['before']} → {part['to']}"]
-        assert set(part["ratios"]) == set(column) - {"reference rows"}
-        for method, point in part["ratios"].items():
-            assert shows(column[method], point), (part["model"], method)
-
-
-def test_results_show_the_points_of_a_minute() -> None:
-    section = results_section("real", "After a minute")
-    minutes = read_points("real")["minutes"]
-    measured: dict[tuple[str, str], dict[str, Any]] = {}
-    for minute in minutes:
-        measured[minute["reference"], minute["label"]] = minute
-    assert len(measured) == len(minutes)
-
-    shown: set[tuple[str, str]] = set()
-    for (_, reference, *columns), *rows in tables(section):
-        assert columns[:2] == ["untrained", "after a minute"]
-        for label, _, untrained, tuned, *_ in rows:
-            key = (reference, label.removesuffix(" *tuned*"))
-            shown.add(key)
-            assert shows(untrained, measured[key]["untrained"]), key
-            assert shows(tuned, measured[key]["after a minute"]), key
-    assert shown == set(measured)
 
 
 @pytest.mark.slow
