@@ -22,7 +22,7 @@ from tests.engines.environments import BRIDGES, Environment, is_selected, python
 from tests.engines.test_engines import SELECTED
 from tests.helpers import repository
 from tests.helpers.hub_server import serve
-from tests.helpers.page_sections import BLOCK, OURS, environments_of, render_blocks
+from tests.helpers.page_sections import BLOCK, OURS, render_blocks
 
 PAGE = repository.ROOT / "docs" / "guides" / "tools.md"
 # Files that the page's commands read.
@@ -37,7 +37,6 @@ NUMBER = re.compile(r"\d[\d.,]*")
 GAP = re.compile(r"[ :-]{2,}")
 # Fails if a package is missing; what packages need may be removed from an environment.
 INSTALLED = "python -m pip install --dry-run --no-index --no-deps"
-REQUIREMENT = re.compile(r"[\w-]+(?:\[\w+\])?==[\d.]+")
 
 
 class Shell:
@@ -153,26 +152,6 @@ def test_commands_of_other_tools_print_what_the_page_shows(name: str, tmp_path: 
 def test_hf_upload_uploads_the_folder_and_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = PAGE.read_text()
     assert normalized(with_upload(page, tmp_path)) == normalized(page)
-
-
-def test_page_names_the_versions_of_the_environments() -> None:
-    page = PAGE.read_text()
-    assert {*environments_of(page)} == {OURS, HUB, *BRIDGES}
-    pinned = {line for bridge in BRIDGES.values() for line in bridge.requirements}
-    assert {*REQUIREMENT.findall(page)} <= pinned
-    for bridge in BRIDGES.values():
-        tool, *_ = bridge.requirements
-        assert in_table(tool) in page
-    constraints = (repository.ROOT / "constraints.txt").read_text().splitlines()
-    (hub_client,) = (line for line in constraints if line.startswith("huggingface_hub=="))
-    assert in_table(hub_client) in page
-
-
-def in_table(requirement: str) -> str:
-    """Return how the page's table of versions shows a requirement."""
-    name, _, version = requirement.partition("==")
-    package, _, _ = name.partition("[")
-    return f"| {package} {version} |"
 
 
 def update_page() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from matplotlib import pyplot
 from PIL import Image
 from safetensors import safe_open
 
@@ -27,7 +26,6 @@ from benchmarks.measure import Cost, Row, alternate, measure, measure_json, pyth
 from benchmarks.minute import halves
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
-from benchmarks.result_figures import draw_results
 from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
@@ -329,14 +327,3 @@ def test_figures_of_the_site_are_those_of_the_benchmark(tmp_path: Path) -> None:
             site_values = np.asarray(theirs.convert("L"), dtype=np.float64)
             difference = np.abs(drawn_values - site_values).mean()
             assert difference < 1, f"{name} has changed: run make figures"
-
-
-def test_draw_results_draws_a_figure_of_each_section() -> None:
-    page = (ROOT / "docs" / "results.md").read_text()
-    names: list[str] = []
-    for name, figure in draw_results():
-        names.append(name)
-        assert f"](figures/{name}.png)" in page
-        assert (ROOT / "docs" / "figures" / f"{name}.png").exists()
-        pyplot.close(figure)
-    assert names == ["search", "after-a-minute", "held-out-rows", "rotary-positions"]

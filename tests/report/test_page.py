@@ -183,23 +183,6 @@ def test_report_contains_the_ranking(tmp_path: Path) -> None:
     assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
-def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
-    page = pages["encoder"]
-    head, first, *_, truncated, chunks = cells(page)
-    assert head[2:5] == [f"{score} ± 95 %" for score in ("MRR", "recall@1 (%)", "delta vs. best")]
-    assert truncated[1:3] == ["base: first 128 tokens", "0.242 ± 0.049"]
-    assert chunks[1:3] == ["base: chunks, whole document", "0.522 ± 0.063"]
-    assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
-    assert "perplexity" not in page
-    assert "Loss by" not in page
-    assert head[5] == "vs. chunks ± 95 %"
-    assert first[5] == "+0.049 ± 0.053"
-    assert (
-        "Read of each document: first 128 tokens (median 128); chunks of the whole document "
-        "(median 512); model, up to 512 tokens (median 512). No document is cut"
-    ) in page
-
-
 def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     page = page_of(found, tmp_path)
