@@ -18,12 +18,11 @@ from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, figures, long_range, real, short_training
+from benchmarks import checkpoints, convert, figures
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_methods
-from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
-from benchmarks.minute import halves
+from benchmarks.measure import Cost, Row, alternate, measure
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
 from ctxextend.evaluation.search_set import SearchSet
@@ -48,13 +47,6 @@ def test_alternate_runs_all_routes_in_turn() -> None:
     assert calls == ["-", "a", "-", "b", "-", "a", "-", "b"]
     seconds = [[cost.seconds for cost in route] for route in costs]
     assert seconds == [[2, 6], [4, 8]]
-
-
-def test_measure_json_returns_peak_memory_and_output() -> None:
-    code = "import json; data = b'x' * 100_000_000; print(json.dumps({'a': len(data)}))"
-    cost, output = measure_json(python(code))
-    assert output == {"a": 100_000_000}
-    assert cost.megabytes > 100
 
 
 def run_main(
@@ -172,22 +164,6 @@ def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
     assert pairs[2]["positive"] == corpus[1]["text"]
 
 
-def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
-    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] C Br [C@@H] ( ) >> O %12"
-    config_file = tmp_path / "config.json"
-    config_file.write_text("{}")
-    (tmp_path / "vocab.txt").write_text(vocabulary.replace(" ", "\n"))
-    real.add_smiles_tokenizer(tmp_path)
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids = tokenizer("C(Br)[C@@H]>>O%12N")["input_ids"]
-    tokens = ["[CLS]", "C", "(", "Br", ")", "[C@@H]", ">>", "O", "%12", "[UNK]", "[SEP]"]
-    assert tokenizer.convert_ids_to_tokens(ids) == tokens
-    config = json.loads(config_file.read_text())
-    assert config["model_type"] == "bert"
-    assert config["architectures"] == ["BertForMaskedLM"]
-
-
 def mean_losses(folder: Path, text: Path, count: int, hold_out: int) -> tuple[float, float]:
     """Return the mean losses beyond and below a position, of texts as long as the model reads."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -237,14 +213,6 @@ def test_held_out_rows_of_encoders_are_judged_by_cosines(tmp_path: Path) -> None
     assert copied.keys() == found.reference.keys() == {BEYOND, SHORT, "recall@1", "MRR"}
 
 
-def test_minute_halves_share_no_document() -> None:
-    documents = [f"document {number}" for number in range(9)]
-    tuning, judging = halves(documents)
-    assert sorted([*tuning, *judging]) == documents
-    assert halves(documents) == (tuning, judging)
-    assert tuning != documents[::2]
-
-
 def test_minute_search_judges_queries_about_the_other_documents() -> None:
     texts = SearchSet(
         documents=("a", "b", "c"),
@@ -272,45 +240,6 @@ def test_convert_writes_every_scheme(tmp_path: Path) -> None:
     with safe_open(tmp_path / "none" / "model.safetensors", "np") as file:
         table = file.get_tensor("transformer.wpe.weight")
     assert (table == table[0]).all()
-
-
-def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
-    texts = [
-        "A text. Some of the words are in it, and more of them are here. One two",
-        "one two six ten cat dog cow pig red",
-    ]
-    length = 16
-
-    def count_words(text: str) -> int:
-        return len(text.split())
-
-    documents: list[str] = []
-    for seed in (0, 1):
-        documents += long_range.documents(texts, count_words, length, 3, seed)
-    choices = set[tuple[str, ...]]()
-    notes = set[tuple[str, ...]]()
-    for document in documents:
-        words = document.split()
-        repetition = words[: len(words) // long_range.REPEATED]
-        assert words == repetition * long_range.REPEATED
-        assert len(repetition) > length
-        choices.add(tuple(repetition[:8]))
-        notes.add(tuple(repetition[8:]))
-    assert len(choices) == 6
-    assert len(notes) == 1
-
-
-def test_short_training_holds_out_modules_and_documents_them() -> None:
-    trained_on = set(short_training.TRAINED_ON.split())
-    held_out = set(short_training.HELD_OUT.split())
-    assert not trained_on & held_out
-
-    bisect, heapq = short_training.documentation("bisect heapq")
-    for text in (bisect, heapq):
-        assert text.startswith("Python Library Documentation: module ")
-    assert "insort" in bisect
-    assert "insort" not in heapq
-    assert "\b" not in bisect
 
 
 @pytest.mark.slow

@@ -453,6 +453,7 @@ def test_page_links_exist() -> None:
             assert path != README or "://" in target, f"{target} must be absolute, for PyPI"
 
 
+@pytest.mark.slow
 def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path: Path) -> None:
     command = ["mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)

@@ -23,8 +23,6 @@ from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.numbers import NUMBERS
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.helpers.evaluations import (
-    EFFECTIVE,
-    ENCODER,
     EXTENDED,
     EXTREMES,
     extreme_evaluation,
@@ -109,12 +107,8 @@ def with_extremes(found: Comparison, mean: float, error: float | None) -> Compar
 REPORTS: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 2 * 3),
     "encoder": (without_small_plots(encoders()), 1 + 2),
-    "one": (comparison(("linear",)), 2 + 2),
     "effective": (COMPARISONS["compare-effective"], 1 + 2 * 2),
     "evaluation": (EXTENDED, 2 + 2 + 2),
-    "evaluated encoder": (ENCODER, 1 + 2),
-    "evaluated effective length": (EFFECTIVE, 2),
-    "tables": ([inspect("tiny-gpt2")], 4),
     "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
 }
 
