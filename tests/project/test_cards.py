@@ -70,7 +70,7 @@ def test_card_metadata_are_those_of_the_recipe(page: str) -> None:
 @pytest.mark.parametrize("page", CARDS)
 def test_card_evaluation_results_are_those_of_the_model(page: str) -> None:
     """The metadata state numbers of the card's table, with their intervals."""
-    card = ModelCard(PAGES[page].read_text())
+    card: Any = ModelCard(PAGES[page].read_text())
     assert card.data.model_name == name_of(page)
     assert card.data.eval_results
     for result in card.data.eval_results:
