@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -58,20 +57,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             is_of_new_type = isinstance(model_type, str) and model_type not in CONFIG_MAPPING
         if is_of_new_type or item.get_closest_marker("all_types") is not None:
             item.add_marker(skip)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the results of the conformance test, and the number of injected faults."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for report in terminalreporter.stats.get("", []):
-        for name, (outcome, count) in report.user_properties if report.when == "teardown" else ():
-            counts[name][outcome] += count
-    for name, outcomes in counts.items():
-        total = (
-            f"{sum(outcomes.values())} tested, " if name in ("model types", "base classes") else ""
-        )
-        texts = (f"{count} {outcome}" for outcome, count in outcomes.items())
-        terminalreporter.write_line(f"{name}: {total}{', '.join(texts)}")
 
 
 @pytest.fixture(scope="module", autouse=True)

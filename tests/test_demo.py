@@ -80,7 +80,12 @@ def test_demo_interrupted_by_ctrl_c_keeps_nothing(monkeypatch: pytest.MonkeyPatc
     assert not list(Path().iterdir())
 
 
-def test_default_text_is_held_out_documents_or_else_long_ones_first() -> None:
+def test_default_text_is_held_out_documents_or_else_long_ones_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [*python_text._python_texts()]  # which takes seconds
+    monkeypatch.setattr(python_text, "_python_texts", lambda: found)
+
     def texts(kind: str) -> list[str]:
         checkpoint: Any = open_checkpoint(bundled_source("tiny-gpt2"), None)
         source = checkpoint.source._replace(kind=kind)

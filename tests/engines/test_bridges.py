@@ -21,14 +21,11 @@ from ctxextend import resize
 from tests.engines.environments import BRIDGES, Environment, is_selected, python_of
 from tests.engines.test_engines import SELECTED
 from tests.helpers import repository
-from tests.helpers.hub_server import serve
-from tests.helpers.page_sections import BLOCK, OURS, environments_of, render_blocks
+from tests.helpers.page_sections import BLOCK, OURS, render_blocks
 
 PAGE = repository.ROOT / "docs" / "guides" / "tools.md"
 # Files that the page's commands read.
 FILES = Path(__file__).with_name("bridges")
-HUB = "hub"  # the environment of sections that upload
-PUBLIC_HUB = "https://huggingface.co"
 # The first line of a block that is a file.
 FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.py)\n")
 # The example's text is Python's documentation, which differs between versions of Python, and so do
@@ -37,13 +34,12 @@ NUMBER = re.compile(r"\d[\d.,]*")
 GAP = re.compile(r"[ :-]{2,}")
 # Fails if a package is missing; what packages need may be removed from an environment.
 INSTALLED = "python -m pip install --dry-run --no-index --no-deps"
-REQUIREMENT = re.compile(r"[\w-]+(?:\[\w+\])?==[\d.]+")
 
 
 class Shell:
     """Runs the blocks of a page in a folder, with the programs of an environment first."""
 
-    def __init__(self, folder: Path, programs: Path, **variables: str) -> None:
+    def __init__(self, folder: Path, programs: Path) -> None:
         """Run in a folder, with a folder of programs."""
         self.folder = folder
         path = os.pathsep.join((str(programs), str(Path(sys.executable).parent)))
@@ -52,7 +48,6 @@ class Shell:
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "NO_COLOR": "1",
-            **variables,
         }
 
     def write_files(self, page: str) -> None:
@@ -114,26 +109,6 @@ def with_output(page: str, environment: Environment, folder: Path) -> str:
     return render_blocks(page, environment.name, shell.render)
 
 
-def with_upload(page: str, folder: Path) -> str:
-    """Run the sections that upload, with a local Hub, and return the page with the output."""
-    with serve() as hub:
-        variables = {
-            "HF_ENDPOINT": hub.endpoint,
-            "HF_HOME": str(folder / "home"),
-            "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",  # the local Hub has no such storage
-            "HF_TOKEN": "hf_token",
-        }
-        shell = Shell(folder, Path(sys.executable).parent, **variables)
-        page = render_blocks(page, OURS, shell.render)
-        page = render_blocks(page, HUB, shell.render)
-        uploaded = hub.repos["me/tiny-gpt2-512"].files
-    assert uploaded.keys() == {path.name for path in (folder / "tiny-gpt2-512").iterdir()}
-    for name, data in uploaded.items():
-        assert data == (folder / "tiny-gpt2-512" / name).read_bytes()
-    return page.replace(hub.endpoint, PUBLIC_HUB)
-
-
 def normalized(page: str) -> str:
     """Return a page without what differs between versions of Python."""
     return GAP.sub(" ", NUMBER.sub("N", page))
@@ -149,40 +124,13 @@ def test_commands_of_other_tools_print_what_the_page_shows(name: str, tmp_path: 
     assert normalized(with_output(page, environment, tmp_path)) == normalized(page)
 
 
-@pytest.mark.slow
-def test_hf_upload_uploads_the_folder_and_prints_what_the_page_shows(tmp_path: Path) -> None:
-    page = PAGE.read_text()
-    assert normalized(with_upload(page, tmp_path)) == normalized(page)
-
-
-def test_page_names_the_versions_of_the_environments() -> None:
-    page = PAGE.read_text()
-    assert {*environments_of(page)} == {OURS, HUB, *BRIDGES}
-    pinned = {line for bridge in BRIDGES.values() for line in bridge.requirements}
-    assert {*REQUIREMENT.findall(page)} <= pinned
-    for bridge in BRIDGES.values():
-        tool, *_ = bridge.requirements
-        assert in_table(tool) in page
-    constraints = (repository.ROOT / "constraints.txt").read_text().splitlines()
-    (hub_client,) = (line for line in constraints if line.startswith("huggingface_hub=="))
-    assert in_table(hub_client) in page
-
-
-def in_table(requirement: str) -> str:
-    """Return how the page's table of versions shows a requirement."""
-    name, _, version = requirement.partition("==")
-    package, _, _ = name.partition("[")
-    return f"| {package} {version} |"
-
-
 def update_page() -> None:
     """Run all sections, and write the page with their output."""
     page = PAGE.read_text()
     for environment in BRIDGES.values():
         with TemporaryDirectory() as folder:
             page = with_output(page, environment, Path(folder))
-    with TemporaryDirectory() as folder:
-        PAGE.write_text(with_upload(page, Path(folder)))
+    PAGE.write_text(page)
 
 
 if __name__ == "__main__":

@@ -136,11 +136,11 @@ def test_tracking_is_not_asked_about_longer_texts_if_the_shortest_are_not_read(
     tiny: EvalModel,
 ) -> None:
     # A copier answers with the key that a pointer points to, never with its value.
-    found = measured(plan(copier(tiny, matched=3), 1024))
+    found = measured(plan(copier(tiny, matched=3), 512))
     assert lengths_of(found, "tracking") == [256]
     assert found.tasks["tracking"].lengths[0].found == 0
     # In the shortest texts, there is only space for needles.
-    assert lengths_of(found, "needle") == [128, 256, 512, 1024]
+    assert lengths_of(found, "needle") == [128, 256, 512]
 
 
 def test_tracking_is_read_by_a_model_that_follows_pointers(tiny: EvalModel) -> None:
@@ -158,8 +158,8 @@ def test_tracking_is_read_by_a_model_that_follows_pointers(tiny: EvalModel) -> N
             row[-1, tiny.tokenizer.encode(f" {word}")[0]] = 1.0
         return logits
 
-    found = measured(plan(mock_model(tiny, compute, kind=CAUSAL), 1024))
-    assert found.read_tasks == {"needle": 1024, "key": 1024, "tracking": 1024}
+    found = measured(plan(mock_model(tiny, compute, kind=CAUSAL), 512))
+    assert found.read_tasks == {"needle": 512, "key": 512, "tracking": 512}
 
 
 @pytest.mark.parametrize("value", [0.0, math.nan])
@@ -242,7 +242,8 @@ def encoder_task(minilm: EvalModel, tokens: slice, longest: int) -> EffectiveTas
     vocab_size = len(minilm.tokenizer.tokenizer)
     model = mock_model(minilm, lambda ids: counts(ids[:, tokens], vocab_size).sqrt())
     text = minilm.tokenizer.encode(" ".join(f"{TEXT} {number}" for number in range(2000)))
-    return plan_effective(open_embedder(model), text, longest, Evaluate(data=("book.txt",)))
+    settings = Evaluate(data=("book.txt",), length=(128, longest))
+    return plan_effective(open_embedder(model), text, longest, settings)
 
 
 def test_encoder_finds_passages_in_the_tokens_that_it_sees(minilm: EvalModel) -> None:

@@ -52,14 +52,14 @@ def evaluate_json(*arguments: Any, **flags: Any) -> dict[str, Any]:
 
 
 def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) -> None:
-    found = evaluate_json(extended, texts, tokens=4096, measure=LOSSES)
+    found = evaluate_json(extended, texts, tokens=2048, measure=LOSSES)
 
     assert found["kind"] == CAUSAL
     assert found["max_len"] == 512
     assert found["base"] == "tiny-gpt2"
     assert found["base_max_len"] == 128
     assert found["across_documents"] is False
-    assert found["tokens"] == 8 * 512
+    assert found["tokens"] == 4 * 512
     positions = found["positions"]
     assert list(positions["losses"]) == [MODEL, TRUNCATED, SLIDING]
     # `copy` keeps the learned rows, so losses within the base's context length are equal.

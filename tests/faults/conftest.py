@@ -1,7 +1,7 @@
 """A small checkpoint with every kind of output file, and a fork server to resize it."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def sweep(request: pytest.FixtureRequest) -> str:
     """Run a test on a sample of its faults, and in `make test-slow` on all of them."""
     return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _count_faults(record_property: Callable[[str, object], None]) -> Iterator[None]:
-    """Record how many faults a test injects."""
-    before = tracing.injected.copy()
-    yield
-    for fault, count in (tracing.injected - before).items():
-        record_property("faults injected", (fault, count))
 
 
 @pytest.fixture(scope="session")

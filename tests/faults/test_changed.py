@@ -69,13 +69,13 @@ def weights() -> list[Path]:
     return [path for path in paths if path.suffix in (".safetensors", ".bin")]
 
 
-# Changes of a source by weights format; each at every 16th or 32nd read, from a different first
+# Changes of a source by weights format; each at every 24th or 64th read, from a different first
 # one.
 CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
     "safetensors": (replace, delete, overwrite, shorten),
     "torch": (delete, overwrite, empty),
 }
-STEPS = {"safetensors": 16, "torch": 32}
+STEPS = {"safetensors": 24, "torch": 64}
 
 
 def make_torch_source(folder: Path) -> Path:

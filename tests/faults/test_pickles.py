@@ -166,22 +166,3 @@ def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(
     problem = "is not a valid PyTorch file with only tensors"
     with time_limit(2), pytest.raises(CheckpointError, match=problem):
         open_pytorch_file(weights_path)
-
-
-@pytest.mark.parametrize("version", ["2.5.1+cu121", "1.13.1"])
-def test_open_pytorch_file_rejects_unsafe_torch_versions(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-    monkeypatch.setattr(torch, "__version__", version)
-    with pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
-        open_pytorch_file(path)
-
-
-@pytest.mark.parametrize("version", ["2.6.0a0+git1", "2.10.0"])
-def test_open_pytorch_file_accepts_safe_torch_versions(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-    monkeypatch.setattr(torch, "__version__", version)
-    open_pytorch_file(path)

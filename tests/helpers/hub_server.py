@@ -1,6 +1,5 @@
 """A local server with the part of the Hub's API that huggingface_hub uses, with optional faults."""
 
-import base64
 import hashlib
 import json
 import re
@@ -51,8 +50,6 @@ class Hub:
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)  # method and path
     tokens: list[str] = field(default_factory=list)  # Authorization header of each request
-    # Uploaded files that are not yet in a commit, by SHA-256.
-    large: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -92,7 +89,7 @@ class HubServer(ThreadingHTTPServer):
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """Answers one connection: with a fault, as an upload, or with files of a repository."""
+    """Answers one connection: with a fault, or with files of a repository."""
 
     server: HubServer
     protocol_version = "HTTP/1.1"
@@ -111,9 +108,6 @@ class HubHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.answer()
 
-    def do_PUT(self) -> None:
-        self.answer()
-
     def answer(self) -> None:
         hub = self.server.hub
         path = unquote(urlsplit(self.path).path).strip("/")
@@ -127,11 +121,6 @@ class HubHandler(BaseHTTPRequestHandler):
                     fault.times -= 1
                 self.send_fault(fault)
                 return
-        uploaded = answer_upload(hub, path, self.body)
-        if uploaded is not None:
-            status, content = uploaded
-            self.send_json(content, status)
-            return
         self.send_from_repo(path)
 
     def send_fault(self, fault: Fault) -> None:
@@ -213,67 +202,6 @@ class HubHandler(BaseHTTPRequestHandler):
         if is_cut:
             self.close_connection = True
             self.connection.close()
-
-
-def answer_upload(hub: Hub, path: str, body: bytes) -> tuple[int, object] | None:
-    """Handle a request of an upload and return status and content; None for other requests."""
-    repo_id = next((name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), "")
-    rest = path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/")
-    match rest.split("/"):
-        case ["api", "repos", "create"]:
-            return create_repo(hub, body)
-        case ["api", "validate-yaml"]:
-            return 200, {"errors": [], "warnings": []}
-        case ["preupload", "main"]:
-            return 200, {"files": upload_modes(body)}
-        case ["info", "lfs", "objects", "batch"]:
-            return 200, {"objects": upload_links(hub, body), "transfer": "basic"}
-        case ["large", oid]:
-            hub.large[oid] = body
-            return 200, {}
-        case ["commit", "main"]:
-            commit(hub, hub.repos[repo_id], body)
-            url = f"{hub.endpoint}/{repo_id}/commit/{SHA}"
-            return 200, {"commitUrl": url, "commitOid": SHA}
-    return None
-
-
-def create_repo(hub: Hub, body: bytes) -> tuple[int, object]:
-    """Create an empty repository, unless it exists; return status and content."""
-    requested = json.loads(body)
-    name = f"{requested['organization'] or 'me'}/{requested['name']}"
-    status = 409 if name in hub.repos else 200
-    hub.repos.setdefault(name, Repo({}))
-    return status, {"url": f"{hub.endpoint}/{name}"}
-
-
-def upload_modes(body: bytes) -> list[dict[str, object]]:
-    """Return for each file of a commit whether it is uploaded in the commit or before it."""
-    modes: list[dict[str, object]] = []
-    for file in json.loads(body)["files"]:
-        mode = "lfs" if lfs_fields(file["path"], b"") else "regular"
-        modes.append({"path": file["path"], "shouldIgnore": False, "uploadMode": mode})
-    return modes
-
-
-def upload_links(hub: Hub, body: bytes) -> list[dict[str, object]]:
-    """Return the addresses to which large files are to be uploaded."""
-    links = []
-    for requested in json.loads(body)["objects"]:
-        href = f"{hub.endpoint}/large/{requested['oid']}"
-        links.append(requested | {"actions": {"upload": {"href": href}}})
-    return links
-
-
-def commit(hub: Hub, repo: Repo, body: bytes) -> None:
-    """Add the files of a commit to a repository."""
-    for line in body.splitlines():
-        entry = json.loads(line)
-        value = entry["value"]
-        if entry["key"] == "file":
-            repo.files[value["path"]] = base64.b64decode(value["content"])
-        elif entry["key"] == "lfsFile":
-            repo.files[value["path"]] = hub.large[value["oid"]]
 
 
 def description(repo_id: str, repo: Repo, parts: list[str], body: bytes) -> object:

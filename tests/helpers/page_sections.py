@@ -20,11 +20,6 @@ def environment_of(section: str) -> str:
     return found["name"]
 
 
-def environments_of(page: str) -> list[str]:
-    """Return the environment of each section of a page."""
-    return [environment_of(section) for section in _SECTION.split(page)]
-
-
 def render_blocks(page: str, environment: str, render: Callable[[re.Match[str]], str]) -> str:
     """Return a page whose code blocks of one environment are what `render` returns for them."""
     parts = list[str]()

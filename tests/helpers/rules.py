@@ -108,12 +108,9 @@ def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
         for key, value in content.items()
     }
     count = content.get("num_hidden_layers")
-    types = content.get("layer_types") or []
     if not isinstance(count, int) or count <= 2:
         return content
-    kept = [0, 1]
-    if len(types) == count and len(set(types)) > 1:
-        kept = sorted({types.index(name) for name in types})
+    kept = _kept_layers(count, content.get("layer_types") or [])
     per_layer = content.get("per_layer_config")
     if per_layer:
         stated = {int(index): values for index, values in per_layer.items()}
@@ -124,6 +121,12 @@ def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, list) and len(value) == count:
             content[key] = [value[index] for index in kept]
     return content | {"num_hidden_layers": len(kept)}
+
+
+def _kept_layers(count: int, types: list[str]) -> list[int]:
+    if len(types) == count and len(set(types)) > 1:
+        return sorted({types.index(name) for name in types})
+    return [0, 1]
 
 
 def save(config: Any, folder: Path) -> dict[str, Any]:

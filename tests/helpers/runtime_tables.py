@@ -227,17 +227,22 @@ def _lengths(rules: Sequence[Rule]) -> str:
     main = max(counts, key=lambda length: counts[length])
     texts = [LENGTHS[main]]
     for length, count in counts.items():
-        if length is main or not count:
-            continue
-        others = [rule for rule in applied if rule.length is length]
-        kinds = _names(dict.fromkeys(kind for rule in others for kind in rule.positions))
-        types = dict.fromkeys(name for rule in others for name in rule.model_types)
-        where = f" of {', '.join(f'`{name}`' for name in types)}" if len(types) <= 3 else ""
-        texts.append(f"{LENGTHS[length]} ({kinds}{where})")
+        if count and length is not main:
+            others = [rule for rule in applied if rule.length is length]
+            texts.append(f"{LENGTHS[length]} ({_kinds_and_types(others)})")
     text = "; ".join(texts)
     if any(rule.reads_sentence_length for rule in applied):
         return f"`max_seq_length` of sentence-transformers, if a file states it; else {text}"
     return text
+
+
+def _kinds_and_types(rules: Sequence[Rule]) -> str:
+    """Return the positions of rules, and their model types if these are few."""
+    kinds = _names(dict.fromkeys(kind for rule in rules for kind in rule.positions))
+    types = dict.fromkeys(f"`{name}`" for rule in rules for name in rule.model_types)
+    if len(types) > 3:
+        return kinds
+    return f"{kinds} of {', '.join(types)}"
 
 
 def _number_of_types(rules: Sequence[Rule], length: Length) -> int:

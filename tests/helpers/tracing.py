@@ -59,8 +59,6 @@ WRITE_CALLS = (
 STOPPED = "SIGSTOP {"
 # Whether to try every fault, as `make test-slow` does, or a sample.
 is_full_sweep = False
-# How often each fault was injected, such as ``signal=KILL``.
-injected: Counter[str] = Counter()
 LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<arguments>.*)")
 
 
@@ -152,7 +150,6 @@ def attach(
 ) -> "subprocess.Popen[str]":
     """Trace a process that was started stopped, and continue it."""
     wait_for_stop(process)
-    injected.update(injection.split(":")[1] for injection in injections)
     inject = [part for injection in injections for part in ("-e", f"inject={injection}")]
     trace = ["-e", f"trace={','.join(names)}", "-e", "signal=STOP"]
     tracer = subprocess.Popen(

@@ -77,12 +77,6 @@ def test_action_puts_no_input_into_a_script() -> None:
         assert "${{" not in step.get("run", "")
 
 
-def test_action_uses_the_versions_of_the_workflows() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    used = [step["uses"] for step in workflow["jobs"]["test"]["steps"] if "uses" in step]
-    assert steps()[0]["uses"] in used
-
-
 @pytest.mark.parametrize(
     ("version", "requirement"), [("", "ctxextend"), ("0.1.0", "ctxextend==0.1.0")]
 )

@@ -1,7 +1,6 @@
 """Ratios, tables, data and exit codes of the benchmarks; the benchmarks themselves are not run."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,31 +13,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from matplotlib import pyplot
 from PIL import Image
 from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, figures, long_range, real, short_training
+from benchmarks import checkpoints, convert, figures
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_methods
-from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
-from benchmarks.minute import halves
+from benchmarks.measure import Cost, Row, alternate, measure
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
-from benchmarks.result_figures import draw_results
 from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
-from tests.helpers.measured import (
-    RESULTS,
-    read_points,
-    table,
-    tables,
-    window_search,
-)
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import make_encoder
 from tests.helpers.word_tokenizer import write_texts
@@ -58,13 +47,6 @@ def test_alternate_runs_all_routes_in_turn() -> None:
     assert calls == ["-", "a", "-", "b", "-", "a", "-", "b"]
     seconds = [[cost.seconds for cost in route] for route in costs]
     assert seconds == [[2, 6], [4, 8]]
-
-
-def test_measure_json_returns_peak_memory_and_output() -> None:
-    code = "import json; data = b'x' * 100_000_000; print(json.dumps({'a': len(data)}))"
-    cost, output = measure_json(python(code))
-    assert output == {"a": 100_000_000}
-    assert cost.megabytes > 100
 
 
 def run_main(
@@ -182,22 +164,6 @@ def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
     assert pairs[2]["positive"] == corpus[1]["text"]
 
 
-def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
-    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] C Br [C@@H] ( ) >> O %12"
-    config_file = tmp_path / "config.json"
-    config_file.write_text("{}")
-    (tmp_path / "vocab.txt").write_text(vocabulary.replace(" ", "\n"))
-    real.add_smiles_tokenizer(tmp_path)
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids = tokenizer("C(Br)[C@@H]>>O%12N")["input_ids"]
-    tokens = ["[CLS]", "C", "(", "Br", ")", "[C@@H]", ">>", "O", "%12", "[UNK]", "[SEP]"]
-    assert tokenizer.convert_ids_to_tokens(ids) == tokens
-    config = json.loads(config_file.read_text())
-    assert config["model_type"] == "bert"
-    assert config["architectures"] == ["BertForMaskedLM"]
-
-
 def mean_losses(folder: Path, text: Path, count: int, hold_out: int) -> tuple[float, float]:
     """Return the mean losses beyond and below a position, of texts as long as the model reads."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -247,14 +213,6 @@ def test_held_out_rows_of_encoders_are_judged_by_cosines(tmp_path: Path) -> None
     assert copied.keys() == found.reference.keys() == {BEYOND, SHORT, "recall@1", "MRR"}
 
 
-def test_minute_halves_share_no_document() -> None:
-    documents = [f"document {number}" for number in range(9)]
-    tuning, judging = halves(documents)
-    assert sorted([*tuning, *judging]) == documents
-    assert halves(documents) == (tuning, judging)
-    assert tuning != documents[::2]
-
-
 def test_minute_search_judges_queries_about_the_other_documents() -> None:
     texts = SearchSet(
         documents=("a", "b", "c"),
@@ -284,144 +242,6 @@ def test_convert_writes_every_scheme(tmp_path: Path) -> None:
     assert (table == table[0]).all()
 
 
-def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
-    texts = [
-        "A text. Some of the words are in it, and more of them are here. One two",
-        "one two six ten cat dog cow pig red",
-    ]
-    length = 16
-
-    def count_words(text: str) -> int:
-        return len(text.split())
-
-    documents: list[str] = []
-    for seed in (0, 1):
-        documents += long_range.documents(texts, count_words, length, 3, seed)
-    choices = set[tuple[str, ...]]()
-    notes = set[tuple[str, ...]]()
-    for document in documents:
-        words = document.split()
-        repetition = words[: len(words) // long_range.REPEATED]
-        assert words == repetition * long_range.REPEATED
-        assert len(repetition) > length
-        choices.add(tuple(repetition[:8]))
-        notes.add(tuple(repetition[8:]))
-    assert len(choices) == 6
-    assert len(notes) == 1
-
-
-def test_short_training_holds_out_modules_and_documents_them() -> None:
-    trained_on = set(short_training.TRAINED_ON.split())
-    held_out = set(short_training.HELD_OUT.split())
-    assert not trained_on & held_out
-
-    bisect, heapq = short_training.documentation("bisect heapq")
-    for text in (bisect, heapq):
-        assert text.startswith("Python Library Documentation: module ")
-    assert "insort" in bisect
-    assert "insort" not in heapq
-    assert "\b" not in bisect
-
-
-def shows(cell: str, point: tuple[float, float]) -> bool:
-    """Whether a cell ends in a score and half its interval, to the digits that it shows."""
-    found = re.search(r"(\d[\d.]*)(?: ± (\d[\d.]*))?\)?$", cell)
-    if not found:
-        return False
-    mean, half_width = found.groups(default="0")
-    for text, number in zip((mean, half_width), point, strict=True):
-        decimals = len(text.partition(".")[2])
-        if float(text) != round(number, decimals):
-            return False
-    return True
-
-
-def test_shows_compares_both_numbers() -> None:
-    assert shows("9.141 (x 1.0113 ± 0.0043)", (1.01132, 0.00431))
-    assert shows("2.396 ± 0.100", (2.396, 0.1))
-    assert shows("1.00", (1.0, 0.0))
-    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0113, 0.0053))
-    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0213, 0.0043))
-    assert not shows("-", (1.0, 0.0))
-
-
-def results_section(name: str, title: str) -> str:
-    """Return a section of a page of benchmarks/results."""
-    _, _, rest = (RESULTS / f"{name}.md").read_text("utf-8").partition(f"\n## {title}\n")
-    return rest.partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("half", ["choosing", "judging", "all"])
-def test_results_show_what_readers_found(half: str) -> None:
-    """The scores that the tables show are those that the figure is drawn from."""
-    page = (RESULTS / "window-search.md").read_text("utf-8")
-    title = f"{half}: documents are read by"
-    ((header, *rows),) = [found for found in tables(page) if found[0][0] == title]
-    measured = window_search(half)
-    assert [row[:2] for row in rows] == list(measured)
-    for row in rows:
-        shown = dict(zip(header, row, strict=True))
-        assert shown == {name: measured[row[:2]][name] for name in header}
-
-
-def test_results_show_the_points_of_smollm2() -> None:
-    section = results_section("smollm2", "Rotary methods on SmolLM2-135M")
-    long = table(section, "method", "8,192 to 16,383")
-    short = table(section, "method", "up to 8,192 tokens")
-    crossing = table(section, "method", "generated, 8,192 to 9,023")
-    by_position = table(section, "method", "0 to 4,095")
-    as_it_is = by_position.pop(("as it is, in sliding windows of 8,192",))
-    names: set[tuple[str]] = set()
-    for found in read_points("smollm2").values():
-        name = (found["name"],)
-        names.add(name)
-        assert long[name][0].endswith(f" ({found['long']})")
-        assert short.get(name, (found["short"],)) == (found["short"],)
-        assert crossing[name] == (found["generated"], found["batch"])
-        for (*_, mean, half_width), cell, unchanged in zip(
-            found["by_position"], by_position[name], as_it_is, strict=True
-        ):
-            if half_width == 0:
-                assert (mean, cell) == (1, unchanged)
-            else:
-                assert shows(cell, (mean, half_width)), (name, cell)
-    assert set(by_position) == set(crossing) == names
-    assert names - set(short) == {("limits raised only",)}
-
-
-def test_results_show_the_points_of_held_out_rows() -> None:
-    columns: dict[str, dict[str, str]] = {}
-    for (_, *names), *rows in tables(results_section("real", "Held-out rows")):
-        for number, name in enumerate(names):
-            columns[name] = {row[0]: row[number + 1] for row in rows}
-    parts = read_points("real")["held_out"]
-    assert len(parts) == 10
-    for part in parts:
-        column = columns[f"{part['model']} {part['before']} → {part['to']}"]
-        assert set(part["ratios"]) == set(column) - {"reference rows"}
-        for method, point in part["ratios"].items():
-            assert shows(column[method], point), (part["model"], method)
-
-
-def test_results_show_the_points_of_a_minute() -> None:
-    section = results_section("real", "After a minute")
-    minutes = read_points("real")["minutes"]
-    measured: dict[tuple[str, str], dict[str, Any]] = {}
-    for minute in minutes:
-        measured[minute["reference"], minute["label"]] = minute
-    assert len(measured) == len(minutes)
-
-    shown: set[tuple[str, str]] = set()
-    for (_, reference, *columns), *rows in tables(section):
-        assert columns[:2] == ["untrained", "after a minute"]
-        for label, _, untrained, tuned, *_ in rows:
-            key = (reference, label.removesuffix(" *tuned*"))
-            shown.add(key)
-            assert shows(untrained, measured[key]["untrained"]), key
-            assert shows(tuned, measured[key]["after a minute"]), key
-    assert shown == set(measured)
-
-
 @pytest.mark.slow
 @pytest.mark.figures
 def test_figures_of_the_site_are_those_of_the_benchmark(tmp_path: Path) -> None:
@@ -436,14 +256,3 @@ def test_figures_of_the_site_are_those_of_the_benchmark(tmp_path: Path) -> None:
             site_values = np.asarray(theirs.convert("L"), dtype=np.float64)
             difference = np.abs(drawn_values - site_values).mean()
             assert difference < 1, f"{name} has changed: run make figures"
-
-
-def test_draw_results_draws_a_figure_of_each_section() -> None:
-    page = (ROOT / "docs" / "results.md").read_text()
-    names: list[str] = []
-    for name, figure in draw_results():
-        names.append(name)
-        assert f"](figures/{name}.png)" in page
-        assert (ROOT / "docs" / "figures" / f"{name}.png").exists()
-        pyplot.close(figure)
-    assert names == ["search", "after-a-minute", "held-out-rows", "rotary-positions"]

@@ -18,8 +18,6 @@ GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 CHOOSER = GITHUB / "ISSUE_TEMPLATE" / "config.yml"
 FORMS = sorted({*CHOOSER.parent.glob("*.yml")} - {CHOOSER})
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -36,11 +34,6 @@ def steps(path: Path) -> Iterator[Any]:
         yield from job["steps"]
 
 
-def make_targets() -> set[str]:
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return set(phony.split())
-
-
 def test_workflows_match_their_schema() -> None:
     names = [path.stem for path in WORKFLOWS]
     assert names == ["docs", "engines", "lowest", "newest", "release", "tests"]
@@ -53,27 +46,12 @@ def test_templates_match_their_schemas() -> None:
     check_schema("github-issue-config", CHOOSER)
 
 
-def test_templates_link_to_the_project() -> None:
-    config = read(CHOOSER)
-    addresses = tuple(PROJECT["urls"].values())
-    for link in config["contact_links"]:
-        assert link["url"].startswith(addresses)
-
-
 def test_dependabot_matches_its_schema_and_names_files() -> None:
     path = GITHUB / "dependabot.yml"
     check_schema("dependabot", path)
     for update in read(path)["updates"]:
         for name in update.get("exclude-paths", ()):
             assert (ROOT / name).is_file()
-
-
-def test_dependabot_reads_every_line_of_the_constraints() -> None:
-    # It ignores a .txt file with other lines, unless the name says that it lists requirements.
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        if not line.startswith("#"):
-            (pin,) = Requirement(line).specifier
-            assert pin.operator == "=="
 
 
 def test_workflow_steps_are_valid_shell_and_name_make_targets() -> None:
@@ -97,14 +75,6 @@ def test_workflows_may_only_read_and_end(path: Path) -> None:
     assert read(path)["permissions"] == {"contents": "read"}
     for job in jobs(path):
         assert job["timeout-minutes"] < 360  # GitHub's own limit
-
-
-def test_workflows_use_one_version_of_each_action() -> None:
-    used = {step["uses"] for path in WORKFLOWS for step in steps(path) if "uses" in step}
-    action = read(ROOT / "action.yml")
-    used |= {step["uses"] for step in action["runs"]["steps"] if "uses" in step}
-    names = [use.partition("@")[0] for use in used]
-    assert len(names) == len(set(names)), used
 
 
 def test_python_versions_of_metadata_and_workflows_agree() -> None:
@@ -139,26 +109,3 @@ def test_lowest_versions_are_those_of_the_project() -> None:
     assert printed.stdout.splitlines() == stated
     names = {text.partition("==")[0] for text in stated}
     assert len(names) == len(stated), "the extras would hide a lower version of the same library"
-
-
-def test_contributing_names_make_targets_and_workflows() -> None:
-    templates = GITHUB / "PULL_REQUEST_TEMPLATE.md"
-    for text in (CONTRIBUTING, templates.read_text()):
-        for command in re.findall(r"`make ([\w -]+)`", text):
-            assert set(command.split()) <= make_targets()
-    for name in re.findall(r"\.github/workflows/(\w+)\.yml", CONTRIBUTING):
-        assert GITHUB / "workflows" / f"{name}.yml" in WORKFLOWS
-
-
-def test_contributing_lists_what_workflows_run() -> None:
-    for path in WORKFLOWS:
-        for step in steps(path):
-            command = step.get("run", "")
-            if command.startswith("make "):
-                target = command.split()[1]
-                assert f"`make {target}`" in CONTRIBUTING
-
-
-def test_badges_of_readme_name_workflows() -> None:
-    for name in re.findall(r"/actions/workflows/([\w.-]+)", README):
-        assert GITHUB / "workflows" / name in WORKFLOWS

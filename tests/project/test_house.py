@@ -1,17 +1,15 @@
 """The structure of the package: modules that a command uses, and settings that are defined once."""
 
-import ast
 import sys
 import threading
-from collections import Counter, defaultdict
-from inspect import CO_OPTIMIZED, isfunction, signature
+from collections import Counter
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 
 import pytest
 from typer.testing import CliRunner
 
-import ctxextend
 from ctxextend import resize
 from ctxextend.cli.app import build_app
 from tests.helpers.repository import PACKAGE
@@ -65,42 +63,3 @@ def test_train_uses_few_modules_and_opens_the_checkpoint_once(book: str) -> None
 def test_resize_with_train_opens_source_and_output_once(book: str) -> None:
     _, calls = trace("resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
     assert max(calls) <= 2
-
-
-def test_public_functions_list_their_settings_with_defaults() -> None:
-    functions = {name: getattr(ctxextend, name) for name in ctxextend.__all__}
-    parameters = {
-        name: signature(value).parameters for name, value in functions.items() if isfunction(value)
-    }
-    assert all(
-        item.kind is not item.VAR_KEYWORD
-        for signatures in parameters.values()
-        for item in signatures.values()
-    )
-    assert parameters["resize"]["model_type"].default is None
-    assert parameters["evaluate"]["tokens"].default == 65_536
-    assert parameters["train"]["save"].default == "best"
-    defaults = {
-        item.name: item.default
-        for item in parameters["plan_resize"].values()
-        if item.default is not item.empty
-    }
-    assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).plan.method == "bands"
-
-
-def test_constants_of_one_name_are_defined_once() -> None:
-    defined = defaultdict[str, list[str]](list)
-    for file in PACKAGE.rglob("*.py"):
-        if file.parent.name == "rules":  # model types of each runtime
-            continue
-        for statement in ast.parse(file.read_text()).body:
-            targets: list[ast.expr] = []
-            if isinstance(statement, ast.Assign):
-                targets = statement.targets
-            elif isinstance(statement, ast.AnnAssign):
-                targets = [statement.target]
-            for target in targets:
-                if isinstance(target, ast.Name) and target.id.isupper():
-                    defined[target.id].append(str(file.relative_to(PACKAGE)))
-    repeated = {name: files for name, files in defined.items() if len(files) > 1}
-    assert not repeated

@@ -6,11 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
@@ -166,10 +164,6 @@ def library(name: str) -> str:
     return name.partition(".")[0]
 
 
-def repeated(names: Counter[str]) -> list[str]:
-    return [name for name, count in names.items() if count > 1]
-
-
 def test_modules_import_only_from_lower_layers() -> None:
     found: list[str] = []
     for module in MODULES:
@@ -254,22 +248,6 @@ def test_modules_import_heavy_libraries_only_inside_functions() -> None:
 @pytest.mark.parametrize("name", sorted(LIGHT_TRAINING))
 def test_light_modules_of_training_import_no_heavy_library(name: str) -> None:
     assert not loaded_after(f"import {name}") & (HEAVY - {"numpy"})
-
-
-def test_module_names_are_unique() -> None:
-    """Modules in cli/ may share the name of the module that implements their command."""
-    paths = [Path(module) for module in MODULES if package(module) != "cli"]
-    names = Counter(path.stem for path in paths if path.stem != "__init__")
-    assert repeated(names) == []
-
-
-def test_class_names_are_unique() -> None:
-    classes: Counter[str] = Counter()
-    for module in MODULES:
-        nodes = ast.walk(tree_of(module))
-        names = {node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef)}
-        classes.update(names)
-    assert repeated(classes) == []
 
 
 def dotted_name(module: str) -> str:

@@ -104,13 +104,6 @@ def test_values_of_wrong_types_name_the_argument(call: Callable[[], object], mes
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["steps", "base", "no_base"])
-def test_compare_rejects_settings_of_other_commands(name: str) -> None:
-    message = rf"^compare\(\) got an unexpected keyword argument '{name}'"
-    with pytest.raises(TypeError, match=message):
-        ctxextend.compare("tiny-gpt2", 256, "book.txt", **{name: "best"})  # type: ignore[arg-type]
-
-
 def test_settings_with_several_values_accept_a_single_one() -> None:
     write_book()
     single = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -211,22 +210,6 @@ def test_recipe_is_valid(name: str) -> None:
         assert recipe.resize.part in parts
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipe_is_documented(name: str) -> None:
-    text = RECIPES[name].read_text()
-    comment, _, _ = text.partition("source: ")
-    assert "arXiv:" in comment or "kexue.fm" in comment
-    heads: list[str] = []
-    for line in comment.splitlines():
-        assert line.startswith("#")
-        if ":" in line and not line.startswith("#  "):
-            head, _, _ = line[2:].partition(":")
-            heads.append(head)
-    assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
-    for line in text.splitlines():
-        assert len(line) <= 120
-
-
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "book.txt"
@@ -406,21 +389,3 @@ def test_lookup_script_trains_a_checkpoint_and_checks_it(
     output = resize(folder, to="4x", method="copy", output=tmp_path / "out").output
     model = pico.Pico(output, transformers.GPT2LMHeadModel).load()
     pico.logits(model, 512)
-
-
-def test_training_text_has_the_answers_to_its_questions(few_documents: list[str]) -> None:
-    tokenizer = tiny_lookup.train_tokenizer(few_documents, 128)
-    words = tiny_lookup.find_words(tokenizer)
-    tokens = corpus.tokenize(tokenizer, few_documents, tiny_lookup.END_OF_TEXT).numpy()
-    rng = np.random.default_rng(0)
-    answers = 0
-    for _ in range(20):
-        text = tiny_lookup.training_text(words, tokens, 128, rng)
-        assert len(text.ids) == len(text.weights) == 128
-        lines = [text.ids[start : start + tiny_lookup.LINE_TOKENS] for start in range(128)]
-        for position, weight in enumerate(text.weights):
-            if weight == tiny_lookup.ANSWER_WEIGHT:
-                line = lines[position - 3]
-                assert lines.index(line) < position - 3
-                answers += 1
-    assert answers > 20

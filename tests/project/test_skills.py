@@ -13,10 +13,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from ctxextend import list_families
 from ctxextend.cli.app import build_app
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS
-from ctxextend.tables.method_names import rotary_method_names, table_method_names
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve
 from tests.helpers.page_sections import BLOCK
@@ -66,10 +63,6 @@ def test_skill_has_the_front_matter_of_the_standard() -> None:
     assert len(TEXT.splitlines()) < 200
 
 
-def test_folder_of_the_skill_has_one_file() -> None:
-    assert [path.name for path in SKILL.parent.iterdir()] == [SKILL_FILE]
-
-
 def test_marketplace_names_the_skill() -> None:
     marketplace = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
     assert marketplace["name"] == SKILL_NAME
@@ -105,17 +98,6 @@ def test_skill_prose_names_commands_and_flags_that_exist(page: Path) -> None:
             continue
         own = {*flags[words[0]], "--help", "--help-all"}
         assert set(FLAG.findall(code)) <= own, code
-
-
-def test_skill_names_engines_methods_and_model_types_that_exist() -> None:
-    methods = {*table_method_names(), *rotary_method_names()}
-    for name in re.findall(r"--method ([\w-]+)", TEXT):
-        assert name in methods
-    (named,) = re.findall(r"`--for ENGINE` \((.*?)\)", TEXT, re.DOTALL)
-    assert set(CODE.findall(named)) == set(RUNTIME_KEYS) - {"transformers"}
-    roberta = next(table for table in list_families() if table.model_type == "roberta")
-    assert roberta.config_key == "max_position_embeddings"
-    assert "pad_token_id + 1" in roberta.reserved_rows  # 1 + 1: two rows, as the skill says
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -6,8 +6,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.helpers.repository import ROOT
 
 PATHS = (
@@ -96,6 +94,7 @@ PHRASES = {
     r"\bnothing else\b": "only",
     r"\bway\b(?= of its)|\bin such a way\b": "so",
 }
+ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
 
 
 def tracked_files() -> Iterator[Path]:
@@ -144,7 +143,7 @@ def replaced_words(text: str, *, is_name: bool) -> Iterator[tuple[str, str]]:
             instead = NAMES.get(word.lower())
             if instead is not None:
                 yield text, instead
-    else:
+    elif ANY_PHRASE.search(text):
         for pattern, instead in PHRASES.items():
             for match in re.finditer(pattern, text, re.IGNORECASE):
                 yield match[0], instead
@@ -158,21 +157,3 @@ def test_repository_uses_one_word_per_idea() -> None:
             for word, instead in replaced_words(text, is_name=is_name):
                 found.append(f"{name}:{line}: {word!r}: use {instead!r}")
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_name", "expected"),
-    [
-        ("made_by", True, ["created"]),
-        ("PupilModel", True, ["student"]),
-        ("makes", True, []),
-        ("The recipe was written anew.", False, ["again"]),
-        ("That is no number: leave it out.", False, ["is not a", "remove"]),
-        ("--lr must be positive, got -1.", False, []),
-    ],
-)
-def test_replaced_words_finds_them_in_names_and_texts(
-    text: str, is_name: bool, expected: list[str]
-) -> None:
-    found = [instead for _, instead in replaced_words(text, is_name=is_name)]
-    assert found == expected

@@ -23,8 +23,6 @@ from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.numbers import NUMBERS
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.helpers.evaluations import (
-    EFFECTIVE,
-    ENCODER,
     EXTENDED,
     EXTREMES,
     extreme_evaluation,
@@ -109,12 +107,8 @@ def with_extremes(found: Comparison, mean: float, error: float | None) -> Compar
 REPORTS: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 2 * 3),
     "encoder": (without_small_plots(encoders()), 1 + 2),
-    "one": (comparison(("linear",)), 2 + 2),
     "effective": (COMPARISONS["compare-effective"], 1 + 2 * 2),
     "evaluation": (EXTENDED, 2 + 2 + 2),
-    "evaluated encoder": (ENCODER, 1 + 2),
-    "evaluated effective length": (EFFECTIVE, 2),
-    "tables": ([inspect("tiny-gpt2")], 4),
     "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
 }
 
@@ -181,23 +175,6 @@ def test_report_contains_the_ranking(tmp_path: Path) -> None:
         "kept",
     ]
     assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
-
-
-def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
-    page = pages["encoder"]
-    head, first, *_, truncated, chunks = cells(page)
-    assert head[2:5] == [f"{score} ± 95 %" for score in ("MRR", "recall@1 (%)", "delta vs. best")]
-    assert truncated[1:3] == ["base: first 128 tokens", "0.242 ± 0.049"]
-    assert chunks[1:3] == ["base: chunks, whole document", "0.522 ± 0.063"]
-    assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
-    assert "perplexity" not in page
-    assert "Loss by" not in page
-    assert head[5] == "vs. chunks ± 95 %"
-    assert first[5] == "+0.049 ± 0.053"
-    assert (
-        "Read of each document: first 128 tokens (median 128); chunks of the whole document "
-        "(median 512); model, up to 512 tokens (median 512). No document is cut"
-    ) in page
 
 
 def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:

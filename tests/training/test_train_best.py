@@ -86,11 +86,10 @@ def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2
     assert again["loss_before"] == pytest.approx(best_loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_train_saves_the_last_step_on_request(precision: str, gpt2: Path) -> None:
+def test_train_saves_the_last_step_on_request(gpt2: Path) -> None:
     with diverging_loss(at=3):
-        best = train(gpt2, "out", 0.1, "--precision", precision)
-        last = train(gpt2, "last", 0.1, "--precision", precision, "--save", "last")
+        best = train(gpt2, "out", 0.1)
+        last = train(gpt2, "last", 0.1, "--save", "last")
     last_loss = losses_of("out")[STEPS]
 
     assert last["best_step"] == best["best_step"]
@@ -99,7 +98,7 @@ def test_train_saves_the_last_step_on_request(precision: str, gpt2: Path) -> Non
     assert last["loss_after"] == last_loss
     assert last_loss > last["loss_best"]
     assert f"Saved the weights of step {STEPS}." in last["warnings"][0]
-    again = train(Path("last"), "after", 1e-9, "--precision", precision, steps=1)
+    again = train(Path("last"), "after", 1e-9, steps=1)
     assert again["loss_before"] == pytest.approx(last_loss, abs=1e-5)
 
 
@@ -139,7 +138,7 @@ def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: st
     held_out_tokens = 4 * (OLD - 1) if model_type == "gpt2" else 8
 
     losses: list[float] = []
-    for batch in (1, 6, 16):
+    for batch in (1, 16):
         output = f"out{batch}"
         result = train(source, output, 1e-9, "--batch-size", batch, steps=1)
         assert result["held_out_sequences"] == 4

@@ -147,6 +147,7 @@ def test_train_reads_pairs_from_both_formats_alike() -> None:
     assert log_of(Path("format-jsonl")) == log_of(Path("format-tsv"))
 
 
+@pytest.mark.slow
 def test_train_resumes_contrastive_training_bit_identically() -> None:
     run("uninterrupted", "texts.jsonl", "passages", window=24)
     flags = ("--contrastive", "passages", "--data", "texts.jsonl", "--window", 24)

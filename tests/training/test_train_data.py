@@ -114,6 +114,7 @@ def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) ->
         assert per_part.tolist() == [1, 0, 1]
 
 
+@settings(max_examples=50, deadline=None)
 @given(causal_settings(), st.integers(0, 120))
 def test_each_epoch_has_each_sequence_once_and_only_the_text(
     config: SequenceSettings, more: int

@@ -5,20 +5,18 @@ A standalone script, run by the Python of an environment that contains SGLang:
 
     python sglang_driver.py REQUESTS.json RESULTS.json
 
-REQUESTS.json is a list of objects: `folder`, and as options `context_length` (as
---context-length), `override_args` (as --json-model-override-args), `is_embedding` (as
---is-embedding), `environment` (variables), `tables` (a .npz file to write). RESULTS.json is a list
-with an object for each: `context_length` that SGLang serves, `model_class`, `rope_parameters`,
-`rotary` (class and rows of each rotary table), `error`, or `model_error` if a part of the model
-cannot be created here (then `rotary` has the tables made before). The .npz file contains the
-cosines and sines of each rotary table, one row per position; of longrope's two tables both.
+REQUESTS.json is a list of objects: `folder`, `tables` (a .npz file to write), and as an option
+`context_length` (as --context-length). RESULTS.json is a list with an object for each:
+`context_length` that SGLang serves, `model_class`, `rotary` (class and rows of each rotary table),
+`error`, or `model_error` if a part of the model cannot be created here (then `rotary` has the
+tables made before). The .npz file contains the cosines and sines of each rotary table, one row per
+position; of longrope's two tables both.
 Gemma 3's layers have tables that only Intel CPUs read: elsewhere, those of the model count.
 
 The wheel on PyPI is built for CUDA. Two things make it run here: operators that are only looked up
 are declared or replaced by nothing, and none is called. The model is created without weights.
 """
 
-import contextlib
 import importlib.machinery
 import json
 import os
@@ -37,10 +35,7 @@ def main() -> None:
     """Answer each request."""
     _declare_operators()
     requests = json.loads(Path(sys.argv[1]).read_text())
-    results = list[dict[str, Any]]()
-    for request in requests:
-        with _environment(request.get("environment", {})):
-            results.append(_answer(request))
+    results = [_answer(request) for request in requests]
     Path(sys.argv[2]).write_text(json.dumps(results, indent=1, default=str))
 
 
@@ -65,36 +60,16 @@ def _declare_operators() -> None:
     sys.modules["vllm._custom_ops"].rotary_embedding = None  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for one request."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return what SGLang makes of one folder."""
-    import sglang
-
-    result: dict[str, Any] = {"engine": "sglang", "version": sglang.__version__, **request}
+    result = dict(request)
     try:
         model_config = _model_config(request)
-    except Exception as error:
-        return result | {"error": _message(error)}
-    result["context_length"] = model_config.context_len
-    result["rope_parameters"] = getattr(model_config.hf_text_config, "rope_parameters", None)
-    try:
+        result["context_length"] = model_config.context_len
         model_class = _model_class(model_config)
     except Exception as error:
         return result | {"error": _message(error)}
     result["model_class"] = model_class.__name__
-    if not request.get("tables"):
-        return result
     try:
         modules = _modules(model_config, model_class, request["folder"])
     except Exception as error:
@@ -108,13 +83,8 @@ def _model_config(request: Mapping[str, Any]) -> Any:
     """Return SGLang's configuration of a folder, as `sglang.launch_server` creates it."""
     from sglang.srt.configs.model_config import ModelConfig
 
-    options: dict[str, Any] = {}
-    for name in ("context_length", "is_embedding"):
-        if name in request:
-            options[name] = request[name]
-    if "override_args" in request:
-        options["model_override_args"] = json.dumps(request["override_args"])
-    return ModelConfig(request["folder"], dtype="float32", **options)
+    length = request.get("context_length")
+    return ModelConfig(request["folder"], dtype="float32", context_length=length)
 
 
 def _model_class(model_config: Any) -> Any:

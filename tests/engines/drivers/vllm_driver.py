@@ -5,20 +5,19 @@ A standalone script, run by the Python of an environment that contains vLLM:
 
     python vllm_driver.py REQUESTS.json RESULTS.json
 
-REQUESTS.json is a list of objects: `folder`, and as options `max_model_len` (as --max-model-len),
-`hf_overrides` (as --hf-overrides), `runner` (as --runner), `environment` (variables), `tables` (a
-.npz file to write). RESULTS.json is a list with an object for each: `max_model_len` that vLLM
-serves, `model_class` (Transformers… for the backend that runs transformers' model code),
-`rope_parameters`, `rotary` (class and rows of each rotary table), `error`, or `model_error` if a
-part of the model cannot be created here (then `rotary` has the tables made before). The .npz file
-contains the cosines and sines of each rotary table, one row per position.
+REQUESTS.json is a list of objects: `folder`, `tables` (a .npz file to write), and as options
+`max_model_len` (as --max-model-len) and `hf_overrides` (as --hf-overrides). RESULTS.json is a list
+with an object for each: `max_model_len` that vLLM serves, `model_class` (Transformers… for the
+backend that runs transformers' model code), `rotary` (class and rows of each rotary table),
+`error`, or `model_error` if a part of the model cannot be created here (then `rotary` has the
+tables made before). The .npz file contains the cosines and sines of each rotary table, one row per
+position.
 
 The wheel on PyPI is built for CUDA. Three things make it run here: the platform is vLLM's own CPU
 platform, models are inspected in this process, and no compiled operator is called. The model is
 created without weights.
 """
 
-import contextlib
 import json
 import os
 import sys
@@ -37,10 +36,7 @@ def main() -> None:
     """Answer each request."""
     _use_cpu()
     requests = json.loads(Path(sys.argv[1]).read_text())
-    results = list[dict[str, Any]]()
-    for request in requests:
-        with _environment(request.get("environment", {})):
-            results.append(_answer(request))
+    results = [_answer(request) for request in requests]
     Path(sys.argv[2]).write_text(json.dumps(results, indent=1, default=str))
 
 
@@ -79,37 +75,18 @@ def _declare_operators() -> None:
     OPERATORS = (vision, activations)
 
 
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for one request."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return what vLLM makes of one folder."""
-    import vllm
-
-    result: dict[str, Any] = {"engine": "vllm", "version": vllm.__version__, **request}
+    result = dict(request)
     try:
         model_config = _model_config(request)
     except Exception as error:
         return result | {"error": _message(error)}
     result["max_model_len"] = model_config.max_model_len
-    result["architecture"] = model_config.architecture
     model_class, _ = model_config.registry.resolve_model_cls(
         model_config.architectures, model_config=model_config
     )
     result["model_class"] = model_class.__name__
-    result["runner"] = model_config.runner_type
-    result["rope_parameters"] = getattr(model_config.hf_text_config, "rope_parameters", None)
-    if not request.get("tables"):
-        return result
     try:
         modules = _modules(model_config)
     except Exception as error:
@@ -124,7 +101,7 @@ def _model_config(request: Mapping[str, Any]) -> Any:
     from vllm.config import ModelConfig
 
     options: dict[str, Any] = {}
-    for name in ("max_model_len", "hf_overrides", "runner"):
+    for name in ("max_model_len", "hf_overrides"):
         if name in request:
             options[name] = request[name]
     return ModelConfig(model=request["folder"], dtype="float32", **options)
