@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.card import CARD_FILE, UNDECODED, resize_card
+from ctxextend.card import CARD_FILE, UNDECODED, output_card
 from ctxextend.checkpoint.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX, SAFETENSORS
 from ctxextend.checkpoint.folder import Checkpoint, protected_paths
@@ -23,7 +23,7 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.record import Hashes, recipe_bytes, resize_record, table_hash
+from ctxextend.record import Hashes, output_record, recipe_bytes, table_hash
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
@@ -255,7 +255,7 @@ def write_output(
 
 
 def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
-    """Return the output of a resize, to be written by `write_output`.
+    """Return the output of a resize or conversion, to be written by `write_output`.
 
     Args:
         plan: What changes.
@@ -269,10 +269,10 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
     if edit_only and plan.layouts:
         refuse_weights(list(plan.layouts))
     source = plan.checkpoint
-    default_folder = Path(f"{source.source.name}-{plan.max_len_after}")
-    record = resize_record(plan)
+    default_folder = Path(plan.output_name)
+    record = output_record(plan)
     texts = edited_texts(plan)
-    texts[CARD_FILE] = resize_card(plan, notes).encode("utf-8", UNDECODED)
+    texts[CARD_FILE] = output_card(plan, notes).encode("utf-8", UNDECODED)
     if edit_only:
         if source.weights.is_remote:
             record["provenance"]["source_fingerprint"] = None
@@ -284,7 +284,7 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
         default_folder=default_folder,
         layouts=plan.layouts,
         texts=texts,
-        compute=partial(compute_tensors, plan, plan.checkpoint, record),
+        compute=partial(compute_tensors, plan, record),
         has_weights=not edit_only,
     )
 
@@ -353,15 +353,11 @@ def index_text(
     return delete(text, ("weight_map",), dropped)
 
 
-def compute_tensors(
-    plan: Plan, source: Checkpoint, record: Mapping[str, Any], folder: Path
-) -> ComputedTensors:
+def compute_tensors(plan: Plan, record: Mapping[str, Any], folder: Path) -> ComputedTensors:
     """Create the new tables and buffers of an output, and the recipe with their hashes.
 
     Args:
         plan: What changes.
-        source: The checkpoint whose fingerprint the recipe records: that of the plan or, for the
-            twin of a conversion, the source of the conversion.
         record: The values of the recipe, with placeholders of the hashes.
         folder: The output folder.
 
@@ -370,8 +366,8 @@ def compute_tensors(
         ResizeError: A table does not fit in memory.
     """
     fingerprint = None
-    if not source.weights.is_remote:
-        fingerprint = source.weights.fingerprint()
+    if not plan.checkpoint.weights.is_remote:
+        fingerprint = plan.checkpoint.weights.fingerprint()
     values = {name: tensor.compute() for name, tensor in plan.tensors.items()}
     hashes = dict[str, str]()
     warnings = list[str]()

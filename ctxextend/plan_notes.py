@@ -214,17 +214,11 @@ def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
     return f"{flag} (right in {joined(serving)})"
 
 
-def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
-    """Yield a warning if the length is further from the trained one than any measured as useful.
-
-    Args:
-        plan: What changes.
-        trained: The trained length, if it is not that of the plan's tables: a twin has its new
-            length already.
-    """
+def far_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning if the length is further from the trained one than any measured as useful."""
     after = plan.max_len_after
-    if trained is None:
-        trained = min((change.positions.lengths.served for change in plan.extended), default=after)
+    served = [change.positions.lengths.served for change in plan.extended]
+    trained = min(served, default=plan.max_len_before)
     most = FAR_FACTOR
     if MODULES in plan.checkpoint.copied:
         most = FAR_FACTOR_OF_SEARCH
@@ -353,15 +347,9 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
 # Length limits
 
 
-def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield a warning if limits below the old length are raised, which changes outputs.
-
-    Args:
-        plan: What changes.
-        old_length: If it is not that of the plan: a twin has its new length already.
-    """
-    if old_length is None:
-        old_length = plan.max_len_before
+def limit_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning if limits below the old length are raised, which changes outputs."""
+    old_length = plan.max_len_before
     if not (plan.extended or plan.settings.fix_limits):
         return
     raised = []
@@ -420,14 +408,8 @@ def padding_notes(plan: Plan) -> Iterator[Note]:
         yield Note(Code.PADDING, Level.WARNING, text)
 
 
-def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield which limits of `generate()` change, and whether it stops before the new length.
-
-    Args:
-        plan: What changes.
-        old_length: If it is not that of the plan: a twin has its new length already, and
-            ``--fix-limits`` does not apply to it.
-    """
+def generation_notes(plan: Plan) -> Iterator[Note]:
+    """Yield which limits of `generate()` change, and whether it stops before the new length."""
     for edit in plan.edits:
         if edit.is_generation and TASKS not in edit.path:
             verb = "raised" if raises_generation_limit(edit) else "lowered"
@@ -437,7 +419,7 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
             )
             yield Note(Code.GENERATION, Level.NOTE, text)
     alternative = ""
-    if old_length is None:
+    if plan.convert is None:
         if plan.settings.fix_limits:
             return
         alternative = ", or pass --fix-limits"
@@ -448,7 +430,10 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
     if table is None or limit is None:
         return
     length = table.max_len_after
-    if length <= (old_length or table.max_len_before) or limit.tokens >= length:
+    before = table.max_len_before
+    if plan.length_before is not None:
+        before = plan.length_before
+    if length <= before or limit.tokens >= length:
         return
     where = f"{limit.file} {'.'.join(limit.path)}"
     if limit.key == MAX_NEW_TOKENS:

@@ -13,6 +13,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.errors import counted, listed, not_an_option, size_text, time_text
 from ctxextend.notes import Level
 from ctxextend.recipe import plain_values
+from ctxextend.settings import ATTENTION_WINDOWS
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
@@ -102,20 +103,11 @@ def _plan_items(result: "ResizeResult") -> Items:
 
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
     plan = planned.plan
-    if planned.conversion is not None:
-        from ctxextend.conversion.describe import added_text, summarise
-
-        yield "convert", summarise(planned.conversion)
-        added = added_text(planned.conversion)
-        if added:
-            yield "", added
-        if not planned.conversion.twin.has_windows:
+    if planned.convert is not None:
+        before = planned.model_type_before
+        yield "convert", f"{before} -> {plan.model_type} ({planned.convert.result})"
+        if planned.convert.scheme != ATTENTION_WINDOWS:
             return
-    elif planned.convert is not None:
-        from ctxextend.conversion.removal import summarise as summarise_removal
-
-        yield "convert", summarise_removal(plan)
-        return
     for table in plan.changes:
         change = "unchanged"
         if table.is_changed:
@@ -219,8 +211,6 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     planned = result.planned
     plan = planned.plan
     before = old_lengths(plan)
-    if planned.conversion is not None:
-        before = str(planned.conversion.max_len_before)
     length = f"{plan.max_len_after} tokens ({before} before)"
     if before == str(plan.max_len_after):
         length = f"{before} tokens, as before"

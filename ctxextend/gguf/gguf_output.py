@@ -18,7 +18,7 @@ from ctxextend.errors import OutputError
 from ctxextend.output import Filled, OutputFiles, compute_tensors
 from ctxextend.plan import Plan
 from ctxextend.progress import Progress
-from ctxextend.record import recipe_bytes, resize_record
+from ctxextend.record import output_record, recipe_bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class GgufOutput:
     @cached_property
     def record(self) -> dict[str, Any]:
         """The values of the recipe, with placeholders that are as long as the hashes."""
-        return resize_record(self.plan)
+        return output_record(self.plan)
 
     @cached_property
     def layout(self) -> Layout:
@@ -133,7 +133,7 @@ class GgufOutput:
             CheckpointError: The source cannot be read, or changed after it was planned.
             ResizeError: A new table does not fit in memory.
         """
-        new = compute_tensors(self.plan, self.source, self.record, path.parent)
+        new = compute_tensors(self.plan, self.record, path.parent)
         layout = self.layout_with(new.recipe)
         with staged.open("r+b", buffering=0) as opened:
             write_gguf(
