@@ -21,6 +21,7 @@ from ctxextend.checkpoint.safetensors_file import (
 )
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.conversion import twins
+from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import Array, Twin, TwinHead
 from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.limits.statements import TOKENIZER_CONFIG, TOKENIZER_FILES
@@ -81,7 +82,6 @@ class Conversion:
     origins: Mapping[str, Origin]  # by the twin's tensor names
     dropped: Sequence[str]  # tensors that the twin has no place for
     missing: Sequence[str]  # tensors of the twin that the source has no values for
-    tokenizer: str  # the class of tokenizer that transformers uses for the source
 
     @property
     def type_before(self) -> str:
@@ -127,7 +127,7 @@ class Conversion:
             shape = entry.shape
             if origin.how in (twins.BY_HEAD, twins.TRANSPOSED):  # `by_head` transposes too
                 shape = shape[::-1]
-            elif origin.how == twins.POSITION_ROWS:
+            elif origin.rows:
                 shape = (shape[0] + origin.rows, *shape[1:])
             described[name] = (entry.dtype, shape)
         if self.angles_name is not None:
@@ -156,11 +156,9 @@ class Conversion:
             return np.add(values, self.mean_row, dtype=np.float64, casting="unsafe", out=total)
         if how == twins.TRANSPOSED:
             return values.T
-        if how == twins.POSITION_ROWS and rows > 0:  # only padding has their positions
+        if rows > 0:  # only padding has their positions
             return np.concatenate([np.zeros((rows, values.shape[1]), values.dtype), values])
-        if how == twins.POSITION_ROWS:
-            return values[-rows:]
-        return values
+        return values[-rows:]
 
 
 def count_origins(conversion: Conversion, without: Collection[str] = ()) -> Mapping[str, int]:
@@ -213,5 +211,7 @@ def _tokenizer_config(conversion: Conversion) -> dict[str, str]:
     if stated.get("tokenizer_class"):
         return {}
     text = source.text(path) if stated else "{}\n"
-    tokenizer = source.config.get("tokenizer_class") or conversion.tokenizer
+    tokenizer = source.config.get("tokenizer_class")
+    if not tokenizer:
+        tokenizer = f"{SOURCE_TYPES[conversion.type_before].class_name}Tokenizer"
     return {path: edit(text, {("tokenizer_class",): tokenizer})}

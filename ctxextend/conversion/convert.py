@@ -39,9 +39,8 @@ def plan_twin(conversion: Conversion) -> Plan:
         ResizeError: The length is too large, or the method cannot create the rows.
     """
     settings = conversion.settings
-    creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
     method = settings.method
-    if creates_rows and method is None:
+    if method is None and conversion.twin.has_windows:
         method = METHODS[COPY].choice()
     # The config of the twin states its own model type, so that one in the reference, which is that
     # of the source, must not apply. The plan has the whole reference, since its recipe states it.
@@ -49,7 +48,7 @@ def plan_twin(conversion: Conversion) -> Plan:
     twin = identify_model(twin_checkpoint(conversion), replace(ref, model_type=None))
     resize = Resize(settings.length, method=method, part=conversion.twin.part, fix_limits=True)
     plan = make_plan(replace(twin, ref=ref), resize)
-    if creates_rows:
+    if plan.extended:
         settings = replace(settings, method=plan.main_choice)
 
     # The config is complete as it is generated: it has never been a file to edit.

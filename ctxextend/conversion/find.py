@@ -27,8 +27,6 @@ from ctxextend.kinds import Factor
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.settings import (
-    DEFAULT_ATTENTION_WINDOW,
-    DEFAULT_THETA,
     SCHEMES,
     Convert,
 )
@@ -40,6 +38,14 @@ RESIZE = "Resize it instead, with ctxextend resize."
 DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
 # Tensors that are dropped with a warning: most uses of a base model do not need them.
 DROPPED = ("pooler.", "cls.seq_relationship.")
+# Buffers, which twins lack, and the version of fairseq.
+IGNORED = (
+    "h.*.attn.bias",
+    "h.*.attn.masked_bias",
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    "*coder.version",
+)
 
 
 def find_twin(model_type: str, scheme: str) -> Twin:
@@ -48,23 +54,16 @@ def find_twin(model_type: str, scheme: str) -> Twin:
     Raises:
         UnsupportedModelError: It has none.
     """
-    types = list[str]()
+    twins = dict[str, Twin]()
     for name, source_type in SOURCE_TYPES.items():
         for twin in source_type.twins:
-            if twin.scheme == scheme and name == model_type:
-                return twin
             if twin.scheme == scheme:
-                types.append(name)
-    hint = f"Pass a model of type {', '.join(types)}, or use ctxextend resize."
-    if model_type in SOURCE_TYPES:
-        hint = f"Use --scheme {SOURCE_TYPES[model_type].twins[0].scheme}, or ctxextend resize."
-    message = f"{model_type} models have no twin with {SCHEMES[scheme]}."
-    raise UnsupportedModelError(message, hint)
-
-
-def check_type(model_type: str, scheme: str) -> None:
-    """Raise UnsupportedModelError if models of a type have no twin with a scheme."""
-    find_twin(model_type, scheme)
+                twins[name] = twin
+    if model_type not in twins:
+        message = f"{model_type} models have no twin with {SCHEMES[scheme]}."
+        hint = f"Pass a model of type {', '.join(twins)}, or use ctxextend resize."
+        raise UnsupportedModelError(message, hint)
+    return twins[model_type]
 
 
 class Pair(NamedTuple):
@@ -75,11 +74,7 @@ class Pair(NamedTuple):
     class_name: str  # of the source
     twin: Twin
     head: TwinHead  # of the twin's class
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The source's config with the defaults that the twin needs, by the source's keys."""
-        return {**self.source.defaults, **self.twin.defaults, **self.model.checkpoint.config}
+    given: Mapping[str, Any]  # the source's config, with the defaults that the twin needs
 
     def refuse(self, what: str = "", hint: str = RESIZE) -> NoReturn:
         """Refuse what the twin cannot compute: a setting, tensors or the class itself.
@@ -113,7 +108,9 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     table.check_width()
     settings = _complete_settings(settings, twin, table.length())
     pair = _find_pair(model, twin, encoder_only=settings.encoder_only)
-    config = _twin_config(pair, settings)
+    config = _twin_config(pair)
+    _check_numbers(pair, config)
+    config |= _position_values(pair, config, settings)
     rules = list(_tensor_rules(pair, config))
     origins = _find_origins(pair, config, rules)
     return Conversion(
@@ -126,9 +123,8 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         origins=origins,
         dropped=_find_dropped(pair, rules),
         missing=[
-            name for _, name, rule in rules if rule.if_missing == RANDOM and name not in origins
+            rule.name for rule in rules if rule.if_missing == RANDOM and rule.name not in origins
         ],
-        tokenizer=pair.source.tokenizer,
     )
 
 
@@ -141,19 +137,18 @@ def _complete_settings(settings: Convert, twin: Twin, max_len: int) -> Convert:
     length = settings.to
     if isinstance(length, Factor):
         length = length.times(max_len)
-    theta = settings.theta
-    if theta is not None and twin.has_angles:
+    if settings.theta is not None and twin.theta is None:
         message = (
             f"--theta cannot be used with {twin.model_type}, whose angles transformers "
             "computes with 10,000."
         )
         raise MethodError(message, "Remove --theta.")
-    if twin.scheme == "rotary" and not twin.has_angles:
-        theta = theta or DEFAULT_THETA
-    window = settings.attention_window
-    if twin.has_windows:
-        window = window or DEFAULT_ATTENTION_WINDOW
-    return replace(settings, to=length, theta=theta, attention_window=window)
+    return replace(
+        settings,
+        to=length,
+        theta=settings.theta or twin.theta,
+        attention_window=settings.attention_window or twin.attention_window,
+    )
 
 
 def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
@@ -171,7 +166,8 @@ def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
                 end = head_of_part
                 break
         class_name = f"{source.class_name}{end}"
-    pair = Pair(model, source, class_name, twin, twin.heads[BASE_MODEL])
+    given = {**source.defaults, **twin.defaults, **model.checkpoint.config}
+    pair = Pair(model, source, class_name, twin, twin.heads[BASE_MODEL], given)
     if not encoder_only:
         type_names = "|".join(item.class_name for item in SOURCE_TYPES.values())
         head = twin.heads.get(re.sub(f"^(?:{type_names})", "", class_name))
@@ -179,7 +175,6 @@ def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
             pair.refuse(hint=DROP_HEAD)
         pair = pair._replace(head=head)
 
-    given = pair.given
     required = {**source.required, **pair.head.required}
     if twin.same_width is not None:
         required[twin.same_width] = (given.get("hidden_size"),)
@@ -193,26 +188,19 @@ def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
 # ---- the twin's config
 
 
-def _twin_config(pair: Pair, settings: Convert) -> dict[str, Any]:
-    """Return the config of a twin; of these values, later ones replace earlier ones.
+def _twin_config(pair: Pair) -> dict[str, Any]:
+    """Return the config of a twin without its positions; later values replace earlier ones:
 
     1. The twin's class and model type.
     2. The source's values, under the twin's names, without keys that only the source has.
     3. What the configs of all twins of this type state.
-    4. The length: the new one, or the old one if a resize of the twin's table follows.
-    5. A width of the MLP that transformers would derive, the rotary settings and the window.
 
     The source can state a value under several keys. For the width of a GPT-2, which is
     ``hidden_size`` in the twin, ``n_embd`` counts, or its default; then the alias that transformers
     accepts in the source too, ``hidden_size``. Any other key that already has the name of a renamed
     one has no effect in the source, such as ``hidden_act`` next to ``activation_function``.
-
-    Raises:
-        UnsupportedModelError: The twin cannot have a size or a token.
     """
     twin = pair.twin
-    model = pair.model
-    given = pair.given
     config = {
         "architectures": [f"{twin.class_name}{pair.head.end}"],
         "model_type": twin.model_type,
@@ -222,9 +210,9 @@ def _twin_config(pair: Pair, settings: Convert) -> dict[str, Any]:
         *pair.source.required,
         *pair.source.unused,
         *twin.unused,
-        model.tables[0].config_key,
+        pair.model.tables[0].config_key,
     )
-    for key, value in given.items():
+    for key, value in pair.given.items():
         if any(fnmatchcase(key, pattern) for pattern in left_out):
             continue
         if key in twin.keys:
@@ -232,56 +220,63 @@ def _twin_config(pair: Pair, settings: Convert) -> dict[str, Any]:
         elif key not in twin.keys.values():
             config[key] = value
     for alias in pair.source.aliases:
-        if alias in given:
-            config[alias] = given[alias]
+        if alias in pair.given:
+            config[alias] = pair.given[alias]
     config |= twin.fixed
     if twin.separator is not None:
         token = config.get(twin.separator)
         config.setdefault(SEPARATOR_KEY, token if _is_count(token) else None)
-    _check_numbers(pair, config)
+    return config
 
-    if twin.has_windows:
-        lengths = {table.part: table.length() for table in model.tables}
+
+def _position_values(pair: Pair, config: Mapping[str, Any], settings: Convert) -> dict[str, Any]:
+    """Return what the config of a twin states about its positions, and the width of its MLP.
+
+    The length is the new one, or the old one if a resize of the twin's table follows.
+    """
+    values = dict[str, Any]()
+    if pair.twin.has_windows:
+        lengths = {table.part: table.length() for table in pair.model.tables}
         for location in find_architecture(config).locations:
-            config[location.config_key] = location.key_value(lengths[location.part])
-        config["attention_window"] = settings.attention_window
+            values[location.config_key] = location.key_value(lengths[location.part])
+        values["attention_window"] = settings.attention_window
     else:
-        config["max_position_embeddings"] = settings.length
+        values["max_position_embeddings"] = settings.length
     if config.get("intermediate_size", 0) is None:
-        config["intermediate_size"] = 4 * config["hidden_size"]
+        values["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
         base = settings.theta
         if base.is_integer():
             base = int(base)
-        config["rope_parameters"] = {
+        values["rope_parameters"] = {
             "rope_type": "default",
             "rope_theta": base,
             "partial_rotary_factor": 1.0,
         }
-        for (key,), value in both_dialects(find_architecture(config).locations).items():
-            config[key] = value
-    return config
+        locations = find_architecture({**config, **values}).locations
+        for (key,), value in both_dialects(locations).items():
+            values[key] = value
+    return values
 
 
 def _check_numbers(pair: Pair, config: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError if a config states a token or a size that the twin cannot have."""
+    """Check the tokens and sizes that the config of a twin states.
+
+    Raises:
+        UnsupportedModelError: The twin cannot have one.
+    """
     twin = pair.twin
-    tokens = twin.tokens
+    numbers = (*twin.tokens, *twin.layer_keys, twin.width_key, twin.heads_key)
     if pair.head.needs_separators:
-        tokens = (*tokens, SEPARATOR_KEY)
-    for key in tokens:
+        numbers = (*numbers, SEPARATOR_KEY)
+    for key in numbers:
         if not _is_count(config.get(key)):
             hint = f"State it in {pair.model.checkpoint.config_file}."
             pair.refuse_values({key: config.get(key)}, hint)
-    most = len(pair.model.checkpoint.weights.entries)  # each layer has tensors
-    for key in twin.layer_keys:
-        if not _is_count(config[key]) or config[key] > most:
-            pair.refuse_values({key: config[key]})
     width = config[twin.width_key]
     heads = config[twin.heads_key]
     divisor = 2 if twin.scheme == "rotary" else 1
-    is_valid = _is_count(width) and _is_count(heads) and heads > 0
-    if not is_valid or width % (heads * divisor):
+    if heads == 0 or width % (heads * divisor):
         pair.refuse_values({twin.heads_key: heads, twin.width_key: width})
 
 
@@ -292,19 +287,19 @@ def _is_count(value: Any) -> bool:
 # ---- the origins of its tensors
 
 
-def _tensor_rules(pair: Pair, config: Mapping[str, Any]) -> Iterator[tuple[str, str, TensorRule]]:
-    """Yield the name of each tensor in the source and in the twin, and its rule."""
+def _tensor_rules(pair: Pair, config: Mapping[str, Any]) -> Iterator[TensorRule]:
+    """Yield the rule of each tensor of the twin."""
     table = pair.model.tables[0]
+    most = len(pair.model.checkpoint.weights.entries)  # the config may state any number
     for rule in pair.twin.rules_of(pair.head, table.name.removesuffix(table.tensor)):
         key = pair.twin.layer_keys[0]
         if "decoder.layers." in rule.name:
             key = pair.twin.layer_keys[-1]
-        for source, name in rule.names(config[key]):
-            yield source, name, rule
+        yield from rule.expanded(min(config[key], most))
 
 
 def _find_origins(
-    pair: Pair, config: Mapping[str, Any], rules: Sequence[tuple[str, str, TensorRule]]
+    pair: Pair, config: Mapping[str, Any], rules: Sequence[TensorRule]
 ) -> dict[str, Origin]:
     """Return how each tensor of a twin is computed, by name, in the order of the source.
 
@@ -318,11 +313,11 @@ def _find_origins(
     reserved = {place.part: place.reserved_rows for place in find_architecture(config).locations}
     rows = {table.name: reserved.get(table.part, 0) - table.reserved_rows for table in model.tables}
     origins = dict[str, Origin]()
-    for source, name, rule in rules:
-        tensor = stored.get(source)
+    for rule in rules:
+        tensor = stored.get(rule.source)
         if tensor is not None:
             added = rows[tensor] if rule.how == POSITION_ROWS else 0
-            origins[name] = Origin(tensor=tensor, how=rule.how, rows=added)
+            origins[rule.name] = Origin(tensor=tensor, how=rule.how, rows=added)
             if entries[tensor].dtype not in FLOAT_DTYPES:
                 what = f" for quantised weights ({tensor} is {entries[tensor].dtype})"
                 pair.refuse(what, "Convert the checkpoint from before quantisation.")
@@ -330,7 +325,7 @@ def _find_origins(
             hint = "Save the model again, with all its tensors."
             if pair.head.end != BASE_MODEL:
                 hint = DROP_HEAD
-            raise CheckpointError(f"{model.ref.source} lacks the tensor {source}.", hint)
+            raise CheckpointError(f"{model.ref.source} lacks the tensor {rule.source}.", hint)
     order = {name: number for number, name in enumerate(entries)}
     origins = dict(sorted(origins.items(), key=lambda item: order[item[1].tensor]))
     if pair.head.end == MASKED_LM and model.checkpoint.config.get("tie_word_embeddings") is False:
@@ -341,7 +336,7 @@ def _find_origins(
     return origins
 
 
-def _find_dropped(pair: Pair, rules: Sequence[tuple[str, str, TensorRule]]) -> list[str]:
+def _find_dropped(pair: Pair, rules: Sequence[TensorRule]) -> list[str]:
     """Return the tensors of the source that the twin has no place for.
 
     Raises:
@@ -349,12 +344,12 @@ def _find_dropped(pair: Pair, rules: Sequence[tuple[str, str, TensorRule]]) -> l
     """
     table = pair.model.tables[0]
     prefix = table.name.removesuffix(table.tensor)
-    used = {source for source, _, _ in rules} | {table.name}
+    used = {rule.source for rule in rules} | {table.name}
     dropped = list[str]()
     for tensor in pair.model.checkpoint.weights.entries:
         name = _current_name(tensor)
         own_name = name.removeprefix(prefix)
-        if name in used or any(fnmatchcase(own_name, item) for item in pair.source.ignored):
+        if name in used or any(fnmatchcase(own_name, item) for item in IGNORED):
             continue
         if pair.head.end != BASE_MODEL and not own_name.startswith(DROPPED):
             pair.refuse(f" with the tensor {tensor}", DROP_HEAD)

@@ -30,7 +30,7 @@ from ctxextend.conversion.twins import (
     Twin,
     TwinHead,
 )
-from ctxextend.settings import ATTENTION_WINDOWS
+from ctxextend.settings import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA
 
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.
@@ -98,6 +98,7 @@ GPT2_KEYS = {
 
 NEOX_TWIN = Twin(
     scheme="rotary",
+    theta=DEFAULT_THETA,
     model_type="gpt_neox",
     class_name="GPTNeoX",
     prefix="gpt_neox.",
@@ -142,7 +143,6 @@ FALCON = Twin(
 GPT2 = SourceType(
     class_name="GPT2",
     twins=(NEOX_TWIN, FALCON),
-    tokenizer="GPT2Tokenizer",
     defaults={
         "vocab_size": 50257,
         "n_embd": 768,
@@ -165,7 +165,6 @@ GPT2 = SourceType(
     default_head="LMHeadModel",
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
-    ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
 )
 
 
@@ -231,13 +230,8 @@ def _masked_lm(
     return TwinHead(end=MASKED_LM, rules=tuple(rules), required=required)
 
 
-def _roformer(masked_lm: TwinHead, *lm_heads: str) -> Twin:
-    """Return the twin with rotary positions.
-
-    Args:
-        masked_lm: Its class with an LM head.
-        lm_heads: How names of the source's classes with this head end.
-    """
+def _roformer(lm_heads: Mapping[str, TwinHead]) -> Twin:
+    """Return the twin with rotary positions, whose classes with an LM head are given."""
     return Twin(
         scheme="rotary",
         model_type="roformer",
@@ -246,7 +240,7 @@ def _roformer(masked_lm: TwinHead, *lm_heads: str) -> Twin:
         rules=ROFORMER_RULES,
         heads={
             BASE_MODEL: TwinHead(end=BASE_MODEL),
-            **dict.fromkeys(lm_heads, masked_lm),
+            **lm_heads,
             **TASK_HEADS,
         },
         fixed={"rotary_value": False},
@@ -275,9 +269,6 @@ LONGFORMER_RULES = (
         for name in PROJECTIONS
     ),
 )
-FIRST_TOKEN = "the first token"
-QUESTION = "the tokens of the question"
-CHOICE = "the tokens of the choice"
 
 
 def _longformer(
@@ -296,6 +287,7 @@ def _longformer(
     pooler = _same(f"{BASE}pooler.dense.*", if_missing=RANDOM)
     return Twin(
         scheme=ATTENTION_WINDOWS,
+        attention_window=DEFAULT_ATTENTION_WINDOW,
         model_type="longformer",
         class_name="Longformer",
         prefix="longformer.",
@@ -331,7 +323,7 @@ BERT_WINDOWS = _longformer(
                 TensorRule(f"{BASE}pooler.dense.*", "classifier.dense.*"),
                 TensorRule("classifier.*", "classifier.out_proj.*"),
             ),
-            global_attention=FIRST_TOKEN,
+            global_attention="the first one",
         ),
     },
     defaults=BERT_TOKENS,
@@ -342,19 +334,19 @@ ROBERTA_WINDOWS = _longformer(
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
             rules=_same("classifier.dense.*", "classifier.out_proj.*"),
-            global_attention=FIRST_TOKEN,
+            global_attention="the first one",
         ),
         # These two look for the separators of RoBERTa's pairs: _compute_global_attention_mask.
         QUESTION_ANSWERING: TwinHead(
             end=QUESTION_ANSWERING,
             rules=QA_OUTPUTS,
-            global_attention=QUESTION,
+            global_attention="those of the question",
             needs_separators=True,
         ),
         MULTIPLE_CHOICE: TwinHead(
             end=MULTIPLE_CHOICE,
             rules=(*CLASSIFIER, *_same(f"{BASE}pooler.dense.*")),
-            global_attention=CHOICE,
+            global_attention="those of the choice",
             needs_separators=True,
         ),
     },
@@ -393,7 +385,6 @@ def _encoder(
     return SourceType(
         class_name=class_name,
         twins=twins,
-        tokenizer=f"{class_name}Tokenizer",
         defaults={**ENCODER_DEFAULTS, **defaults},
         required={
             "position_embedding_type": (None, "absolute"),
@@ -407,13 +398,12 @@ def _encoder(
             "lm_head.": MASKED_LM,
         },
         unused=tuple(unused),
-        ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
 
 
 ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ROBERTA_TWINS = (
-    _roformer(_masked_lm(ROBERTA_LM, BERT_LM, GELU), MASKED_LM),
+    _roformer({MASKED_LM: _masked_lm(ROBERTA_LM, BERT_LM, GELU)}),
     ROBERTA_WINDOWS,
 )
 ELECTRA_DEFAULTS = {
@@ -438,6 +428,7 @@ BART_DECODER_LAYER = (
 )
 LED = Twin(
     scheme=ATTENTION_WINDOWS,
+    attention_window=DEFAULT_ATTENTION_WINDOW,
     model_type="led",
     class_name="LED",
     prefix="led.",
@@ -490,7 +481,6 @@ LED = Twin(
 BART = SourceType(
     class_name="Bart",
     twins=(LED,),
-    tokenizer="BartTokenizer",
     defaults={
         "d_model": 1024,
         "encoder_layers": 12,
@@ -505,7 +495,6 @@ BART = SourceType(
     },
     head_of_tensor={"final_logits_bias": GENERATION, "lm_head.": GENERATION},
     unused=("gradient_checkpointing",),
-    ignored=("encoder.version", "decoder.version"),  # of fairseq
 )
 
 
@@ -513,7 +502,10 @@ SOURCE_TYPES = {
     "gpt2": GPT2,
     "bert": _encoder(
         "Bert",
-        (_roformer(_masked_lm(BERT_LM, BERT_LM, {}), MASKED_LM, PRETRAINING), BERT_WINDOWS),
+        (
+            _roformer(dict.fromkeys((MASKED_LM, PRETRAINING), _masked_lm(BERT_LM, BERT_LM, {}))),
+            BERT_WINDOWS,
+        ),
         {},
     ),
     "roberta": _encoder("Roberta", ROBERTA_TWINS, ROBERTA_DEFAULTS | {"vocab_size": 50265}),
@@ -521,7 +513,7 @@ SOURCE_TYPES = {
     "xlm-roberta": _encoder("XLMRoberta", ROBERTA_TWINS, ROBERTA_DEFAULTS),
     "electra": _encoder(
         "Electra",
-        (_roformer(_masked_lm(ELECTRA_LM, BERT_LM, GELU), MASKED_LM), ELECTRA_WINDOWS),
+        (_roformer({MASKED_LM: _masked_lm(ELECTRA_LM, BERT_LM, GELU)}), ELECTRA_WINDOWS),
         ELECTRA_DEFAULTS,
     ),
     "bart": BART,

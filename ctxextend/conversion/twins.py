@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.settings import ATTENTION_WINDOWS
-
 Array = NDArray[Any]
 # How a tensor of a twin is computed from one of the source.
 COPIED = "copied"
@@ -66,19 +64,21 @@ class TensorRule(NamedTuple):
     how: str = COPIED
     if_missing: str = REFUSED
 
-    def names(self, layers: int) -> Iterator[tuple[str, str]]:
-        """Yield the name of each tensor in the source, and in the twin."""
-        numbers = range(1)
+    def replaced(self, old: str, new: object) -> "TensorRule":
+        """Return the rule with a part of both names replaced."""
+        source = self.source.replace(old, str(new))
+        return self._replace(source=source, name=self.name.replace(old, str(new)))
+
+    def expanded(self, layers: int) -> Iterator["TensorRule"]:
+        """Yield the rule of each tensor, without ``*``."""
         if ".*." in self.name:
-            numbers = range(layers)
-        for number in numbers:
-            source = self.source.replace(".*.", f".{number}.")
-            name = self.name.replace(".*.", f".{number}.")
-            if not name.endswith("*"):
-                yield source, name
-                continue
-            for parameter in ("weight", "bias"):
-                yield source.replace("*", parameter), name.replace("*", parameter)
+            for layer in range(layers):
+                yield from self.replaced(".*.", f".{layer}.").expanded(layers)
+        elif "*" in self.name:
+            yield self.replaced("*", "weight")
+            yield self.replaced("*", "bias")
+        else:
+            yield self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,8 @@ class Twin:
     width_key: str = "hidden_size"
     heads_key: str = "num_attention_heads"
     layer_keys: tuple[str, ...] = ("num_hidden_layers",)  # of the encoder, and of the decoder
+    theta: float | None = None  # the default base of its frequencies, where it can be chosen
+    attention_window: int | None = None  # the default tokens that each one attends to
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES_TABLE`
     part: str | None = None  # the part whose table gets another length; None: it has no other
     limits: str = ""  # in which ways it is less exact, as a sentence
@@ -123,7 +125,7 @@ class Twin:
     @property
     def has_windows(self) -> bool:
         """Whether it keeps its positions, and attends in windows."""
-        return self.scheme == ATTENTION_WINDOWS
+        return self.attention_window is not None
 
     @property
     def adds_mean(self) -> bool:
@@ -151,7 +153,6 @@ class SourceType:
 
     class_name: str  # how names of its classes start
     twins: tuple[Twin, ...]
-    tokenizer: str  # the class of tokenizer that transformers uses for it
     # Values of config keys that every twin needs, if they are missing: {"n_embd": 768}.
     defaults: Mapping[str, Any]
     # Values that config keys must have, None for a missing key: {"is_decoder": (None, False)}.
@@ -165,4 +166,3 @@ class SourceType:
     aliases: tuple[str, ...] = ()
     # Config keys without effect in any twin, such as ``summary_*``.
     unused: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()  # buffers of the base model, which the twins lack
