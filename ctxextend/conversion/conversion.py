@@ -109,15 +109,6 @@ class Conversion:
             raise ResizeError(message, hint)
         return np.asarray(rows.astype(np.float64).mean(axis=0))
 
-    @property
-    def angles_name(self) -> str | None:
-        """The name of the twin's table of angles, which is computed; None if it has none."""
-        if not self.twin.has_angles:
-            return None
-        if self.head.end == twins.BASE_MODEL:
-            return twins.ANGLES_TABLE
-        return self.twin.prefix + twins.ANGLES_TABLE
-
     def dtypes_and_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return the dtype, in safetensors' spelling, and the shape of every tensor, by name."""
         entries = self.model.checkpoint.weights.entries
@@ -130,10 +121,13 @@ class Conversion:
             elif origin.rows:
                 shape = (shape[0] + origin.rows, *shape[1:])
             described[name] = (entry.dtype, shape)
-        if self.angles_name is not None:
+        if self.twin.has_angles:
+            name = twins.ANGLES_TABLE
+            if self.head.end != twins.BASE_MODEL:
+                name = self.twin.prefix + name
             dtype, _ = next(iter(described.values()))
             head_dim = self.config["hidden_size"] // self.config["num_attention_heads"]
-            described[self.angles_name] = (dtype, (self.settings.length, head_dim))
+            described[name] = (dtype, (self.settings.length, head_dim))
         return described
 
     def compute(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -143,7 +137,7 @@ class Conversion:
             CheckpointError: The source cannot be read.
             ResizeError: A position row of the source contains NaN or infinity.
         """
-        if name == self.angles_name:  # with theta 10,000
+        if name not in self.origins:  # the table of angles, with theta 10,000
             angles = sinusoidal_rows(np.arange(shape[0]), shape[1], "halves")
             return angles.astype(np.float32).astype(numpy_dtype(dtype))
         tensor, how, rows = self.origins[name]

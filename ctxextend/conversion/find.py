@@ -26,10 +26,7 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.kinds import Factor
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.rotary_dialects import both_dialects
-from ctxextend.settings import (
-    SCHEMES,
-    Convert,
-)
+from ctxextend.settings import SCHEMES, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 # Layer norm parameters in old TensorFlow checkpoints.
@@ -101,7 +98,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """
     checkpoint = model.checkpoint
     twin = find_twin(model.architecture.family.model_type, settings.scheme)
-    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.table:
+    if checkpoint.adapter_of or not checkpoint.has_config:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
         raise UnsupportedModelError(message, "Pass the folder of a complete model.")
     table = model.tables[0]
@@ -189,7 +186,7 @@ def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
 
 
 def _twin_config(pair: Pair) -> dict[str, Any]:
-    """Return the config of a twin without its positions; later values replace earlier ones:
+    """Return the config of a twin without its positions; later values replace earlier ones.
 
     1. The twin's class and model type.
     2. The source's values, under the twin's names, without keys that only the source has.
@@ -246,7 +243,7 @@ def _position_values(pair: Pair, config: Mapping[str, Any], settings: Convert) -
         values["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
         base = settings.theta
-        if base.is_integer():
+        if base == int(base):
             base = int(base)
         values["rope_parameters"] = {
             "rope_type": "default",
