@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.checkpoint.json_edit import Edit
+from ctxextend.checkpoint.writing import Output, OutputFiles, write_output
 from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
-from ctxextend.output import (
-    Output,
-    OutputFiles,
-    make_output,
-    no_check,
-    output_path,
-    write_output,
-)
+from ctxextend.output import make_output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
@@ -45,7 +39,6 @@ from ctxextend.settings import (
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
-    from ctxextend.gguf.gguf_output import GgufOutput
 
 Reference = str | os.PathLike[str]
 
@@ -258,7 +251,7 @@ class Planned(PlannedValues, shows=("plan",)):
 
     # Of a conversion to another model type: that of its twin in memory, whose limits change.
     plan: Plan = field(metadata=not_in_json)
-    output: "Output | GgufOutput" = field(metadata=not_in_json)
+    output: Output = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
     # How tensors are computed by a conversion to another model type; else None.
@@ -288,7 +281,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The weights change too, or the output is a GGUF file.
         """
-        if not isinstance(self.output, Output):
+        if self.output.is_file:
             message = "--edit-only does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --edit-only.")
         return replace(self, output=make_output(self.plan, self.notes, edit_only=True))
@@ -299,7 +292,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The output is a GGUF file.
         """
-        if not isinstance(self.output, Output):
+        if self.output.is_file:
             message = "--link does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --link.")
         output = self.output.with_links()
@@ -330,13 +323,13 @@ class Planned(PlannedValues, shows=("plan",)):
         Args:
             output, force: As in `execute`.
         """
+        planned = replace(self, output=self.output.at(output))
         notes = self.notes
-        folder = output_path(output, self.output.default_folder)
         try:
-            self.output.check_path(folder, force=force)
+            planned.output.check(force=force)
         except OutputError as error:
             notes = (*notes, Note(Code.FILES, Level.WARNING, f"This would fail: {error}"))
-        return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
+        return ResizeResult(planned=planned, notes=notes, dry_run=True)
 
     def execute(
         self,
@@ -344,7 +337,7 @@ class Planned(PlannedValues, shows=("plan",)):
         *,
         force: bool = False,
         progress: Progress = no_progress,
-        check: Callable[[Path], None] = no_check,
+        check: Callable[[Path], None] | None = None,
     ) -> "ResizeResult":
         """Write the output to a temporary folder and rename it: it is complete or absent.
 
@@ -362,11 +355,11 @@ class Planned(PlannedValues, shows=("plan",)):
             ResizeError: A new table does not fit in memory.
         """
         start = time.perf_counter()
-        written = write_output(self.output, output, force=force, progress=progress, check=check)
+        planned = replace(self, output=self.output.at(output))
+        written = write_output(planned.output, force=force, progress=progress, check=check)
         written_notes = [Note(Code.TENSORS, Level.WARNING, text) for text in written.warnings]
         return ResizeResult(
-            planned=self,
-            output=written.folder,
+            planned=planned,
             notes=(*self.notes, *written_notes),
             bytes_written=written.size,
             seconds=round(time.perf_counter() - start, 3),
@@ -378,7 +371,6 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     """The result of a resize or conversion; its JSON includes the values of the plan."""
 
     planned: Planned = field(metadata=not_in_json)
-    output: Path  # output folder
     notes: tuple[Note, ...]  # what to know of the output: those of the plan first
     bytes_written: int = 0  # total size of the output files
     seconds: float = 0.0  # wall-clock time
@@ -394,7 +386,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     @property
     def json_properties(self) -> tuple[str, ...]:
         """The names of the values in JSON that are not fields."""
-        return (*super().json_properties, "runtimes", "serve")
+        return (*super().json_properties, "output", "runtimes", "serve")
 
     @property
     def _planned(self) -> Planned:
@@ -406,9 +398,9 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         return self.planned.plan
 
     @property
-    def files(self) -> OutputFiles:
-        """The files of the output."""
-        return self.planned.output.files_in(self.output)
+    def output(self) -> Path:
+        """The output folder, or the output file."""
+        return self.planned.output.path
 
     @property
     def runtimes(self) -> tuple[RuntimeStatement, ...]:
@@ -514,16 +506,9 @@ def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Pla
     """
     statements = _statements(plan)
     notes = plan_notes(plan, statements, for_runtime)
-    output: Output | GgufOutput
-    if plan.checkpoint.is_gguf:
-        from ctxextend.gguf.gguf_output import prepare_gguf
-
-        output = prepare_gguf(plan)
-    else:
-        output = make_output(plan, notes)
     return Planned(
         plan=plan,
-        output=output,
+        output=make_output(plan, notes),
         notes=notes,
         runtimes=statements,
         for_runtime=for_runtime,
