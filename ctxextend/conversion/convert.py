@@ -40,7 +40,8 @@ def plan_twin(conversion: Conversion) -> Plan:
     """
     settings = conversion.settings
     method = settings.method
-    if method is None and conversion.twin.has_windows:
+    creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
+    if method is None and creates_rows:
         method = METHODS[COPY].choice()
     # The config of the twin states its own model type, so that one in the reference, which is that
     # of the source, must not apply. The plan has the whole reference, since its recipe states it.
@@ -201,16 +202,15 @@ def _window_notes(conversion: Conversion, plan: Plan) -> Iterator[Note]:
         yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
     head = conversion.head
-    model_class = plan.checkpoint.model_class
     text = (
-        f"Tokens that attend to all others, unless you pass a global_attention_mask to "
-        f"{model_class}: {head.global_attention}."
+        f"{head.global_attention} attends to all others, unless you pass a global_attention_mask "
+        "to the model."
     )
     if head.needs_separators:
         separator = f"{SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}"
         text += (
-            f" Without the mask, it fails on a text without exactly three separators ({separator}),"
-            " which RoBERTa's pairs have."
+            f" Without it, {plan.checkpoint.model_class} fails on a text without exactly three "
+            f"separators ({separator}), which RoBERTa's pairs have."
         )
     yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 

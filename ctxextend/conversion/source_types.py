@@ -323,7 +323,7 @@ BERT_WINDOWS = _longformer(
                 TensorRule(f"{BASE}pooler.dense.*", "classifier.dense.*"),
                 TensorRule("classifier.*", "classifier.out_proj.*"),
             ),
-            global_attention="the first one",
+            global_attention="The first token",
         ),
     },
     defaults=BERT_TOKENS,
@@ -334,19 +334,19 @@ ROBERTA_WINDOWS = _longformer(
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
             rules=_same("classifier.dense.*", "classifier.out_proj.*"),
-            global_attention="the first one",
+            global_attention="The first token",
         ),
         # These two look for the separators of RoBERTa's pairs: _compute_global_attention_mask.
         QUESTION_ANSWERING: TwinHead(
             end=QUESTION_ANSWERING,
             rules=QA_OUTPUTS,
-            global_attention="those of the question",
+            global_attention="Each token of the question",
             needs_separators=True,
         ),
         MULTIPLE_CHOICE: TwinHead(
             end=MULTIPLE_CHOICE,
             rules=(*CLASSIFIER, *_same(f"{BASE}pooler.dense.*")),
-            global_attention="those of the choice",
+            global_attention="Each token of the choice",
             needs_separators=True,
         ),
     },

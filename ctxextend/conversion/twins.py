@@ -89,8 +89,8 @@ class TwinHead:
     rules: tuple[TensorRule, ...] = ()  # by complete names, or with `BASE`
     # Values that config keys must have, next to those of the source's type.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Which tokens attend to all others, and these to them: the rule of the class.
-    global_attention: str = "none"
+    # Which token attends to all others, and these to it: the rule of the class.
+    global_attention: str = "No token"
     needs_separators: bool = False  # whether it runs only on texts with three `SEPARATOR_KEY`
 
 

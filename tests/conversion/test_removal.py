@@ -230,7 +230,6 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     assert values["model_type_before"] == values["model_type_after"] == "llama"
     assert values["model_class"] == "LlamaForCausalLM"
     assert values["tensors"] == {"copied": 21}
-    assert values["added_parameters"] == 0
     outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
     assert outcomes["vLLM"] == outcomes["SGLang"] == "refuses"
     assert outcomes["llama.cpp"] == "serves"
@@ -238,7 +237,7 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
         shown = invoke(command[0], "llama-none-16", *command[1:], "--json")
         check_result(json.loads(shown.stdout))
     card = Path("llama-none-16/README.md").read_text()
-    assert "## Without positions, 16 tokens" in card
+    assert "## Converted to no positions, 16 tokens" in card
     assert "Not yet trained at 16." in card
 
 
