@@ -40,14 +40,14 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     has_wrong_limits: bool = field(default=False, metadata=not_in_json)
     # The settings of a conversion, as recipes state them; None of a resize.
     convert: Convert | None = field(default=None, metadata=not_in_json)
-    # The context length of what is converted: a twin has its new length already.
+    # The context length of a conversion's source: a twin has its new length already.
     length_before: int | None = field(default=None, metadata=not_in_json)
 
     # What follows from these values.
     checkpoint: Checkpoint = field(init=False, metadata=not_in_json)  # the source
     output_name: str = field(init=False, metadata=not_in_json)  # of the output, by default
     model_type: str = field(init=False, metadata=not_in_json)
-    # Of the first table, or of what is converted.
+    # Of the first table, or of a conversion's source.
     max_len_before: int = field(init=False, metadata=not_in_json)
     max_len_after: int = field(init=False, metadata=not_in_json)  # as requested
     # The tables that the checkpoint contains; transformers computes the others.

@@ -171,9 +171,7 @@ def conversion_notes(
         notes += _tensor_notes(conversion, plan)
     notes += limit_notes(plan)
     notes += generation_notes(plan)
-    if conversion is None and any(
-        change.positions_after.dialects == (NEW,) for change in plan.changes
-    ):
+    if conversion is None and plan.changes[0].positions_after.dialects == (NEW,):
         text = (
             f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
             "transformers 4, still rotate."

@@ -29,18 +29,16 @@ from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.settings import SCHEMES, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
-# Layer norm parameters in old TensorFlow checkpoints.
-OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 RESIZE = "Resize it instead, with ctxextend resize."
 DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
 # Tensors that are dropped with a warning: most uses of a base model do not need them.
-DROPPED = ("pooler.", "cls.seq_relationship.")
+DROPPED = ("*pooler.dense.*", "cls.seq_relationship.*")
 # Buffers, which twins lack, and the version of fairseq.
 IGNORED = (
-    "h.*.attn.bias",
-    "h.*.attn.masked_bias",
-    "embeddings.position_ids",
-    "embeddings.token_type_ids",
+    "*h.*.attn.bias",
+    "*h.*.attn.masked_bias",
+    "*embeddings.position_ids",
+    "*embeddings.token_type_ids",
     "*coder.version",
 )
 
@@ -63,7 +61,7 @@ def find_twin(model_type: str, scheme: str) -> Twin:
     return twins[model_type]
 
 
-class Pair(NamedTuple):
+class TwinMatch(NamedTuple):
     """A source, and the class of the twin that computes the same."""
 
     model: OpenedModel
@@ -104,21 +102,21 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     table = model.tables[0]
     table.check_width()
     settings = _complete_settings(settings, twin, table.length())
-    pair = _find_pair(model, twin, encoder_only=settings.encoder_only)
-    config = _twin_config(pair)
-    _check_numbers(pair, config)
-    config |= _position_values(pair, config, settings)
-    rules = list(_tensor_rules(pair, config))
-    origins = _find_origins(pair, config, rules)
+    match = _find_match(model, twin, encoder_only=settings.encoder_only)
+    config = _twin_config(match)
+    _check_numbers(match, config)
+    config |= _position_values(match, config, settings)
+    rules = list(_tensor_rules(match, config))
+    origins = _find_origins(match, config, rules)
     return Conversion(
         model=model,
         settings=settings,
         max_len_before=table.length(),
         twin=twin,
-        head=pair.head,
+        head=match.head,
         config=config,
         origins=origins,
-        dropped=_find_dropped(pair, rules),
+        dropped=_find_dropped(match, rules),
         missing=[
             rule.name for rule in rules if rule.if_missing == RANDOM and rule.name not in origins
         ],
@@ -148,7 +146,7 @@ def _complete_settings(settings: Convert, twin: Twin, max_len: int) -> Convert:
     )
 
 
-def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
+def _find_match(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> TwinMatch:
     """Return the twin's class for a source.
 
     Raises:
@@ -164,28 +162,28 @@ def _find_pair(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> Pair:
                 break
         class_name = f"{source.class_name}{end}"
     given = {**source.defaults, **twin.defaults, **model.checkpoint.config}
-    pair = Pair(model, source, class_name, twin, twin.heads[BASE_MODEL], given)
+    match = TwinMatch(model, source, class_name, twin, twin.heads[BASE_MODEL], given)
     if not encoder_only:
         type_names = "|".join(item.class_name for item in SOURCE_TYPES.values())
         head = twin.heads.get(re.sub(f"^(?:{type_names})", "", class_name))
         if head is None:
-            pair.refuse(hint=DROP_HEAD)
-        pair = pair._replace(head=head)
+            match.refuse(hint=DROP_HEAD)
+        match = match._replace(head=head)
 
-    required = {**source.required, **pair.head.required}
+    required = {**source.required, **match.head.required}
     if twin.same_width is not None:
         required[twin.same_width] = (given.get("hidden_size"),)
     for key, values in required.items():
         if given.get(key) not in values:
-            hint = DROP_HEAD if key in pair.head.required else RESIZE
-            pair.refuse_values({key: given.get(key)}, hint)
-    return pair
+            hint = DROP_HEAD if key in match.head.required else RESIZE
+            match.refuse_values({key: given.get(key)}, hint)
+    return match
 
 
 # ---- the twin's config
 
 
-def _twin_config(pair: Pair) -> dict[str, Any]:
+def _twin_config(match: TwinMatch) -> dict[str, Any]:
     """Return the config of a twin without its positions; later values replace earlier ones.
 
     1. The twin's class and model type.
@@ -197,28 +195,28 @@ def _twin_config(pair: Pair) -> dict[str, Any]:
     accepts in the source too, ``hidden_size``. Any other key that already has the name of a renamed
     one has no effect in the source, such as ``hidden_act`` next to ``activation_function``.
     """
-    twin = pair.twin
+    twin = match.twin
     config = {
-        "architectures": [f"{twin.class_name}{pair.head.end}"],
+        "architectures": [f"{twin.class_name}{match.head.end}"],
         "model_type": twin.model_type,
     }
     left_out = (
         *config,
-        *pair.source.required,
-        *pair.source.unused,
+        *match.source.required,
+        *match.source.unused,
         *twin.unused,
-        pair.model.tables[0].config_key,
+        match.model.tables[0].config_key,
     )
-    for key, value in pair.given.items():
-        if any(fnmatchcase(key, pattern) for pattern in left_out):
+    for key, value in match.given.items():
+        if _is_one_of(key, left_out):
             continue
         if key in twin.keys:
             config[twin.keys[key]] = value
         elif key not in twin.keys.values():
             config[key] = value
-    for alias in pair.source.aliases:
-        if alias in pair.given:
-            config[alias] = pair.given[alias]
+    for alias in match.source.aliases:
+        if alias in match.given:
+            config[alias] = match.given[alias]
     config |= twin.fixed
     if twin.separator is not None:
         token = config.get(twin.separator)
@@ -226,14 +224,16 @@ def _twin_config(pair: Pair) -> dict[str, Any]:
     return config
 
 
-def _position_values(pair: Pair, config: Mapping[str, Any], settings: Convert) -> dict[str, Any]:
+def _position_values(
+    match: TwinMatch, config: Mapping[str, Any], settings: Convert
+) -> dict[str, Any]:
     """Return what the config of a twin states about its positions, and the width of its MLP.
 
     The length is the new one, or the old one if a resize of the twin's table follows.
     """
     values = dict[str, Any]()
-    if pair.twin.has_windows:
-        lengths = {table.part: table.length() for table in pair.model.tables}
+    if match.twin.has_windows:
+        lengths = {table.part: table.length() for table in match.model.tables}
         for location in find_architecture(config).locations:
             values[location.config_key] = location.key_value(lengths[location.part])
         values["attention_window"] = settings.attention_window
@@ -256,25 +256,25 @@ def _position_values(pair: Pair, config: Mapping[str, Any], settings: Convert) -
     return values
 
 
-def _check_numbers(pair: Pair, config: Mapping[str, Any]) -> None:
+def _check_numbers(match: TwinMatch, config: Mapping[str, Any]) -> None:
     """Check the tokens and sizes that the config of a twin states.
 
     Raises:
         UnsupportedModelError: The twin cannot have one.
     """
-    twin = pair.twin
+    twin = match.twin
     numbers = (*twin.tokens, *twin.layer_keys, twin.width_key, twin.heads_key)
-    if pair.head.needs_separators:
+    if match.head.needs_separators:
         numbers = (*numbers, SEPARATOR_KEY)
     for key in numbers:
         if not _is_count(config.get(key)):
-            hint = f"State it in {pair.model.checkpoint.config_file}."
-            pair.refuse_values({key: config.get(key)}, hint)
+            hint = f"State it in {match.model.checkpoint.config_file}."
+            match.refuse_values({key: config.get(key)}, hint)
     width = config[twin.width_key]
     heads = config[twin.heads_key]
     divisor = 2 if twin.scheme == "rotary" else 1
     if heads == 0 or width % (heads * divisor):
-        pair.refuse_values({twin.heads_key: heads, twin.width_key: width})
+        match.refuse_values({twin.heads_key: heads, twin.width_key: width})
 
 
 def _is_count(value: Any) -> bool:
@@ -284,19 +284,19 @@ def _is_count(value: Any) -> bool:
 # ---- the origins of its tensors
 
 
-def _tensor_rules(pair: Pair, config: Mapping[str, Any]) -> Iterator[TensorRule]:
+def _tensor_rules(match: TwinMatch, config: Mapping[str, Any]) -> Iterator[TensorRule]:
     """Yield the rule of each tensor of the twin."""
-    table = pair.model.tables[0]
-    most = len(pair.model.checkpoint.weights.entries)  # the config may state any number
-    for rule in pair.twin.rules_of(pair.head, table.name.removesuffix(table.tensor)):
-        key = pair.twin.layer_keys[0]
+    table = match.model.tables[0]
+    most = len(match.model.checkpoint.weights.entries)  # the config may state any number
+    for rule in match.twin.rules_of(match.head, table.name.removesuffix(table.tensor)):
+        key = match.twin.layer_keys[0]
         if "decoder.layers." in rule.name:
-            key = pair.twin.layer_keys[-1]
+            key = match.twin.layer_keys[-1]
         yield from rule.expanded(min(config[key], most))
 
 
 def _find_origins(
-    pair: Pair, config: Mapping[str, Any], rules: Sequence[TensorRule]
+    match: TwinMatch, config: Mapping[str, Any], rules: Sequence[TensorRule]
 ) -> dict[str, Origin]:
     """Return how each tensor of a twin is computed, by name, in the order of the source.
 
@@ -304,7 +304,7 @@ def _find_origins(
         CheckpointError: The source lacks a tensor.
         UnsupportedModelError: A tensor is quantised, and its twin may be a sum.
     """
-    model = pair.model
+    model = match.model
     entries = model.checkpoint.weights.entries
     stored = {_current_name(name): name for name in entries}
     reserved = {place.part: place.reserved_rows for place in find_architecture(config).locations}
@@ -317,15 +317,15 @@ def _find_origins(
             origins[rule.name] = Origin(tensor=tensor, how=rule.how, rows=added)
             if entries[tensor].dtype not in FLOAT_DTYPES:
                 what = f" for quantised weights ({tensor} is {entries[tensor].dtype})"
-                pair.refuse(what, "Convert the checkpoint from before quantisation.")
+                match.refuse(what, "Convert the checkpoint from before quantisation.")
         elif rule.if_missing == REFUSED:
             hint = "Save the model again, with all its tensors."
-            if pair.head.end != BASE_MODEL:
+            if match.head.end != BASE_MODEL:
                 hint = DROP_HEAD
             raise CheckpointError(f"{model.ref.source} lacks the tensor {rule.source}.", hint)
     order = {name: number for number, name in enumerate(entries)}
     origins = dict(sorted(origins.items(), key=lambda item: order[item[1].tensor]))
-    if pair.head.end == MASKED_LM and model.checkpoint.config.get("tie_word_embeddings") is False:
+    if match.head.end == MASKED_LM and model.checkpoint.config.get("tie_word_embeddings") is False:
         # Transformers then does not tie this bias either, and reads it under both names.
         for name in ("cls.predictions", "lm_head"):
             if f"{name}.bias" in origins:
@@ -333,28 +333,28 @@ def _find_origins(
     return origins
 
 
-def _find_dropped(pair: Pair, rules: Sequence[TensorRule]) -> list[str]:
+def _find_dropped(match: TwinMatch, rules: Sequence[TensorRule]) -> list[str]:
     """Return the tensors of the source that the twin has no place for.
 
     Raises:
         UnsupportedModelError: It has a head, and one of them is none of `DROPPED`.
     """
-    table = pair.model.tables[0]
-    prefix = table.name.removesuffix(table.tensor)
-    used = {rule.source for rule in rules} | {table.name}
+    used = {rule.source for rule in rules} | {match.model.tables[0].name}
     dropped = list[str]()
-    for tensor in pair.model.checkpoint.weights.entries:
-        name = _current_name(tensor)
-        own_name = name.removeprefix(prefix)
-        if name in used or any(fnmatchcase(own_name, item) for item in IGNORED):
+    for tensor in match.model.checkpoint.weights.entries:
+        if _current_name(tensor) in used or _is_one_of(tensor, IGNORED):
             continue
-        if pair.head.end != BASE_MODEL and not own_name.startswith(DROPPED):
-            pair.refuse(f" with the tensor {tensor}", DROP_HEAD)
+        if match.head.end != BASE_MODEL and not _is_one_of(tensor, DROPPED):
+            match.refuse(f" with the tensor {tensor}", DROP_HEAD)
         dropped.append(tensor)
     return dropped
 
 
+def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _current_name(tensor: str) -> str:
-    """Return the name that transformers gives a tensor today."""
-    module, dot, parameter = tensor.rpartition(".")
-    return f"{module}{dot}{OLD_NAMES.get(parameter, parameter)}"
+    """Return the name that transformers gives a tensor today, of old TensorFlow checkpoints too."""
+    weight = tensor.replace("LayerNorm.gamma", "LayerNorm.weight")
+    return weight.replace("LayerNorm.beta", "LayerNorm.bias")
