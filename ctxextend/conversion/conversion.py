@@ -147,7 +147,8 @@ class Conversion:
         if how == twins.PLUS_MEAN:
             # The sum is computed in float64, block by block, and rounded once.
             total = np.empty_like(values)
-            return np.add(values, self.mean_row, dtype=np.float64, casting="unsafe", out=total)
+            np.add(values, self.mean_row, dtype=np.float64, casting="unsafe", out=total)
+            return total
         if how == twins.TRANSPOSED:
             return values.T
         if rows > 0:  # only padding has their positions

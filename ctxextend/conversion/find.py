@@ -196,7 +196,7 @@ def _twin_config(match: TwinMatch) -> dict[str, Any]:
     one has no effect in the source, such as ``hidden_act`` next to ``activation_function``.
     """
     twin = match.twin
-    config = {
+    config: dict[str, Any] = {
         "architectures": [f"{twin.class_name}{match.head.end}"],
         "model_type": twin.model_type,
     }
@@ -268,8 +268,7 @@ def _check_numbers(match: TwinMatch, config: Mapping[str, Any]) -> None:
         numbers = (*numbers, SEPARATOR_KEY)
     for key in numbers:
         if not _is_count(config.get(key)):
-            hint = f"State it in {match.model.checkpoint.config_file}."
-            match.refuse_values({key: config.get(key)}, hint)
+            match.refuse_values({key: config.get(key)}, "State it in config.json.")
     width = config[twin.width_key]
     heads = config[twin.heads_key]
     divisor = 2 if twin.scheme == "rotary" else 1
