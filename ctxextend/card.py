@@ -1,7 +1,7 @@
 """The model card of an output: the source's card with a section about what changed."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import yaml
 
@@ -14,6 +14,7 @@ from ctxextend.plan import Plan
 from ctxextend.plan_notes import NOT_TRAINED, old_lengths
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.settings import SCHEMES
 from ctxextend.version import __version__
 
 CARD_FILE = "README.md"
@@ -49,8 +50,8 @@ BASE_MODEL_KEY = re.compile(
 LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
 
 
-def resize_card(plan: Plan, notes: Sequence[Note]) -> str:
-    """Return the model card of a resized checkpoint.
+def output_card(plan: Plan, notes: Sequence[Note]) -> str:
+    """Return the model card of an output.
 
     Raises:
         CheckpointError: The source's card cannot be read.
@@ -65,23 +66,26 @@ def resize_card(plan: Plan, notes: Sequence[Note]) -> str:
     if plan.stored:
         unchanged = "No other weights"
     name = printable(source.hub_id or source.name)
+    heading = f"Context length {after}"
     sentences = [
         f"{name} with its positions ({names}) {what} by ctxextend {__version__}.",
         f"{unchanged} were changed.",
-        *card_sentences(notes),
     ]
+    if plan.convert is not None:
+        heading = f"Converted to {SCHEMES[plan.convert.scheme]}, {after} tokens"
+        sentences = [
+            f"{name} converted to {plan.model_type} with {plan.convert.result}, from "
+            f"{plan.max_len_before} to {after} tokens, by ctxextend {__version__}.",
+            "`ctxextend verify` recomputes every tensor from those of the source.",
+        ]
+    sentences += [note.text for note in notes if note.code in CARD_CODES]
     return model_card(
         read_card(plan.checkpoint),
         known_base_model(plan.checkpoint),
         is_adapter=plan.checkpoint.adapter_of is not None,
-        title=f"{printable(source.name)}-{after}",
-        section=f"## Context length {after}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
+        title=printable(plan.output_name),
+        section=f"## {heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
     )
-
-
-def card_sentences(notes: Iterable[Note]) -> list[str]:
-    """Return the texts of the notes that a card has."""
-    return [note.text for note in notes if note.code in CARD_CODES]
 
 
 def read_card(checkpoint: Checkpoint) -> str | None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ctxextend.card import CARD_FILE, UNDECODED, resize_card
+from ctxextend.card import CARD_FILE, UNDECODED, output_card
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
 from ctxextend.checkpoint.weights import Weights
@@ -15,55 +15,26 @@ from ctxextend.errors import MethodError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.record import Hashes, recipe_bytes, resize_record, table_hash
+from ctxextend.record import Hashes, output_record, recipe_bytes, table_hash
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 
 def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
-    """Return the output of a resize, to be written by `write_output`.
+    """Return the output of a resize or conversion, to be written by `write_output`.
 
     Args:
         plan: What changes.
-        notes: What the model card says about it.
+        notes: What the model card says about it; an output that is one file has none.
         edit_only: Write only edited and created files, and no weights.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
         MethodError: `edit_only` is set, but the weights change too.
     """
-    name = f"{plan.checkpoint.source.name}-{plan.max_len_after}"
-    record = resize_record(plan)
-    if not edit_only:
-        return output_of(plan, name, record, resize_card(plan, notes))
-    if plan.layouts:
-        refuse_weights(list(plan.layouts))
-    if plan.checkpoint.weights.is_remote:
-        record["provenance"]["source_fingerprint"] = None
-    output = output_of(plan, name, record, resize_card(plan, notes))
-    copied = tuple(name for name in output.source.copied if name in output.texts)
-    source = replace(output.source, weights=Weights(files={}), copied=copied)
-    return replace(output, source=source, has_weights=False)
-
-
-def output_of(
-    plan: Plan, name: str, record: Mapping[str, Any], card: str, base: Checkpoint | None = None
-) -> Output:
-    """Return the output of a plan, to be written by `write_output`.
-
-    Args:
-        plan: What changes.
-        name: The name of the folder, by default.
-        record: The values of the recipe, with placeholders of the hashes.
-        card: The model card; an output that is one file has none.
-        base: The checkpoint whose fingerprint the recipe records, if it is not that of the plan:
-            the source of the conversion whose twin the plan changes.
-
-    Raises:
-        CheckpointError: A file to edit cannot be read.
-    """
     source = plan.checkpoint
-    compute = partial(compute_tensors, plan, base or source, record)
+    record = output_record(plan)
+    compute = partial(compute_tensors, plan, record)
     shapes = dict[str, tuple[int, ...]]()
     for change in plan.stored:
         if change.is_changed:
@@ -81,16 +52,25 @@ def output_of(
             compute=compute,
             layout_of=layout_of,
         )
+    path = Path(plan.output_name)
     texts = edited_texts(plan)
-    texts[CARD_FILE] = card.encode("utf-8", UNDECODED)
-    texts[RECIPE_FILE] = recipe_bytes(record, Path(name))
+    texts[CARD_FILE] = output_card(plan, notes).encode("utf-8", UNDECODED)
+    if edit_only:
+        if plan.layouts:
+            refuse_weights(list(plan.layouts))
+        if source.weights.is_remote:
+            record["provenance"]["source_fingerprint"] = None
+        copied = tuple(name for name in source.copied if name in (*texts, RECIPE_FILE))
+        source = replace(source, weights=Weights(files={}), copied=copied)
+    texts[RECIPE_FILE] = recipe_bytes(record, path)
     return Output(
         source=source,
-        path=Path(name),
+        path=path,
         layouts=plan.layouts,
         texts=texts,
         recipe_file=RECIPE_FILE,
         compute=compute,
+        has_weights=not edit_only,
     )
 
 
@@ -158,15 +138,11 @@ def index_text(
     return delete(text, "weight_map", dropped)
 
 
-def compute_tensors(
-    plan: Plan, source: Checkpoint, record: Mapping[str, Any], folder: Path
-) -> NewTensors:
+def compute_tensors(plan: Plan, record: Mapping[str, Any], folder: Path) -> NewTensors:
     """Create the new tables and buffers of an output, and the recipe with their hashes.
 
     Args:
         plan: What changes.
-        source: The checkpoint whose fingerprint the recipe records: that of the plan or, for the
-            twin of a conversion, the source of the conversion.
         record: The values of the recipe, with placeholders of the hashes.
         folder: The output folder.
 
@@ -175,8 +151,9 @@ def compute_tensors(
         ResizeError: A table does not fit in memory.
     """
     fingerprint = None
-    if not source.weights.is_remote:
-        fingerprint = source.weights.fingerprint()
+    weights = plan.checkpoint.weights
+    if not weights.is_remote:
+        fingerprint = weights.fingerprint()
     values = {name: tensor.compute() for name, tensor in plan.tensors.items()}
     hashes = dict[str, str]()
     warnings = list[str]()

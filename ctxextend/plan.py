@@ -16,7 +16,7 @@ from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.positions.change import Change, NewTensor, ShortInputs
 from ctxextend.positions.positions import Positions, of_part
-from ctxextend.settings import Resize
+from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import TRUNCATE, MethodChoice, limit_kept_first
 
 
@@ -38,11 +38,17 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     layouts: Mapping[str, Layout] = field(metadata=not_in_json)
     # Whether limits disagree that are left as they are, since the length stays.
     has_wrong_limits: bool = field(default=False, metadata=not_in_json)
+    # The settings of a conversion, as recipes state them; None of a resize.
+    convert: Convert | None = field(default=None, metadata=not_in_json)
+    # The context length of a conversion's source: a twin has its new length already.
+    length_before: int | None = field(default=None, metadata=not_in_json)
 
     # What follows from these values.
     checkpoint: Checkpoint = field(init=False, metadata=not_in_json)  # the source
+    output_name: str = field(init=False, metadata=not_in_json)  # of the output, by default
     model_type: str = field(init=False, metadata=not_in_json)
-    max_len_before: int = field(init=False, metadata=not_in_json)  # of the first table
+    # Of the first table, or of a conversion's source.
+    max_len_before: int = field(init=False, metadata=not_in_json)
     max_len_after: int = field(init=False, metadata=not_in_json)  # as requested
     # The tables that the checkpoint contains; transformers computes the others.
     stored: tuple[Change, ...] = field(init=False, metadata=not_in_json)
@@ -76,10 +82,14 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
         tensors = [tensor for change in changes for tensor in change.tensors]
         dropped = [name for change in changes for name in change.dropped]
+        name = self.model.checkpoint.source.name
+        if self.convert is not None:
+            name = f"{name}-{self.convert.scheme}"
         values = {
             "checkpoint": self.model.checkpoint,
+            "output_name": f"{name}-{self.settings.length}",
             "model_type": self.model.architecture.family.model_type,
-            "max_len_before": changes[0].max_len_before,
+            "max_len_before": self.length_before or changes[0].max_len_before,
             "max_len_after": self.settings.length,
             "stored": tuple(change for change in changes if change.dtype),
             "extended": extended,

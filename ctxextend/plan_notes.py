@@ -183,17 +183,11 @@ def _keeping_notes(plan: Plan) -> Iterator[Note]:
     yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
-def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:
-    """Yield a warning if the length is further from the trained one than any measured as useful.
-
-    Args:
-        plan: What changes.
-        trained: The trained length, if it is not that of the plan's tables: a twin has its new
-            length already.
-    """
+def far_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning if the length is further from the trained one than any measured as useful."""
     after = plan.max_len_after
-    if trained is None:
-        trained = min((change.positions.lengths.served for change in plan.extended), default=after)
+    served = [change.positions.lengths.served for change in plan.extended]
+    trained = min(served, default=plan.max_len_before)
     most = FAR_FACTOR
     if MODULES in plan.checkpoint.copied:
         most = FAR_FACTOR_OF_SEARCH
@@ -318,15 +312,9 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
 # Length limits
 
 
-def limit_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield a warning if limits below the old length are raised, which changes outputs.
-
-    Args:
-        plan: What changes.
-        old_length: If it is not that of the plan: a twin has its new length already.
-    """
-    if old_length is None:
-        old_length = plan.max_len_before
+def limit_notes(plan: Plan) -> Iterator[Note]:
+    """Yield a warning if limits below the old length are raised, which changes outputs."""
+    old_length = plan.max_len_before
     if not (plan.extended or plan.settings.fix_limits):
         return
     raised = []
@@ -378,16 +366,10 @@ def _padding_note(change: Change) -> Note:
     return Note(Code.PADDING, Level.WARNING, text)
 
 
-def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[Note]:
-    """Yield at which limit `generate()` still stops before the new length.
-
-    Args:
-        plan: What changes.
-        old_length: If it is not that of the plan: a twin has its new length already, and
-            ``--fix-limits`` does not apply to it.
-    """
+def generation_notes(plan: Plan) -> Iterator[Note]:
+    """Yield at which limit `generate()` still stops before the new length."""
     alternative = ""
-    if old_length is None:
+    if plan.convert is None:
         if plan.settings.fix_limits:
             return
         alternative = ", or pass --fix-limits"
@@ -398,7 +380,10 @@ def generation_notes(plan: Plan, *, old_length: int | None = None) -> Iterator[N
     if table is None or limit is None:
         return
     length = table.max_len_after
-    if length <= (old_length or table.max_len_before) or limit.tokens >= length:
+    before = table.max_len_before
+    if plan.length_before is not None:
+        before = plan.length_before
+    if length <= before or limit.tokens >= length:
         return
     where = f"{limit.file} {'.'.join(limit.path)}"
     if limit.key == MAX_NEW_TOKENS:

@@ -28,7 +28,15 @@ from ctxextend.runtimes.commands import export_task, file_command, serving_comma
 from ctxextend.runtimes.runtime_statements import RuntimeStatement, runtime_statements
 from ctxextend.serving.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.serving.runtime_facts import folder_facts
-from ctxextend.settings import WITHOUT_POSITIONS, CheckpointRef, Convert, Resize, Train, option_of
+from ctxextend.settings import (
+    ATTENTION_WINDOWS,
+    WITHOUT_POSITIONS,
+    CheckpointRef,
+    Convert,
+    Resize,
+    Train,
+    option_of,
+)
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
@@ -59,7 +67,6 @@ OF_CONVERSIONS = (
     "model_class",
     "max_len_before",
     "max_len_after",
-    "added_parameters",
     "tensors",
     "dropped_tensors",
 )
@@ -118,24 +125,22 @@ class PlannedValues(Result, shows=()):
     @property
     def method(self) -> str | None:
         """The method of the new length; None of a conversion without attention windows."""
-        if self._planned.convert is None:
-            return self._planned.plan.method
-        conversion = self._planned.conversion
-        if conversion is None or not conversion.twin.has_windows:
-            return None
-        return self._planned.plan.method
+        plan = self._planned.plan
+        if plan.convert is None or plan.convert.scheme == ATTENTION_WINDOWS:
+            return plan.method
+        return None
 
     @property
     def max_len_before(self) -> int | None:
         """The context length before; None if that of tables differs."""
-        if self._planned.conversion is not None:
-            return self._planned.conversion.max_len_before
+        if self._planned.convert is not None:
+            return self._planned.plan.max_len_before
         return _only([change.max_len_before for change in self._planned.plan.changes])
 
     @property
     def max_len_after(self) -> int | None:
         """The context length of the output; None if that of tables differs."""
-        if self._planned.conversion is not None:
+        if self._planned.convert is not None:
             return self._planned.plan.max_len_after
         return _only([change.max_len_after for change in self._planned.plan.changes])
 
@@ -190,16 +195,16 @@ class PlannedValues(Result, shows=()):
     @property
     def theta(self) -> float | None:
         """The base of the rotary frequencies of a twin; None if it has no such setting."""
-        if self._planned.conversion is None:
+        if self._planned.convert is None:
             return None
-        return self._planned.conversion.settings.theta
+        return self._planned.convert.theta
 
     @property
     def attention_window(self) -> int | None:
         """The tokens that each one attends to; None without attention windows."""
-        if self._planned.conversion is None:
+        if self._planned.convert is None:
             return None
-        return self._planned.conversion.settings.attention_window
+        return self._planned.convert.attention_window
 
     @property
     def model_type_before(self) -> str:
@@ -214,16 +219,7 @@ class PlannedValues(Result, shows=()):
     @property
     def model_class(self) -> str | None:
         """The class of the output in transformers; None if the config states none."""
-        if self._planned.conversion is not None:
-            return self._planned.conversion.model_class
         return self._planned.plan.checkpoint.model_class
-
-    @property
-    def added_parameters(self) -> int:
-        """The number of parameters that the source has once and the output twice."""
-        if self._planned.conversion is None:
-            return 0
-        return self._planned.conversion.added_parameters
 
     @property
     def tensors(self) -> Mapping[str, int]:
@@ -259,8 +255,6 @@ class Planned(PlannedValues, shows=("plan",)):
     output: Output = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
-    # The settings of a conversion; None of a resize.
-    convert: Convert | None = field(default=None, metadata=not_in_json)
     # How tensors are computed by a conversion to another model type; else None.
     conversion: "Conversion | None" = field(default=None, metadata=not_in_json)
     # The runtime that the output is for, and what it does with it.
@@ -269,6 +263,11 @@ class Planned(PlannedValues, shows=("plan",)):
     @property
     def _planned(self) -> "Planned":
         return self
+
+    @property
+    def convert(self) -> Convert | None:
+        """The settings of a conversion; None of a resize."""
+        return self.plan.convert
 
     @property
     def base(self) -> OpenedModel:
@@ -532,54 +531,29 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
         CtxextendError: As `convert`.
     """
     model.checkpoint.check(CONVERT)
-    if settings.scheme == WITHOUT_POSITIONS:
-        return _planned_removal(model, settings)
     # Here, since the rules of conversions take longer to import than a small resize to plan.
-    from ctxextend.conversion.convert import complete_settings, plan_twin, prepare_conversion
-    from ctxextend.conversion.describe import conversion_notes, twin_facts
+    from ctxextend.conversion.convert import (
+        conversion_notes,
+        plan_removal,
+        plan_twin,
+        twin_facts,
+    )
     from ctxextend.conversion.find import find_conversion
 
-    conversion = find_conversion(model, settings)
-    twin = plan_twin(conversion)
-    if conversion.twin.has_windows and twin.is_changed:
-        statements = _statements(twin)
+    conversion = None
+    if settings.scheme == WITHOUT_POSITIONS:
+        plan = plan_removal(model, settings)
     else:
-        statements = runtime_statements(twin_facts(conversion, twin))
-    notes = conversion_notes(conversion, twin, statements)
-    convert = complete_settings(conversion, twin)
-    return Planned(
-        plan=twin,
-        output=prepare_conversion(conversion, twin, convert, notes),
-        notes=notes,
-        runtimes=statements,
-        convert=convert,
-        conversion=conversion,
-    )
-
-
-def _planned_removal(model: OpenedModel, settings: Convert) -> Planned:
-    """Plan the removal of the rotary positions of an open checkpoint, and prepare its output.
-
-    Raises:
-        CtxextendError: As `convert`.
-    """
-    from ctxextend.conversion.removal import (
-        complete_settings,
-        plan_removal,
-        prepare_removal,
-        removal_notes,
-    )
-
-    plan = plan_removal(model, settings)
-    statements = _statements(plan)
-    notes = removal_notes(plan, statements)
-    convert = complete_settings(plan, settings)
+        conversion = find_conversion(model, settings)
+        plan = plan_twin(conversion)
+    statements = _statements(plan) if plan.is_changed else runtime_statements(twin_facts(plan))
+    notes = conversion_notes(plan, conversion, statements)
     return Planned(
         plan=plan,
-        output=prepare_removal(plan, convert, notes),
+        output=make_output(plan, notes),
         notes=notes,
         runtimes=statements,
-        convert=convert,
+        conversion=conversion,
     )
 
 

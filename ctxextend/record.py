@@ -15,7 +15,7 @@ from ctxextend.checkpoint.safetensors_file import ML_DTYPES
 from ctxextend.plan import Plan
 from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import Recipe, recipe_values, yaml_text
-from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.settings import ATTENTION_WINDOWS, CheckpointRef, Resize
 from ctxextend.tables.methods import TRUNCATION_CHOICE
 from ctxextend.version import __version__
 
@@ -56,15 +56,19 @@ def recipe_bytes(record: Mapping[str, Any], folder: Path, hashes: Hashes | None 
     return yaml_text(record, folder).encode("utf-8", UNDECODED)
 
 
-def output_record(plan: Plan, recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the recipe of an output, with placeholders of all hashes.
-
-    Args:
-        plan: What changes.
-        recipe: The settings.
-        facts: What is recorded about the model and its tables.
-    """
+def output_record(plan: Plan) -> dict[str, Any]:
+    """Return the values of the recipe of an output, with placeholders of all hashes."""
     checkpoint = plan.checkpoint
+    settings = recorded_settings(plan)
+    ref = pinned_ref(plan.model.ref, checkpoint)
+    if plan.convert is None:
+        recipe = Recipe(ref, resize=settings)
+        facts = resize_facts(plan, settings)
+    else:
+        recipe = Recipe(ref, convert=plan.convert)
+        facts = {"model_type": plan.model_type, "max_len_before": plan.max_len_before}
+        if plan.convert.scheme == ATTENTION_WINDOWS:
+            facts |= resize_facts(plan, settings)
     earlier = read_provenance(checkpoint)
     provenance = {
         "revision": checkpoint.source.revision,
@@ -83,13 +87,6 @@ def output_record(plan: Plan, recipe: Recipe, facts: Mapping[str, Any]) -> dict[
     if earlier is not None and trainings(earlier):
         provenance["source_trainings"] = trainings(earlier)
     return recipe_values(recipe) | {"provenance": provenance}
-
-
-def resize_record(plan: Plan) -> dict[str, Any]:
-    """Return the values of the recipe of a resized checkpoint; see `output_record`."""
-    settings = recorded_settings(plan)
-    recipe = Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings)
-    return output_record(plan, recipe, resize_facts(plan, settings))
 
 
 def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:

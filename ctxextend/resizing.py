@@ -141,9 +141,9 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     """
     if settings.scheme == WITHOUT_POSITIONS:
         return open_model(ref)
-    from ctxextend.conversion.find import check_type
+    from ctxextend.conversion.find import find_twin
 
-    return open_model(ref, partial(check_type, scheme=settings.scheme))
+    return open_model(ref, partial(find_twin, scheme=settings.scheme))
 
 
 def check_before_writing(recipe: Recipe, planned: Planned, saving: Saving) -> None:

@@ -48,7 +48,13 @@ MIN_WINDOW = 8  # minimum window length in tokens
 WITHOUT_POSITIONS = "none"  # the scheme of a conversion that removes rotary positions
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
-SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, WITHOUT_POSITIONS)  # of a conversion
+# Of a conversion: what its output has instead.
+SCHEMES = {
+    "rotary": "rotary positions",
+    "alibi": "ALiBi positions",
+    ATTENTION_WINDOWS: "attention windows",
+    WITHOUT_POSITIONS: "no positions",
+}
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
 # Default attention window of a conversion; docs/convert.md has the measurements.
@@ -573,6 +579,16 @@ class Convert(Writing):
             "Lower it, or use ctxextend resize, which attends to all.",
         ),
     )
+
+    @property
+    def result(self) -> str:
+        """What the output has instead, with its settings: ``rotary positions, theta 1000``."""
+        text = SCHEMES[self.scheme]
+        if self.theta is not None:
+            text += f", theta {self.theta:g}"
+        if self.attention_window is not None:
+            text += f" of {self.attention_window} tokens"
+        return text
 
     @property
     def half_window(self) -> int:

@@ -77,7 +77,8 @@ def show_plan(
         output: The output folder without one, if it is known.
         steps: The settings of the steps after it, by name.
     """
-    from ctxextend.recipe import plain_values
+    from ctxextend.settings import ATTENTION_WINDOWS
+from ctxextend.recipe import plain_values
 
     items = [("source", source)]
     if result is not None:
@@ -136,20 +137,11 @@ def _plan_items(result: "ResizeResult") -> Items:
 
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
     plan = planned.plan
-    if planned.conversion is not None:
-        from ctxextend.conversion.describe import added_text, summarise
-
-        yield "convert", summarise(planned.conversion)
-        added = added_text(planned.conversion)
-        if added:
-            yield "", added
-        if not planned.conversion.twin.has_windows:
+    if planned.convert is not None:
+        before = planned.model_type_before
+        yield "convert", f"{before} -> {plan.model_type} ({planned.convert.result})"
+        if planned.convert.scheme != ATTENTION_WINDOWS:
             return
-    elif planned.convert is not None:
-        from ctxextend.conversion.removal import summarise as summarise_removal
-
-        yield "convert", summarise_removal(plan)
-        return
     for table in plan.changes:
         change = "unchanged"
         if table.is_changed:
@@ -238,8 +230,6 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     planned = result.planned
     plan = planned.plan
     before = old_lengths(plan)
-    if planned.conversion is not None:
-        before = str(planned.conversion.max_len_before)
     length = f"{plan.max_len_after} tokens ({before} before)"
     if before == str(plan.max_len_after):
         length = f"{before} tokens, as before"

@@ -1,136 +1,229 @@
-"""Plan a conversion, and prepare its output."""
+"""Plan a conversion, and say what to know of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ctxextend.card import card_sentences
-from ctxextend.checkpoint.json_edit import edit
-from ctxextend.checkpoint.writing import Output
-from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
-from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
-from ctxextend.conversion.describe import scheme_text, summarise
-from ctxextend.errors import printable
-from ctxextend.limits.edits import raises_generation_limit
-from ctxextend.notes import Note
-from ctxextend.opening.opened_model import identify_model
-from ctxextend.plan import Plan, make_plan
+from ctxextend.checkpoint.json_edit import Edit, edit
+from ctxextend.conversion.conversion import Conversion, twin_checkpoint
+from ctxextend.conversion.twins import SEPARATOR_KEY
+from ctxextend.errors import ResizeError, UnsupportedModelError, listed
+from ctxextend.families.causal_masks import mask_remover
+from ctxextend.limits.edits import plan_edits, raises_generation_limit
+from ctxextend.notes import Code, Level, Note
+from ctxextend.opening.opened_model import OpenedModel, identify_model
+from ctxextend.opening.own_code import check_own_code, with_type_note
+from ctxextend.plan import Plan, make_plan, weight_layouts, with_length
+from ctxextend.plan_notes import (
+    NOT_TRAINED,
+    far_notes,
+    generation_notes,
+    limit_notes,
+    model_notes,
+    table_notes,
+)
+from ctxextend.positions.change import Change, ShortInputs
+from ctxextend.provenance import SAME_LENGTH
+from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
+from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
 from ctxextend.tables.methods import METHODS
-from ctxextend.version import __version__
+from ctxextend.tables.rope_types import NEW
 
 
 def plan_twin(conversion: Conversion) -> Plan:
     """Plan the limits of a twin that already has its new length, and the table of any other.
 
-    The config of the twin states its own model type, so that one in the reference, which is that of
-    the source, must not apply when the twin is identified. The plan has the whole reference, since
-    its recipe states it.
-
     Raises:
         CheckpointError: A file of the source is malformed.
         ResizeError: The length is too large, or the method cannot create the rows.
     """
-    source_ref = conversion.model.ref
-    ref_without_type = replace(source_ref, model_type=None)
-    identified = identify_model(twin_checkpoint(conversion), ref_without_type)
-    twin = replace(identified, ref=source_ref)
-    plan = make_plan(twin, _resize_of(conversion))
-    # Where generated texts stop is the user's choice: it is not raised, but noted.
-    edits = tuple(change for change in plan.edits if not raises_generation_limit(change))
-    return _with_complete_config(replace(plan, edits=edits))
-
-
-def _with_complete_config(plan: Plan) -> Plan:
-    """Return a plan whose twin's config states the new length, and is not edited any more.
-
-    The config before has never been a file.
-    """
-    checkpoint = plan.checkpoint
-    config_file = checkpoint.config_file
-    values = {change.path: change.after for change in plan.edits if change.file == config_file}
-    if not values:
-        return plan
-    text = edit(checkpoint.text(config_file), values)
-    checkpoint = replace(checkpoint, generated={**checkpoint.generated, config_file: text})
-    return replace(
-        plan,
-        model=replace(plan.model, checkpoint=checkpoint),
-        edits=tuple(change for change in plan.edits if change.file != config_file),
-    )
-
-
-def _resize_of(conversion: Conversion) -> Resize:
-    """Return the resize of a twin: of its limits, or of its position table if it keeps one."""
     settings = conversion.settings
     method = settings.method
     creates_rows = conversion.twin.has_windows and settings.length > conversion.max_len_before
-    if creates_rows and method is None:
+    if method is None and creates_rows:
         method = METHODS[COPY].choice()
-    return Resize(
-        settings.length,
-        method=method,
-        part=conversion.twin.part,
-        fix_limits=True,
+    # The config of the twin states its own model type, so that one in the reference, which is that
+    # of the source, must not apply. The plan has the whole reference, since its recipe states it.
+    ref = conversion.model.ref
+    twin = identify_model(twin_checkpoint(conversion), replace(ref, model_type=None))
+    resize = Resize(settings.length, method=method, part=conversion.twin.part, fix_limits=True)
+    plan = make_plan(replace(twin, ref=ref), resize)
+    if plan.extended:
+        settings = replace(settings, method=plan.main_choice)
+
+    # The config is complete as it is generated: it has never been a file to edit.
+    checkpoint = plan.checkpoint
+    config = checkpoint.config_file
+    values = {change.path: change.after for change in plan.edits if change.file == config}
+    generated = {**checkpoint.generated, config: edit(checkpoint.text(config), values)}
+    edits = list[Edit]()
+    for change in plan.edits:
+        # Where generated texts stop is the user's choice: it is not raised, but noted.
+        if change.file != config and not raises_generation_limit(change):
+            edits.append(change)
+    return replace(
+        plan,
+        model=replace(plan.model, checkpoint=replace(checkpoint, generated=generated)),
+        edits=tuple(edits),
+        convert=settings,
+        length_before=conversion.max_len_before,
     )
 
 
-def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
-    """Return the settings as recipes state them: with the method, and with its settings."""
-    settings = conversion.settings
-    if not conversion.twin.has_windows or not twin_plan.extended:
-        return settings
-    return replace(settings, method=twin_plan.main_choice)
-
-
-def prepare_conversion(
-    conversion: Conversion, twin_plan: Plan, settings: Convert, notes: Sequence[Note]
-) -> Output:
-    """Return the output of a conversion, to be written by `write_output`.
-
-    Args:
-        conversion: How the twin's tensors are computed.
-        twin_plan: The plan of the twin.
-        settings: Those of `complete_settings`.
-        notes: What the model card says about it.
+def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
+    """Plan the removal of all rotary positions of an open checkpoint.
 
     Raises:
-        CheckpointError: A file to edit cannot be read.
+        CheckpointError: The rotary settings, or a file to edit, are malformed.
+        UnsupportedModelError: The positions are not rotary, the classes cannot remove them, or
+            only positions tell the model the order of tokens.
+        ResizeError: The length is shorter than the old one, or the old one is unknown.
+        MethodError: A file of the folder cannot state the settings.
     """
-    after = twin_plan.max_len_after
-    facts = {
-        "model_type": conversion.type_before,
-        "converted_to": twin_plan.model_type,
-        "max_len_before": conversion.max_len_before,
-    }
-    converted = Converted(
-        source=conversion.model.checkpoint,
-        settings=settings,
-        facts=facts,
-        records_rows=conversion.twin.has_windows,
-        heading=f"Converted to {scheme_text(conversion)}, {after} tokens",
-        sentences=_card_sentences(conversion, twin_plan, notes),
+    check_own_code(model)
+    for positions in model.tables:
+        question = positions.lengths.question
+        if settings.to is None and question:
+            message = f"{positions.file}: {question}."
+            raise ResizeError(message, "Pass the context length of the output: --to N.")
+    resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
+    changes = list[Change]()
+    for positions in model.tables:
+        changes.append(positions.change_to_none(resize.length, model.ref.source))
+        cause = mask_remover(model.architecture, positions)
+        if cause is not None:
+            message = (
+                f"{model.ref.source} cannot be converted to no positions: {cause} has no causal "
+                "mask. Without positions, it could not know the order of tokens."
+            )
+            raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
+        before = positions.length()
+        if resize.length < before:
+            message = (
+                f"The model accepts {before} tokens: a conversion to no positions cannot make that "
+                f"{resize.length}."
+            )
+            raise ResizeError(message, "Remove --to, or use a longer length.")
+    return Plan(
+        model=with_type_note(model),
+        settings=resize,
+        changes=tuple(changes),
+        edits=plan_edits(model, changes, fix_limits=False),
+        layouts=weight_layouts(model.checkpoint, changes),
+        convert=replace(settings, to=resize.length),
     )
-    return prepare_conversion_output(twin_plan, converted)
 
 
-def _card_sentences(
-    conversion: Conversion, twin_plan: Plan, notes: Sequence[Note]
-) -> Sequence[str]:
-    """Return what the model card of a twin says about it."""
-    source = twin_plan.checkpoint.source
-    source_name = printable(source.hub_id or source.name)
-    rearranged = ", ".join(f"{count} {how}" for how, count in count_origins(conversion).items())
-    change = "with its learned positions converted"
-    computed = "Every tensor is"
-    if conversion.twin.has_windows:
-        change = "with its attention converted to windows"
-        computed = "Every tensor is, before the position table is extended,"
-    elif conversion.angles_name is not None:
-        computed = f"Every tensor but {conversion.angles_name}, a table of angles, is"
-    return (
-        f"{source_name} {change} by ctxextend {__version__}: {summarise(conversion)}, from "
-        f"{conversion.max_len_before} to {twin_plan.max_len_after} tokens.",
-        f"{computed} computed from the source's: {rearranged}.",
-        *card_sentences(notes),
+def twin_facts(plan: Plan) -> FolderFacts:
+    """Return what decides what engines do with a twin that already has its new length.
+
+    Raises:
+        CheckpointError: Its rotary settings are malformed.
+    """
+    assert plan.convert is not None
+    positions = plan.changes[0].positions
+    name = positions.scheme
+    if positions.methods:
+        name = RAISED_THETA
+    return FolderFacts(
+        model_type=plan.model_type,
+        positions=name,
+        max_len=plan.max_len_after,
+        stated=plan.max_len_after,
+        first_trained=plan.max_len_after,
+        theta=plan.convert.theta,
+        dialects=positions.dialects,
     )
+
+
+# Notes
+
+
+def conversion_notes(
+    plan: Plan, conversion: Conversion | None, statements: Sequence[RuntimeStatement]
+) -> tuple[Note, ...]:
+    """Return the notes of a conversion.
+
+    Args:
+        plan: What changes.
+        conversion: How the twin's tensors are computed; None if positions are removed.
+        statements: What engines do with the output.
+
+    Raises:
+        CheckpointError: A JSON file of the source is malformed.
+    """
+    notes = list[Note]()
+    if conversion is not None and conversion.twin.has_windows:
+        notes += _window_notes(conversion, plan)
+        notes += table_notes(plan)
+    else:
+        replaced = "learned positions"
+        if conversion is None:
+            replaced = "rotary positions: train it at its old length"
+        text = (
+            f"{NOT_TRAINED.format(plan.max_len_after)} Outputs are far from the source's, for "
+            f"short inputs too, since all weights were trained with {replaced}."
+        )
+        notes.append(Note(Code.UNTRAINED, Level.NOTE, text))
+    notes += far_notes(plan)
+    if conversion is not None:
+        notes += _tensor_notes(conversion, plan)
+    notes += limit_notes(plan)
+    notes += generation_notes(plan)
+    if conversion is None and plan.changes[0].positions_after.dialects == (NEW,):
+        text = (
+            f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
+            "transformers 4, still rotate."
+        )
+        notes.append(Note(Code.ENGINE, Level.NOTE, text))
+    notes += model_notes(plan)
+    notes += engine_notes(statements, plan.max_len_after)
+    return tuple(notes)
+
+
+def _window_notes(conversion: Conversion, plan: Plan) -> Iterator[Note]:
+    """Yield what a twin with attention windows gives, and which tokens attend to all others."""
+    after = plan.max_len_after
+    side = conversion.settings.half_window
+    text = "Rows change, so short inputs have other outputs too"
+    if plan.short_inputs is ShortInputs.IDENTICAL:
+        same = min(side, after, conversion.max_len_before)
+        text = (
+            f"Inputs up to {same} tokens give the source's outputs within float32 rounding, if "
+            "padded on the right with an attention mask"
+        )
+    text += f"; in longer ones, each token attends to {side} tokens on either side."
+    if plan.extended:
+        yield Note(Code.UNTRAINED, Level.NOTE, f"{NOT_TRAINED.format(after)} {text}")
+    else:
+        yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
+
+    head = conversion.head
+    text = (
+        f"{head.global_attention} attends to all others, unless you pass a global_attention_mask "
+        "to the model."
+    )
+    if head.needs_separators:
+        separator = f"{SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}"
+        text += (
+            f" Without it, {plan.checkpoint.model_class} fails on a text without exactly three "
+            f"separators ({separator}), which RoBERTa's pairs have."
+        )
+    yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
+
+
+def _tensor_notes(conversion: Conversion, plan: Plan) -> Iterator[Note]:
+    """Yield warnings about tensors that are dropped or missing, and about what is less exact."""
+    model_class = plan.checkpoint.model_class
+    if conversion.dropped:
+        text = f"Dropped {listed(conversion.dropped)}: {model_class} has no place for them."
+        yield Note(Code.TENSORS, Level.WARNING, text)
+    if conversion.missing:
+        text = (
+            f"The source has no values for {listed(conversion.missing)}: transformers fills them "
+            "at random. Only pooler_output depends on them."
+        )
+        yield Note(Code.TENSORS, Level.WARNING, text)
+    if conversion.twin.limits:
+        yield Note(Code.TENSORS, Level.WARNING, f"{conversion.twin.limits}.")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ctxextend.conversion.twins import (
+    ABSENT,
+    BASE,
     BASE_MODEL,
     BY_HEAD,
     CAUSAL_LM,
@@ -18,7 +20,8 @@ from ctxextend.conversion.twins import (
     PLUS_MEAN,
     POSITION_ROWS,
     QUESTION_ANSWERING,
-    SEPARATOR_KEY,
+    RANDOM,
+    REFUSED,
     SEQUENCE_CLASSIFICATION,
     TOKEN_CLASSIFICATION,
     TRANSPOSED,
@@ -27,16 +30,19 @@ from ctxextend.conversion.twins import (
     Twin,
     TwinHead,
 )
-from ctxextend.settings import ATTENTION_WINDOWS
+from ctxextend.settings import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA
 
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.
 CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}
+# Of a masked LM, where only one of both types has this activation in every LM head.
+GELU = {"hidden_act": ("gelu",)}
+PRETRAINING = "ForPreTraining"  # how names of classes end
 
 
-def _same(*names: str, is_needed: bool = True) -> tuple[TensorRule, ...]:
+def _same(*names: str, if_missing: str = REFUSED) -> tuple[TensorRule, ...]:
     """Return rules for tensors with the same name in the twin."""
-    return tuple(TensorRule(name, name, is_needed=is_needed) for name in names)
+    return tuple(TensorRule(name, name, if_missing=if_missing) for name in names)
 
 
 CLASSIFIER = _same("classifier.*")
@@ -66,7 +72,12 @@ def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Te
 
 def _decoder_heads(lm_head: str) -> dict[str, TwinHead]:
     """Return the classes of a decoder, from the name of its LM head."""
-    rules = (TensorRule("lm_head.weight", lm_head, is_needed=False),)
+    # A head that the source ties to its embeddings is not stored. The twin cannot tie it, since the
+    # mean position row is added to its embeddings.
+    rules = (
+        TensorRule(f"{BASE}wte.weight", lm_head),
+        TensorRule("lm_head.weight", lm_head, if_missing=ABSENT),
+    )
     return {
         "LMHeadModel": TwinHead(end=CAUSAL_LM, rules=rules),
         BASE_MODEL: TwinHead(end=BASE_MODEL),
@@ -87,6 +98,7 @@ GPT2_KEYS = {
 
 NEOX_TWIN = Twin(
     scheme="rotary",
+    theta=DEFAULT_THETA,
     model_type="gpt_neox",
     class_name="GPTNeoX",
     prefix="gpt_neox.",
@@ -98,7 +110,6 @@ NEOX_TWIN = Twin(
         "use_parallel_residual": False,
         "tie_word_embeddings": False,
     },
-    lm_head="embed_out.weight",
 )
 
 FALCON_KEYS = {
@@ -122,7 +133,6 @@ FALCON = Twin(
         "parallel_attn": False,
         "tie_word_embeddings": False,
     },
-    lm_head="lm_head.weight",
     limits=(
         "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, "
         "and divides them by the square root of the head size, so they fall more slowly than in "
@@ -133,7 +143,6 @@ FALCON = Twin(
 GPT2 = SourceType(
     class_name="GPT2",
     twins=(NEOX_TWIN, FALCON),
-    tokenizer="GPT2Tokenizer",
     defaults={
         "vocab_size": 50257,
         "n_embd": 768,
@@ -156,7 +165,6 @@ GPT2 = SourceType(
     default_head="LMHeadModel",
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
-    ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
 )
 
 
@@ -175,25 +183,55 @@ ENCODER_LAYER = (
 ENCODER_LAYERS = _same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER))
 ROFORMER_RULES = (
     TensorRule(
-        "embeddings.token_type_*.weight",
-        "embeddings.token_type_*.weight",
+        "embeddings.token_type_embeddings.weight",
+        "embeddings.token_type_embeddings.weight",
         PLUS_MEAN,
-        is_needed=False,
     ),
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*"),
-    *_same("embeddings_project.*", is_needed=False),
+    *_same("embeddings_project.*", if_missing=ABSENT),
     *ENCODER_LAYERS,
 )
 
 
-def _roformer(lm_rules: tuple[TensorRule, ...], *masked_lms: str) -> Twin:
-    """Return the twin with rotary positions.
+# The names of the tensors in the head of a masked LM: of both layers, of the bias, and of the
+# decoder, which transformers usually ties to the embeddings and to the bias.
+BERT_LM = (
+    "cls.predictions.transform.dense.*",
+    "cls.predictions.transform.LayerNorm.*",
+    "cls.predictions.bias",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+)
+ROBERTA_LM = (
+    "lm_head.dense.*",
+    "lm_head.layer_norm.*",
+    "lm_head.bias",
+    "lm_head.decoder.weight",
+    "lm_head.decoder.bias",
+)
+ELECTRA_LM = (
+    "generator_predictions.dense.*",
+    "generator_predictions.LayerNorm.*",
+    "generator_lm_head.bias",
+    "generator_lm_head.weight",
+)
 
-    Args:
-        lm_rules: Of the tensors of a masked LM's head.
-        masked_lms: How names of the source's classes with this head end, but for `MASKED_LM`.
-    """
-    masked_lm = TwinHead(end=MASKED_LM, rules=lm_rules)
+
+def _masked_lm(
+    source: tuple[str, ...], twin: tuple[str, ...], required: Mapping[str, tuple[Any, ...]]
+) -> TwinHead:
+    """Return the class of a masked LM, from the names of the tensors in both heads."""
+    rules = list[TensorRule]()
+    for before, after in zip(source, twin, strict=False):  # ELECTRA's decoder has the only bias
+        if_missing = REFUSED
+        if ".decoder." in after:
+            if_missing = ABSENT
+        rules.append(TensorRule(before, after, if_missing=if_missing))
+    return TwinHead(end=MASKED_LM, rules=tuple(rules), required=required)
+
+
+def _roformer(lm_heads: Mapping[str, TwinHead]) -> Twin:
+    """Return the twin with rotary positions, whose classes with an LM head are given."""
     return Twin(
         scheme="rotary",
         model_type="roformer",
@@ -202,12 +240,10 @@ def _roformer(lm_rules: tuple[TensorRule, ...], *masked_lms: str) -> Twin:
         rules=ROFORMER_RULES,
         heads={
             BASE_MODEL: TwinHead(end=BASE_MODEL),
-            MASKED_LM: masked_lm,
-            **dict.fromkeys(masked_lms, masked_lm),
+            **lm_heads,
             **TASK_HEADS,
         },
         fixed={"rotary_value": False},
-        lm_biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
         has_angles=True,
     )
 
@@ -233,166 +269,95 @@ LONGFORMER_RULES = (
         for name in PROJECTIONS
     ),
 )
-POOLER_RULES = _same("pooler.dense.*")
-FIRST_TOKEN = "the first token"
-QUESTION = "the tokens of the question"
-CHOICE = "the tokens of the choice"
-# The classes look for the separators of RoBERTa's pairs: _compute_global_attention_mask.
-THREE_SEPARATORS = (
-    "Longformer{head} looks for the three separators that RoBERTa puts into a pair of texts, but "
-    "{name} puts two"
-)
 
 
 def _longformer(
-    lm_rules: tuple[TensorRule, ...],
     heads: Mapping[str, TwinHead],
     *,
-    lm_classes: tuple[str, ...] = (),
-    without_head: Mapping[str, str],
     defaults: Mapping[str, Any],
     unused: tuple[str, ...] = (),
-    equal_keys: tuple[str, ...] = (),
+    same_width: str | None = None,
 ) -> Twin:
     """Return the twin with attention windows.
 
     Args:
-        lm_rules: Of the tensors of a masked LM's head.
-        heads: The classes of the source that only some types have.
-        lm_classes: How names of the source's classes with an LM head end, but for `MASKED_LM`.
-        without_head, defaults, unused, equal_keys: As in `Twin`.
+        heads: The classes that not all types have.
+        defaults, unused, same_width: As in `Twin`.
     """
-    masked_lm = TwinHead(end=MASKED_LM, rules=lm_rules)
+    pooler = _same(f"{BASE}pooler.dense.*", if_missing=RANDOM)
     return Twin(
         scheme=ATTENTION_WINDOWS,
+        attention_window=DEFAULT_ATTENTION_WINDOW,
         model_type="longformer",
         class_name="Longformer",
         prefix="longformer.",
         rules=LONGFORMER_RULES,
         heads={
-            BASE_MODEL: TwinHead(
-                end=BASE_MODEL,
-                base_rules=POOLER_RULES,
-                optional=("pooler.dense.weight", "pooler.dense.bias"),
-            ),
-            MASKED_LM: masked_lm,
-            **dict.fromkeys(lm_classes, masked_lm),
+            BASE_MODEL: TwinHead(end=BASE_MODEL, rules=pooler),
             TOKEN_CLASSIFICATION: TASK_HEADS[TOKEN_CLASSIFICATION],
             **heads,
         },
-        without_head=without_head,
-        stated_as={SEPARATOR_KEY: "eos_token_id"},
         defaults=defaults,
-        equal_keys=equal_keys,
         unused=("classifier_dropout", *unused),
-        lm_act="gelu",
-        lm_biases=("lm_head.bias", "lm_head.decoder.bias"),
+        tokens=("pad_token_id",),  # positions are counted from it
+        separator="eos_token_id",
+        same_width=same_width,
     )
 
 
-def _refused_pairs(name: str) -> dict[str, str]:
-    """Return why a type has no class for pairs of texts."""
-    refused = dict[str, str]()
-    for head in (QUESTION_ANSWERING, MULTIPLE_CHOICE):
-        refused[head] = THREE_SEPARATORS.format(head=head, name=name)
-    return refused
-
-
-BERT_LM = (
-    *_same("cls.predictions.bias", "cls.predictions.transform.*.*"),
-    *_same("cls.predictions.decoder.*", is_needed=False),
-)
-BERT_TO_ROBERTA_LM = (
-    TensorRule("cls.predictions.transform.dense.*", "lm_head.dense.*"),
-    TensorRule("cls.predictions.transform.LayerNorm.*", "lm_head.layer_norm.*"),
-    TensorRule("cls.predictions.decoder.*", "lm_head.decoder.*", is_needed=False),
-    TensorRule("cls.predictions.bias", "lm_head.bias"),
-)
-ROBERTA_LM = (
-    *_same("lm_head.bias", "lm_head.dense.*", "lm_head.layer_norm.*"),
-    *_same("lm_head.decoder.*", is_needed=False),
-)
-ROBERTA_TO_BERT_LM = (
-    TensorRule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
-    TensorRule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
-    TensorRule("lm_head.decoder.*", "cls.predictions.decoder.*", is_needed=False),
-    TensorRule("lm_head.bias", "cls.predictions.bias"),
-)
-ELECTRA_TO_BERT_LM = (
-    TensorRule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
-    TensorRule("generator_lm_head.weight", "cls.predictions.decoder.weight", is_needed=False),
-    TensorRule("generator_lm_head.bias", "cls.predictions.bias"),
-)
-ELECTRA_TO_ROBERTA_LM = (
-    TensorRule("generator_predictions.dense.*", "lm_head.dense.*"),
-    TensorRule("generator_predictions.LayerNorm.*", "lm_head.layer_norm.*"),
-    TensorRule("generator_lm_head.weight", "lm_head.decoder.weight", is_needed=False),
-    TensorRule("generator_lm_head.bias", "lm_head.bias"),
-)
 # Defaults that Longformer, which has RoBERTa's, does not share with BERT.
 BERT_TOKENS = {
     "pad_token_id": 0,
     "bos_token_id": None,
     "eos_token_id": None,
 }
-PRETRAINING = "ForPreTraining"
+BERT_MASKED_LM = _masked_lm(BERT_LM, ROBERTA_LM, GELU)
 BERT_WINDOWS = _longformer(
-    BERT_TO_ROBERTA_LM,
     {
+        MASKED_LM: BERT_MASKED_LM,
+        PRETRAINING: BERT_MASKED_LM,
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
             # BERT's head reads the pooler's output, and Longformer's has the same two layers.
-            rules_from_base=(TensorRule("pooler.dense.*", "classifier.dense.*"),),
-            rules=(TensorRule("classifier.*", "classifier.out_proj.*"),),
-            global_attention=FIRST_TOKEN,
-            global_pronoun="it",
+            rules=(
+                TensorRule(f"{BASE}pooler.dense.*", "classifier.dense.*"),
+                TensorRule("classifier.*", "classifier.out_proj.*"),
+            ),
+            global_attention="The first token",
         ),
     },
-    lm_classes=(PRETRAINING,),
-    without_head=_refused_pairs("BERT"),
     defaults=BERT_TOKENS,
 )
 ROBERTA_WINDOWS = _longformer(
-    ROBERTA_LM,
     {
+        MASKED_LM: _masked_lm(ROBERTA_LM, ROBERTA_LM, {}),
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
             rules=_same("classifier.dense.*", "classifier.out_proj.*"),
-            global_attention=FIRST_TOKEN,
-            global_pronoun="it",
+            global_attention="The first token",
         ),
+        # These two look for the separators of RoBERTa's pairs: _compute_global_attention_mask.
         QUESTION_ANSWERING: TwinHead(
             end=QUESTION_ANSWERING,
             rules=QA_OUTPUTS,
-            global_attention=QUESTION,
+            global_attention="Each token of the question",
             needs_separators=True,
         ),
         MULTIPLE_CHOICE: TwinHead(
             end=MULTIPLE_CHOICE,
-            rules=CLASSIFIER,
-            base_rules=POOLER_RULES,
-            global_attention=CHOICE,
+            rules=(*CLASSIFIER, *_same(f"{BASE}pooler.dense.*")),
+            global_attention="Each token of the choice",
             needs_separators=True,
         ),
     },
-    without_head={},
     defaults={},
 )
+# Its sequence classifier has gelu between two layers, where Longformer's has tanh.
 ELECTRA_WINDOWS = _longformer(
-    ELECTRA_TO_ROBERTA_LM,
-    {},
-    without_head={
-        **_refused_pairs("ELECTRA"),
-        SEQUENCE_CLASSIFICATION: (
-            "its head has gelu between two layers, where LongformerForSequenceClassification has "
-            "tanh"
-        ),
-        PRETRAINING: "longformer models have no discriminator",
-    },
+    {MASKED_LM: _masked_lm(ELECTRA_LM, ROBERTA_LM, {})},
     defaults=BERT_TOKENS,
     unused=("embedding_size", "summary_*"),
-    # A width between embeddings and layers needs a projection.
-    equal_keys=("embedding_size", "hidden_size"),
+    same_width="embedding_size",  # a width between embeddings and layers needs a projection
 )
 
 
@@ -412,8 +377,6 @@ def _encoder(
     class_name: str,
     twins: tuple[Twin, ...],
     defaults: Mapping[str, Any],
-    *,
-    lm_act: str | None = None,
 ) -> SourceType:
     """Return a type of encoders; `defaults` are those beyond BERT's."""
     unused = ["gradient_checkpointing"]
@@ -422,7 +385,6 @@ def _encoder(
     return SourceType(
         class_name=class_name,
         twins=twins,
-        tokenizer=f"{class_name}Tokenizer",
         defaults={**ENCODER_DEFAULTS, **defaults},
         required={
             "position_embedding_type": (None, "absolute"),
@@ -436,13 +398,14 @@ def _encoder(
             "lm_head.": MASKED_LM,
         },
         unused=tuple(unused),
-        ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
-        lm_act=lm_act,
     )
 
 
 ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-ROBERTA_TWINS = (_roformer(ROBERTA_TO_BERT_LM), ROBERTA_WINDOWS)
+ROBERTA_TWINS = (
+    _roformer({MASKED_LM: _masked_lm(ROBERTA_LM, BERT_LM, GELU)}),
+    ROBERTA_WINDOWS,
+)
 ELECTRA_DEFAULTS = {
     "embedding_size": 128,
     "hidden_size": 256,
@@ -465,13 +428,20 @@ BART_DECODER_LAYER = (
 )
 LED = Twin(
     scheme=ATTENTION_WINDOWS,
+    attention_window=DEFAULT_ATTENTION_WINDOW,
     model_type="led",
     class_name="LED",
     prefix="led.",
     rules=(
-        *_same("shared.weight", "*.embed_tokens.weight", is_needed=False),  # all are one
+        *_same("shared.weight", if_missing=ABSENT),  # all embeddings are one
+        *_same("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", if_missing=ABSENT),
         *_same("encoder.layernorm_embedding.*", "decoder.layernorm_embedding.*"),
-        TensorRule("*.embed_positions.weight", "*.embed_positions.weight", POSITION_ROWS),
+        *(
+            TensorRule(
+                f"{part}.embed_positions.weight", f"{part}.embed_positions.weight", POSITION_ROWS
+            )
+            for part in ("encoder", "decoder")
+        ),
         *(
             TensorRule(
                 f"{BART_ATTENTION}.{source}.*", f"{BART_ATTENTION}.longformer_self_attn.{name}.*"
@@ -494,7 +464,7 @@ LED = Twin(
         BASE_MODEL: TwinHead(end=BASE_MODEL),
         GENERATION: TwinHead(
             end=GENERATION,
-            rules=_same("final_logits_bias", "lm_head.weight", is_needed=False),
+            rules=_same("final_logits_bias", "lm_head.weight", if_missing=ABSENT),
         ),
         QUESTION_ANSWERING: TASK_HEADS[QUESTION_ANSWERING],
     },
@@ -511,7 +481,6 @@ LED = Twin(
 BART = SourceType(
     class_name="Bart",
     twins=(LED,),
-    tokenizer="BartTokenizer",
     defaults={
         "d_model": 1024,
         "encoder_layers": 12,
@@ -526,32 +495,26 @@ BART = SourceType(
     },
     head_of_tensor={"final_logits_bias": GENERATION, "lm_head.": GENERATION},
     unused=("gradient_checkpointing",),
-    ignored=("encoder.version", "decoder.version"),  # of fairseq
 )
-
-
-def types_with_twin(scheme: str) -> tuple[str, ...]:
-    """Return the model types that have a twin with a scheme, as in `Convert.scheme`."""
-    found = list[str]()
-    for name, source_type in SOURCE_TYPES.items():
-        if any(twin.scheme == scheme for twin in source_type.twins):
-            found.append(name)
-    return tuple(found)
 
 
 SOURCE_TYPES = {
     "gpt2": GPT2,
-    "bert": _encoder("Bert", (_roformer(BERT_LM, PRETRAINING), BERT_WINDOWS), {}),
-    "roberta": _encoder(
-        "Roberta", ROBERTA_TWINS, ROBERTA_DEFAULTS | {"vocab_size": 50265}, lm_act="gelu"
+    "bert": _encoder(
+        "Bert",
+        (
+            _roformer(dict.fromkeys((MASKED_LM, PRETRAINING), _masked_lm(BERT_LM, BERT_LM, {}))),
+            BERT_WINDOWS,
+        ),
+        {},
     ),
-    "camembert": _encoder("Camembert", ROBERTA_TWINS, ROBERTA_DEFAULTS, lm_act="gelu"),
-    "xlm-roberta": _encoder("XLMRoberta", ROBERTA_TWINS, ROBERTA_DEFAULTS, lm_act="gelu"),
+    "roberta": _encoder("Roberta", ROBERTA_TWINS, ROBERTA_DEFAULTS | {"vocab_size": 50265}),
+    "camembert": _encoder("Camembert", ROBERTA_TWINS, ROBERTA_DEFAULTS),
+    "xlm-roberta": _encoder("XLMRoberta", ROBERTA_TWINS, ROBERTA_DEFAULTS),
     "electra": _encoder(
         "Electra",
-        (_roformer(ELECTRA_TO_BERT_LM), ELECTRA_WINDOWS),
+        (_roformer({MASKED_LM: _masked_lm(ELECTRA_LM, BERT_LM, GELU)}), ELECTRA_WINDOWS),
         ELECTRA_DEFAULTS,
-        lm_act="gelu",
     ),
     "bart": BART,
 }

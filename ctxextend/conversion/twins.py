@@ -3,7 +3,6 @@
 The twin of a window keeps its positions, and attends to tokens near by.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,16 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.settings import ATTENTION_WINDOWS
-from ctxextend.tables.layouts import sinusoidal_rows
-
 Array = NDArray[Any]
+# How a tensor of a twin is computed from one of the source.
 COPIED = "copied"
 TRANSPOSED = "transposed"
 BY_HEAD = "regrouped by head"
 PLUS_MEAN = "plus the mean position row"
 FOR_GLOBAL = "copied for global attention"
 POSITION_ROWS = "as a position table"
+# If the source lacks a tensor: it is not complete; the twin ties this one, or has none either; or
+# transformers fills it at random, and only one output depends on it.
+REFUSED = "refused"
+ABSENT = "absent"
+RANDOM = "random"
 # How names of classes end.
 BASE_MODEL = "Model"
 CAUSAL_LM = "ForCausalLM"
@@ -30,8 +32,9 @@ TOKEN_CLASSIFICATION = "ForTokenClassification"
 SEQUENCE_CLASSIFICATION = "ForSequenceClassification"
 QUESTION_ANSWERING = "ForQuestionAnswering"
 MULTIPLE_CHOICE = "ForMultipleChoice"
-LAYERS = ("layer.", "layers.", "h.")  # how names of lists of layers end
 SEPARATOR_KEY = "sep_token_id"  # of a config
+ANGLES_TABLE = "encoder.embed_positions.weight"  # the table of RoFormer's base model
+BASE = "~"  # in rules of a head: the prefix of the base model's tensors
 
 
 def by_head(values: Array, heads: int) -> Array:
@@ -48,45 +51,10 @@ def by_head(values: Array, heads: int) -> Array:
     return heads_first.reshape(outputs.shape)
 
 
-def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
-    """Add the mean position row, (d,), to every row of (n, d).
-
-    The sum is computed in float64 and rounded once, to the dtype of the values.
-    """
-    # numpy converts the values to float64 in blocks, so that no copy of all of them is made.
-    return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
-
-
-def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
-    """Return RoFormer's table of sines and cosines, (max_len, head_dim), with theta 10,000."""
-    return sinusoidal_rows(np.arange(max_len), head_dim, "halves").astype(np.float32)
-
-
-def moved_rows(values: Array, before: int, after: int) -> Array:
-    """Return position rows after another number of reserved rows.
-
-    The shape is (rows - before + after, d).
-
-    Args:
-        values: The table of the source, shape (rows, d).
-        before: Its reserved rows, before position 0.
-        after: Those of the twin. Missing ones are zeros: only padding has their positions.
-    """
-    if after <= before:
-        return values[before - after :]
-    added = np.zeros((after - before, values.shape[1]), values.dtype)
-    return np.concatenate([added, values])
-
-
-def match_pattern(pattern: str, name: str) -> re.Match[str] | None:
-    """Match a name in which each ``*`` of a pattern is a part without dots."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", "([^.]+)"), name)
-
-
 class TensorRule(NamedTuple):
-    """How to compute a tensor of a twin from one of the source.
+    """How to compute tensors of a twin from those of the source.
 
-    In names, ``*`` is the same part on both sides:
+    In names, ``*`` is the number of a layer, and at the end weight and bias:
     TensorRule("h.*.ln_1.*", "layers.*.input_layernorm.*") computes
     ``layers.5.input_layernorm.bias`` from ``h.5.ln_1.bias``.
     """
@@ -94,31 +62,23 @@ class TensorRule(NamedTuple):
     source: str
     name: str
     how: str = COPIED
-    # Whether the twin needs it: not if transformers ties it to another one.
-    is_needed: bool = True
+    if_missing: str = REFUSED
 
-    def twin_names(self, layers: int) -> Iterator[str]:
-        """Yield the names of all tensors of a twin that the rule computes.
+    def replaced(self, old: str, new: object) -> "TensorRule":
+        """Return the rule with a part of both names replaced."""
+        source = self.source.replace(old, str(new))
+        return self._replace(source=source, name=self.name.replace(old, str(new)))
 
-        ``*`` is the number of a layer, and at the end weight and bias. Other patterns have none.
-        """
-        head, star, rest = self.name.partition("*")
-        if not star:
-            yield self.name
-        elif not rest:
-            yield from (f"{head}{parameter}" for parameter in ("weight", "bias"))
-        elif head.endswith(LAYERS) and rest.endswith(".*") and rest.count("*") == 1:
+    def expanded(self, layers: int) -> Iterator["TensorRule"]:
+        """Yield the rule of each tensor, without ``*``."""
+        if ".*." in self.name:
             for layer in range(layers):
-                for parameter in ("weight", "bias"):
-                    yield f"{head}{layer}{rest.removesuffix('*')}{parameter}"
-
-    def twin_name(self, tensor: str) -> str | None:
-        """Return the twin's name for a tensor of the source; None if the rule does not apply."""
-        match = match_pattern(self.source, tensor)
-        if match is None:
-            return None
-        parts = iter(match.groups())
-        return re.sub(r"\*", lambda _: next(parts), self.name)
+                yield from self.replaced(".*.", f".{layer}.").expanded(layers)
+        elif "*" in self.name:
+            yield self.replaced("*", "weight")
+            yield self.replaced("*", "bias")
+        else:
+            yield self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +86,12 @@ class TwinHead:
     """A class of a twin, and how the tensors of its head are computed."""
 
     end: str  # how its name ends, such as `CAUSAL_LM` or `BASE_MODEL`
-    rules: tuple[TensorRule, ...] = ()  # of tensors of the head, by their complete names
-    base_rules: tuple[TensorRule, ...] = ()  # of the base model, beyond `Twin.rules`
-    # Of tensors that are the base model's in the source, and the head's in the twin.
-    rules_from_base: tuple[TensorRule, ...] = ()
-    # Which tokens attend to all others, and these to them: the rule of the class. Else empty.
-    global_attention: str = ""
-    global_pronoun: str = "them"
+    rules: tuple[TensorRule, ...] = ()  # by complete names, or with `BASE`
+    # Values that config keys must have, next to those of the source's type.
+    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Which token attends to all others, and these to it: the rule of the class.
+    global_attention: str = "No token"
     needs_separators: bool = False  # whether it runs only on texts with three `SEPARATOR_KEY`
-    # Tensors that only one output depends on: the source's class may not have them.
-    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,25 +104,20 @@ class Twin:
     prefix: str  # of the base model's tensors in a model with a head
     rules: tuple[TensorRule, ...]  # of the base model, without prefixes
     heads: Mapping[str, TwinHead]  # by how names of the source's classes end: {"LMHeadModel": …}
-    # Why other classes of the source have none, by how their names end; not all are listed.
-    without_head: Mapping[str, str] = field(default_factory=dict)
     # Config keys with another name in the source, from that name: {"n_embd": "hidden_size"}.
     keys: Mapping[str, str] = field(default_factory=dict)
-    # Config keys that state the value of another one if they are missing.
-    stated_as: Mapping[str, str] = field(default_factory=dict)
     # Values of the source's keys that it needs, if they are missing: {"pad_token_id": 0}.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)  # other values of its config
-    equal_keys: tuple[str, ...] = ()  # keys of the source that must have the same value
     unused: tuple[str, ...] = ()  # the source's config keys without effect in it
+    tokens: tuple[str, ...] = ()  # config keys that must state a token
+    separator: str | None = None  # the key whose token is `SEPARATOR_KEY`, if none is stated
+    same_width: str | None = None  # a key of the source that must state its `hidden_size`
     width_key: str = "hidden_size"
     heads_key: str = "num_attention_heads"
-    layer_keys: tuple[str, ...] = ("num_hidden_layers",)  # the numbers of its layers
-    # The tensor of an LM head that cannot be tied, since embeddings contain the mean row.
-    lm_head: str | None = None
-    lm_act: str | None = None  # the activation in its LM head, if no config key states it
-    # Both names of the bias of a masked LM's head, which transformers usually ties.
-    lm_biases: tuple[str, ...] = ()
+    layer_keys: tuple[str, ...] = ("num_hidden_layers",)  # of the encoder, and of the decoder
+    theta: float | None = None  # the default base of its frequencies, where it can be chosen
+    attention_window: int | None = None  # the default tokens that each one attends to
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES_TABLE`
     part: str | None = None  # the part whose table gets another length; None: it has no other
     limits: str = ""  # in which ways it is less exact, as a sentence
@@ -174,16 +125,26 @@ class Twin:
     @property
     def has_windows(self) -> bool:
         """Whether it keeps its positions, and attends in windows."""
-        return self.scheme == ATTENTION_WINDOWS
+        return self.attention_window is not None
 
     @property
     def adds_mean(self) -> bool:
         """Whether embeddings take the mean position row, instead of a table."""
         return any(rule.how == PLUS_MEAN for rule in self.rules)
 
-    def class_of(self, head: TwinHead) -> str:
-        """Return the name of one of its classes."""
-        return f"{self.class_name}{head.end}"
+    def rules_of(self, head: TwinHead, source_prefix: str) -> Iterator[TensorRule]:
+        """Yield the rules of one of its classes, with the prefixes of names.
+
+        Args:
+            head: The class.
+            source_prefix: The prefix of the base model's tensors in the source.
+        """
+        prefix = "" if head.end == BASE_MODEL else self.prefix
+        for rule in self.rules:
+            yield rule._replace(source=source_prefix + rule.source, name=prefix + rule.name)
+        for rule in head.rules:
+            source = rule.source.replace(BASE, source_prefix)
+            yield rule._replace(source=source, name=rule.name.replace(BASE, prefix))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +153,9 @@ class SourceType:
 
     class_name: str  # how names of its classes start
     twins: tuple[Twin, ...]
-    tokenizer: str  # the class of tokenizer that transformers uses for it
     # Values of config keys that every twin needs, if they are missing: {"n_embd": 768}.
     defaults: Mapping[str, Any]
-    # Values that config keys may have, None for a missing key: {"is_decoder": (None, False)}. Other
-    # models have no twin.
+    # Values that config keys must have, None for a missing key: {"is_decoder": (None, False)}.
     required: Mapping[str, tuple[Any, ...]]
     # Of a config that states no class: how the name of the class ends, by a part of the name of
     # a tensor that it has.
@@ -205,10 +164,5 @@ class SourceType:
     # Config keys of the twin that transformers also accepts in the source: ``hidden_size`` of
     # GPT-2, for ``n_embd``.
     aliases: tuple[str, ...] = ()
-    # Config keys without effect in any twin, such as ``summary_*``; ``*`` as in `TensorRule`.
+    # Config keys without effect in any twin, such as ``summary_*``.
     unused: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()  # buffers of the base model, which the twins lack
-    lm_act: str | None = None  # the activation in its LM head, if no config key states it
-
-
-ANGLES_TABLE = "encoder.embed_positions.weight"  # the table of RoFormer's base model

@@ -28,7 +28,7 @@ from ctxextend.opening.unknown_models import (
 from ctxextend.positions.positions import Positions
 from ctxextend.settings import CheckpointRef
 
-CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
+CheckType = Callable[[str], object]  # raises for a model type that the caller does not support
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.positions.change import Change
 from ctxextend.provenance import learned_before
@@ -45,7 +44,7 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
         result = change.positions.compare(change, now)
         evidence.failures += result.faults
         if expected.conversion is not None:
-            result.findings[:] = [f"{change.name}: {positions_text(expected.conversion)}"]
+            result.findings[:] = [f"{change.name}: {expected.conversion.settings.result}"]
         evidence.findings += result.findings
     return evidence.check("table")
 

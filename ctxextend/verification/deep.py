@@ -152,7 +152,7 @@ def _source_class(conversion: Conversion) -> str:
     for name, head in conversion.twin.heads.items():
         if head == conversion.head:
             return f"{source.class_name}{name}"
-    raise AssertionError(conversion.model_class)
+    raise AssertionError(conversion.head.end)
 
 
 def _load_resized(expected: Expected, resized: Checkpoint) -> tuple[Any, LoadingInfo]:

@@ -1,14 +1,11 @@
 """`ctxextend convert` and recipes of conversions: screens, files of the output, refusals."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 from typer.testing import CliRunner, Result
@@ -17,7 +14,7 @@ from ctxextend.cli.app import build_app
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 from tests.helpers.hub_server import SHA, Hub
-from tests.helpers.trainings import files_here, make_encoder, make_source, write_book
+from tests.helpers.trainings import files_here, make_encoder
 from tests.helpers.word_tokenizer import text_of
 
 LM = ["--scheme", "rotary", "--to", str(NEW)]
@@ -30,56 +27,20 @@ def run(*arguments: object) -> Result:
 # ---- the command
 
 
-def test_convert_replaces_an_output_only_with_force() -> None:
-    run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
-    again = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
-    assert again.exit_code == 1
-    assert "exists.\nReplace it with --force" in again.stderr
-
-    flags = ("--scheme", "alibi", "--to", "4x", "-o", "tiny-gpt2-rotary-512", "--force")
-    forced = run("convert", "tiny-gpt2", *flags)
-    assert "Warning: transformers computes Falcon's ALiBi biases in bfloat16" in forced.stderr
-    assert "divides them by the square root of the head size" in forced.stderr
-    assert "gpt2 -> falcon (ALiBi positions)\n" in forced.stderr
-    assert read(Path("tiny-gpt2-rotary-512"))["model_type"] == "falcon"
-
-    flags = ("--scheme", "rotary", "--to", "512", "--force", "-q", "--verify")
-    quiet = run("convert", "tiny-gpt2", *flags)
-    assert quiet.exit_code == 0
-    assert quiet.stderr == ""
-
-
-def test_convert_dry_run_prints_the_plan_and_writes_nothing() -> None:
-    done = run("convert", "tiny-gpt2", *LM, "--dry-run", "--json")
-    assert list(Path().iterdir()) == []
-    values = json.loads(done.stdout)
-    assert values["files"]["rewritten"] == ["model.safetensors", "config.json"]
-    assert values["dry_run"] is True
-    assert values["model_type_after"] == "gpt_neox"
-    assert values["theta"] == 1000
-
-
-def make_classifier(folder: Path) -> None:
-    """Save a BERT with labels, a card, code and other files."""
-    labels: dict[str, Any] = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
-    settings: dict[str, Any] = {"layer_norm_eps": 1e-5, "hidden_act": "relu"}
-    make(folder, "bert", "ForTokenClassification", **labels, **settings)
-    config = folder / "config.json"
-    pico.edit_json(config, task_specific_params={"a": 1}, gradient_checkpointing=False)
-    config.chmod(0o640)
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
-    (folder / "notes").mkdir()
-    (folder / "notes/a.txt").write_text("kept")
-    (folder / "modeling_x.py").write_text("raise SystemExit")
-
-
 def test_convert_carries_over_everything_else(tmp_path: Path) -> None:
     source = tmp_path / "bert"
-    make_classifier(source)
+    labels: dict[str, Any] = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    settings: dict[str, Any] = {"layer_norm_eps": 1e-5, "hidden_act": "relu"}
+    make(source, "bert", "ForTokenClassification", **labels, **settings)
+    (source / "config.json").chmod(0o640)
+    (source / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
+    (source / "notes").mkdir()
+    (source / "notes/a.txt").write_text("kept")
+    (source / "modeling_x.py").write_text("raise SystemExit")
     run("convert", source, *LM, "-o", "out")
 
     expected = read(source)
-    for key in ("is_decoder", "add_cross_attention", "gradient_checkpointing"):
+    for key in ("is_decoder", "add_cross_attention"):
         expected.pop(key, None)  # RoFormer has no such setting
     expected |= {
         "architectures": ["RoFormerForTokenClassification"],
@@ -87,12 +48,7 @@ def test_convert_carries_over_everything_else(tmp_path: Path) -> None:
         "max_position_embeddings": NEW,
         "rotary_value": False,
     }
-    config = read(Path("out"))
-    assert config == expected
-    assert config["id2label"] == {"0": "no", "1": "yes"}
-    assert config["layer_norm_eps"] == 1e-5
-    assert config["hidden_act"] == "relu"
-
+    assert read(Path("out")) == expected
     assert Path("out/notes/a.txt").read_text() == "kept"
     assert Path("out/modeling_x.py").read_text() == "raise SystemExit"
     mode = Path("out/config.json").stat().st_mode
@@ -103,23 +59,6 @@ def test_convert_carries_over_everything_else(tmp_path: Path) -> None:
     )
     recipe = Path("out/ctxextend.yaml").read_text()
     assert "convert:\n  scheme: rotary\n  to: 40\n" in recipe
-
-
-def test_the_recipe_of_a_conversion_repeats_it_while_the_source_is_the_same(tmp_path: Path) -> None:
-    source = tmp_path / "bert"
-    make_classifier(source)
-    run("convert", source, *LM, "-o", "out")
-    again = run("run", "out/ctxextend.yaml", "--output", "again")
-    assert again.exit_code == 0
-    assert pico.contents(Path("again")) == pico.contents(Path("out"))
-
-    weights = source / "model.safetensors"
-    data = weights.read_bytes()
-    weights.write_bytes(data[:-1] + b"?")
-    failed = run("run", "out/ctxextend.yaml", "--output", "third")
-    assert failed.exit_code == 1
-    assert "changed" in failed.stderr
-    assert not Path("third").exists()
 
 
 def test_convert_of_a_hub_model_records_the_commit(
@@ -147,36 +86,18 @@ def test_convert_downloads_no_weights_of_a_type_that_it_refuses(
     repository = hub.add("owner/llama", tmp_path / "llama")
     repository.files["model.safetensors"] = b"large"
     done = run("convert", "owner/llama", *LM)
-    assert "llama models cannot be converted" in done.stderr
+    assert "llama models have no twin with rotary positions" in done.stderr
     downloads = [line for line in hub.requests if line.startswith("GET")]
     assert downloads
     for line in downloads:
         assert "safetensors" not in line
 
 
-def test_convert_trains_at_once(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "gpt2", "gpt2")
-    write_book()
-    done = run("convert", source, *LM, "--train", "book.txt", "--steps", 2, "-o", "out")
-    assert done.exit_code == 0
-    assert read(Path("out"))["model_type"] == "gpt_neox"
-    recipe = Path("out/ctxextend.yaml").read_text()
-    assert "convert:\n  scheme: rotary\n" in recipe
-    assert "  steps: 2\n" in recipe
-
-    done = run("convert", source, *LM, "-o", "untrained")
-    assert done.exit_code == 0
-    trained = load_file("out/model.safetensors")
-    untrained = load_file("untrained/model.safetensors")
-    assert trained.keys() == untrained.keys()
-    assert not torch.equal(trained["embed_out.weight"], untrained["embed_out.weight"])
-
-
 def test_convert_of_a_sentence_encoder_embeds_longer_texts(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "encoder")
     done = run("convert", root, *LM, "-o", "out", "--verify")
     assert done.exit_code == 0
-    assert "Dropped 2 tensors: pooler.dense.bias" in done.stderr
+    assert "Dropped pooler.dense.bias, pooler.dense.weight" in done.stderr
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "0_Transformer",
         "1_Pooling",
@@ -261,27 +182,16 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
 # ---- refusals
 
 
-def make_adapter(folder: Path, base: Path) -> None:
-    """Save the weights of a model as if they were of an adapter."""
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "bert"}')
-    tensors = load_file(base / "model.safetensors")
-    adapter = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
-    save_file(adapter, folder / "adapter_model.safetensors")
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
         ("tiny-gpt2 --scheme rotary", 2, "--scheme rotary requires --to", "--to N"),
-        ("tiny-gpt2 --to 512", 2, "Missing option '--scheme'", "convert --help"),
         (
             "bert --scheme rotary --to 9000000000000000k",
             1,
             "--to 9,216,000,000,000,000,000 is too large",
             "Use a smaller --to.",
         ),
-        ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
         (
             "tiny-gpt2 --scheme alibi --to 512 --theta 500",
             2,
@@ -297,11 +207,15 @@ def make_adapter(folder: Path, base: Path) -> None:
         (
             "bert --scheme alibi --to 40",
             1,
-            "bert (bert) cannot be converted to alibi",
-            "Use --scheme rotary.",
+            "bert models have no twin with ALiBi positions",
+            "type gpt2",
         ),
-        ("llama --scheme rotary --to 64", 1, "llama models cannot be converted", "type gpt2, bert"),
-        ("adapter --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
+        (
+            "bare/model.safetensors --scheme rotary --to 64 --model-type bert",
+            1,
+            "not a complete model",
+            "Pass the",
+        ),
         (
             "broken --scheme rotary --to 64",
             1,
@@ -314,14 +228,10 @@ def test_convert_refuses_by_name(
     arguments: str, code: int, message: str, hint: str, tmp_path: Path
 ) -> None:
     make(Path("bert"), "bert", "ForMaskedLM")
-    if "llama" in arguments:
-        config = transformers.LlamaConfig(
-            vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
-        )
-        transformers.LlamaForCausalLM(config).save_pretrained("llama")
     shutil.copytree("bert", "broken")
     Path("broken/tokenizer_config.json").write_text("[]")
-    make_adapter(Path("adapter"), Path("bert"))
+    shutil.copytree("bert", "bare")
+    Path("bare/config.json").unlink()
 
     before = files_here()
     done = run("convert", *arguments.split())

@@ -9,6 +9,8 @@ import torch
 import transformers
 from transformers import AutoConfig
 
+from tests.helpers import pico
+
 OLD = 16
 NEW = 40
 SIZES: dict[str, Any] = {
@@ -48,6 +50,15 @@ NAMES = {
     "bart": "Bart",
 }
 
+OUTPUTS = (
+    "logits",
+    "prediction_logits",
+    "last_hidden_state",
+    "pooler_output",
+    "start_logits",
+    "end_logits",
+)
+
 
 def make(folder: Path, model_type: str, head: str, *, seed: int = 0, **changes: Any) -> Any:
     """Save a model whose weights and biases are all random; return it."""
@@ -64,3 +75,70 @@ def make(folder: Path, model_type: str, head: str, *, seed: int = 0, **changes: 
 def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
     values: dict[str, Any] = json.loads((folder / name).read_text())
     return values
+
+
+def load(folder: Path) -> Any:
+    """Load the class in config.json, and check that no key is missing, unexpected or mismatched."""
+    name = read(folder)["architectures"][0]
+    return pico.Pico(folder, getattr(transformers, name)).load()
+
+
+def make_inputs(model: Any, tokens: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return two texts of some tokens, one of them padded on the right, and their mask.
+
+    Each has three separators in the places where RoBERTa puts them into a pair of texts.
+    """
+    numbers = torch.arange(2 * tokens).reshape(2, tokens)
+    ids = 5 + numbers * 7 % 27
+    mask = torch.ones_like(ids)
+    mask[1, tokens - 2 :] = 0
+    separator = model.config.eos_token_id
+    if isinstance(separator, int) and separator < model.config.vocab_size:
+        ids[:, [1, 2]] = separator
+        ids[0, -1] = separator
+        ids[1, -3] = separator
+    if model.config.pad_token_id is not None:
+        ids[mask == 0] = model.config.pad_token_id
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = (ids > 16).long() * mask
+    return inputs, mask
+
+
+def outputs(model: Any, tokens: int) -> dict[str, torch.Tensor]:
+    """Return what a model computes for two texts, by name, where these are not padded."""
+    inputs, mask = make_inputs(model, tokens)
+    if type(model).__name__.endswith("MultipleChoice"):
+        inputs = {name: values[None] for name, values in inputs.items()}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, :4]
+        mask = mask[:, :4]
+    with torch.no_grad():
+        found = model(**inputs)
+    values = dict[str, torch.Tensor]()
+    for name in OUTPUTS:
+        value = found.get(name)
+        if value is not None and value.shape[:2] == mask.shape:
+            value = value[mask.bool()]
+        if value is not None:
+            values[name.removeprefix("prediction_")] = value  # of `ForPreTraining`
+    return values
+
+
+def assert_equal_outputs(source: Any, twin: Any, tokens: int) -> None:
+    """Check that two models compute the same for texts of some tokens, within rounding."""
+    expected = outputs(source, tokens)
+    actual = outputs(twin, tokens)
+    assert expected
+    for name, values in expected.items():
+        if name == "pooler_output" and name not in actual:
+            continue
+        tolerance = 4e-6 * float(values.abs().max())
+        torch.testing.assert_close(actual[name], values, rtol=0, atol=tolerance)
+
+
+def differ(source: Any, twin: Any, tokens: int) -> bool:
+    before = outputs(source, tokens)
+    after = outputs(twin, tokens)
+    shared = before.keys() & after.keys()
+    return any(not torch.allclose(before[name], after[name]) for name in shared)
