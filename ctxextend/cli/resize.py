@@ -12,7 +12,7 @@ from ctxextend.cli.console import Console, Page
 from ctxextend.cli.show_training import show_training
 from ctxextend.errors import counted, listed, not_an_option, size_text, time_text
 from ctxextend.notes import Level
-from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.settings import ATTENTION_WINDOWS, CheckpointRef, Resize
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
@@ -77,8 +77,7 @@ def show_plan(
         output: The output folder without one, if it is known.
         steps: The settings of the steps after it, by name.
     """
-    from ctxextend.settings import ATTENTION_WINDOWS
-from ctxextend.recipe import plain_values
+    from ctxextend.recipe import plain_values
 
     items = [("source", source)]
     if result is not None:
