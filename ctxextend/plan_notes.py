@@ -30,17 +30,9 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.rule_schema import SWITCHED
-from ctxextend.runtimes.runtime_statements import (
-    RuntimeOutcome,
-    RuntimeStatement,
-    engine_notes,
-    runtime_statements,
-)
-from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
-from ctxextend.serving.runtime_facts import folder_facts
+from ctxextend.runtimes.engines import SHORT_LIST, SWITCHED, Outcome, Statement, statements
+from ctxextend.serving.facts import engine_notes, folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
-from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_random, describe_rows
 
 # The start of a note and of cards, which `card` replaces after training.
@@ -58,17 +50,12 @@ AUTO_MAP_FILES = (
 )
 
 
-def plan_notes(
-    plan: Plan,
-    statements: Sequence[RuntimeStatement],
-    for_runtime: RuntimePlan | None = None,
-) -> tuple[Note, ...]:
+def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
     """Return the notes of a planned resize.
 
     Args:
         plan: The resize.
-        statements: What engines do with the output.
-        for_runtime: What the requested engine does with it.
+        runtimes: What engines do with the output.
 
     Raises:
         CheckpointError: A JSON file of the source is malformed.
@@ -79,7 +66,7 @@ def plan_notes(
     notes = list[Note]()
     if plan.is_changed:
         notes += _effect_notes(plan, truncated_before=bool(limits))
-        notes += _keeping_notes(plan, for_runtime)
+        notes += _keeping_notes(plan)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))
@@ -93,12 +80,7 @@ def plan_notes(
     notes += generation_notes(plan)
     notes += _other_files(plan)
     notes += model_notes(plan)
-    if for_runtime is None:
-        is_given = plan.settings.choice.settings.get(MSCALE) is not None
-        can_add_keys = plan.method == SWITCH and not is_given
-        notes += engine_notes(statements, plan.max_len_after, can_add_keys=can_add_keys)
-    else:
-        notes += requested_engine_notes(for_runtime)
+    notes += engine_notes(plan, runtimes)
     return tuple(notes)
 
 
@@ -169,7 +151,7 @@ def old_lengths(plan: Plan) -> str:
     return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
-def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note]:
+def _keeping_notes(plan: Plan) -> Iterator[Note]:
     """Yield how to keep outputs for short inputs, if the default method changes them.
 
     It is not part of the note on these outputs, which cards have: a recipe names the method.
@@ -182,7 +164,7 @@ def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note
         return
     flag = f"--method {keeping.pop()}"
     if flag == f"--method {SWITCH}":
-        flag = _switch_flag(plan, for_runtime)
+        flag = _switch_flag(plan)
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"
     else:
@@ -191,7 +173,7 @@ def _keeping_notes(plan: Plan, for_runtime: RuntimePlan | None) -> Iterator[Note
         yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
 
 
-def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
+def _switch_flag(plan: Plan) -> str:
     """Return the flag of the method that gives rotary positions two lists of factors.
 
     It is followed by the engines that apply it. Empty if the model, the files or the requested
@@ -200,18 +182,18 @@ def _switch_flag(plan: Plan, for_runtime: RuntimePlan | None) -> str:
     if not plan.changes[0].positions.can_switch or mistral_params(plan.checkpoint) is not None:
         return ""
     flag = f"--method {SWITCH}"
-    folder = folder_facts(plan)
-    if folder is None:
+    facts = folder_facts(plan)
+    if facts is None:
         return flag
-    serving = list[str]()
-    for item in runtime_statements(replace(folder, positions=SWITCHED)):
-        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
-            serving.append(item.name)
-    if for_runtime is not None:
-        return flag if for_runtime.runtime.name in serving else ""
+    serving = dict[str, str]()
+    for item in statements(replace(facts, positions=SWITCHED, has=facts.has | {SHORT_LIST})):
+        if item.outcome is Outcome.SERVES and SHORT_LIST not in item.ignores:
+            serving[item.engine.key] = item.name
+    if plan.engine is not None:
+        return flag if plan.engine in serving else ""
     if not serving:
         return flag
-    return f"{flag} (right in {joined(serving)})"
+    return f"{flag} (right in {joined(list(serving.values()))})"
 
 
 def far_notes(plan: Plan, trained: int | None = None) -> Iterator[Note]:

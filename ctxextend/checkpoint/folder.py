@@ -73,6 +73,7 @@ class Checkpoint:
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
     is_gguf: bool = False  # whether it consists of a GGUF file
+    engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one
@@ -285,7 +286,19 @@ def open_checkpoint(
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
+            engine=_only_engine(config or {}),
         )
+
+
+def _only_engine(config: Mapping[str, Any]) -> str | None:
+    """Return the engine that alone reads the weights of a config; None if many do.
+
+    Weights that mlx-lm quantises have other shapes and dtypes: ``quantize_model`` of its utils.py.
+    """
+    quantization = config.get("quantization")
+    if isinstance(quantization, Mapping) and {"group_size", "bits"} <= quantization.keys():
+        return "mlx"
+    return None
 
 
 def open_config(source: Source) -> Mapping[str, Any]:

@@ -95,4 +95,5 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
         adapter_of=None,
         config_name=source.file,
         is_gguf=True,
+        engine="llama.cpp",
     )

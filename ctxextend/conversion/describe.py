@@ -18,8 +18,8 @@ from ctxextend.plan_notes import (
     table_notes,
 )
 from ctxextend.positions.change import ShortInputs
-from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
-from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
+from ctxextend.runtimes.engines import Statement
+from ctxextend.serving.facts import engine_notes
 
 LISTED_TENSORS = 3  # names of tensors in a warning
 
@@ -29,7 +29,7 @@ NO_GLOBAL_ATTENTION = (
 
 
 def conversion_notes(
-    conversion: Conversion, twin_plan: Plan, statements: Sequence[RuntimeStatement]
+    conversion: Conversion, twin_plan: Plan, statements: Sequence[Statement]
 ) -> tuple[Note, ...]:
     """Return the notes of a conversion.
 
@@ -57,7 +57,7 @@ def conversion_notes(
     notes += limit_notes(twin_plan, old_length=trained)
     notes += generation_notes(twin_plan, old_length=trained)
     notes += model_notes(twin_plan)
-    notes += engine_notes(statements, twin_plan.max_len_after)
+    notes += engine_notes(twin_plan, statements)
     return tuple(notes)
 
 
@@ -135,27 +135,6 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) <= LISTED_TENSORS:
         return joined(names)
     return f"{', '.join(names[:LISTED_TENSORS])} and {len(names) - LISTED_TENSORS} more"
-
-
-def twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
-    """Return what decides what engines do with a twin.
-
-    Raises:
-        CheckpointError: Its rotary settings are malformed.
-    """
-    positions = twin_plan.changes[0].positions
-    name = positions.scheme
-    if positions.methods:
-        name = RAISED_THETA
-    return FolderFacts(
-        model_type=conversion.twin.model_type,
-        positions=name,
-        max_len=twin_plan.max_len_after,
-        stated=twin_plan.max_len_after,
-        first_trained=twin_plan.max_len_after,
-        theta=conversion.settings.theta,
-        dialects=positions.dialects,
-    )
 
 
 def scheme_text(conversion: Conversion) -> str:

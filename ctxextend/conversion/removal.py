@@ -16,7 +16,8 @@ from ctxextend.plan import Plan, weight_layouts, with_length
 from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit_notes, model_notes
 from ctxextend.positions.change import Change
 from ctxextend.provenance import SAME_LENGTH
-from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
+from ctxextend.runtimes.engines import Statement
+from ctxextend.serving.facts import engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.rope_types import NEW, TYPE
 from ctxextend.version import __version__
@@ -65,7 +66,7 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     )
 
 
-def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[Note, ...]:
+def removal_notes(plan: Plan, statements: Sequence[Statement]) -> tuple[Note, ...]:
     """Return the notes of a removal of rotary positions.
 
     Args:
@@ -91,7 +92,7 @@ def removal_notes(plan: Plan, statements: Sequence[RuntimeStatement]) -> tuple[N
         )
         notes.append(Note(Code.ENGINE, Level.NOTE, text))
     notes += model_notes(plan)
-    notes += engine_notes(statements, plan.max_len_after)
+    notes += engine_notes(plan, statements)
     return tuple(notes)
 
 

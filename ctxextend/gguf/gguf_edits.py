@@ -32,7 +32,6 @@ from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import nested
-from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import (
@@ -65,25 +64,6 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     _check_no_betas(settings)
     if name in NOT_STATED or (location.layers and name in GGUF_METHODS):
         check_scales(model.checkpoint, location, name)
-
-
-def check_gguf_steps(settings: Resize) -> None:
-    """Check that no step is requested that a GGUF file cannot take.
-
-    Raises:
-        MethodError: One is.
-    """
-    if settings.train or settings.tune:
-        flag = "--train" if settings.train else "--tune"
-        message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
-        raise MethodError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
-    if settings.engine not in (None, LLAMA_CPP):
-        message = f"--for {settings.engine}: a GGUF file is planned as llama.cpp reads it."
-        hint = (
-            "Use --for llama.cpp, or resize the checkpoint that it was made from, a folder, with "
-            f"--for {settings.engine}."
-        )
-        raise MethodError(message, hint)
 
 
 LLAMA_CPP_FLAGS = {BETA_FAST: "--yarn-beta-fast", BETA_SLOW: "--yarn-beta-slow"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ctxextend.runtimes.runtime_statements import RuntimeStatement
 from numpy.typing import NDArray
 
 from ctxextend import convert, resize
@@ -18,7 +19,6 @@ from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rows import Rows
 from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.runtime_statements import RuntimeStatement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import (
     NEW,

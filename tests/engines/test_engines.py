@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-
-from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import RUN
 from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
+
+from ctxextend.runtimes import rule_schema as schema
 from tests.engines.cases import (
     DEFAULT_BETAS,
     NO_FACTOR,

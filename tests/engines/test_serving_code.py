@@ -15,6 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ctxextend.runtimes.all_rules import RULES
+from ctxextend.runtimes.rule_schema import CODE_RUN, SWITCHED
+from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
+from ctxextend.serving.for_runtime import plan_for_runtime
+from ctxextend.serving.runtime_flags import runtime_flags
 from numpy.typing import NDArray
 
 from ctxextend import resize
@@ -22,11 +27,6 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim
-from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import CODE_RUN, SWITCHED
-from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
-from ctxextend.serving.for_runtime import plan_for_runtime
-from ctxextend.serving.runtime_flags import runtime_flags
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.frequencies import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config

@@ -8,62 +8,58 @@ from ctxextend.positions.positions import Positions
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.positions.unlimited import Unlimited
-from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import (
-    ALIBI,
-    COMMON_ROPE_TYPES,
-    LEARNED,
-    LINEAR,
-    LONGROPE,
-    NTK_ALPHA,
-    PROPORTIONAL,
-    RAISED_THETA,
-    RELATIVE,
+from ctxextend.runtimes.engines import (
+    ATTENTION_FACTOR,
+    BETAS,
+    ENGINES,
+    ONLY_ROPE_PARAMETERS,
     REMOVED,
     RUN,
-    SINUSOIDAL,
+    SHORT_LIST,
     SWITCHED,
     UNSCALED,
-    YARN,
-    Effect,
-    Length,
+    Engine,
+    Outcome,
     Rule,
-    Runtime,
 )
-from ctxextend.runtimes.runtimes import RUNTIMES
 
-WITHOUT_ROPE = (LEARNED, SINUSOIDAL, ALIBI, RELATIVE)
+WITHOUT_ROPE = ("learned", "sinusoidal", "ALiBi", "relative")
 # How pages call positions; all others are the rope type.
 NAMES = {
-    LEARNED: "table",
-    SINUSOIDAL: "sinusoids",
-    ALIBI: "ALiBi",
-    RELATIVE: "relative",
+    "learned": "table",
+    "sinusoidal": "sinusoids",
     UNSCALED: "`limits`",
+    "ALiBi": "ALiBi",
+    "relative": "relative",
     REMOVED: "none",
 }
 ORDER = (
     *WITHOUT_ROPE,
     UNSCALED,
-    RAISED_THETA,
-    *COMMON_ROPE_TYPES,
+    "theta",
+    "yarn",
+    "linear",
+    "dynamic",
+    "longrope",
+    "llama3",
     SWITCHED,
-    PROPORTIONAL,
-    NTK_ALPHA,
+    "proportional",
     REMOVED,
 )
 LENGTHS = {
-    Length.SERVED: "N",
-    Length.STATED: "the length key",
-    Length.STATED_SCALED: "the length key x factor",
-    Length.TRAINED_KEY: "the key of the first trained length, or the length key without one",
-    Length.TOKENIZER: "the tokenizer's limit, or the length key without one",
+    "": "N",
+    "stated": "the length key",
+    "scaled": "the length key x factor",
+    "trained": "the key of the first trained length, or the length key without one",
+    "tokenizer": "the tokenizer's limit, or the length key without one",
 }
 EFFECTS = {
-    Effect.IGNORES: "ignored",
-    Effect.DIFFERS: "other positions",
-    Effect.REFUSES: "does not load",
+    Outcome.IGNORES: "ignored",
+    Outcome.DIFFERS: "other positions",
+    Outcome.REFUSES: "does not load",
 }
+# What all folders that `resize` writes have, or what a page explains elsewhere.
+NOT_SHOWN = (ONLY_ROPE_PARAMETERS, BETAS)
 PLACEHOLDERS = {"factor": "FACTOR", "first_trained": "L", "theta": "THETA", "max_len": "N"}
 # Of the overview by model type.
 COMMON_TYPES = (
@@ -88,24 +84,16 @@ COMMON_TYPES = (
     "mpnet",
     "modernbert",
 )
-CHOSEN_FIRST = (
-    YARN,
-    RAISED_THETA,
-    LINEAR,
-    LEARNED,
-    SINUSOIDAL,
-    ALIBI,
-    RELATIVE,
-)  # as `--for` tries them
+CHOSEN_FIRST = ("yarn", "theta", "linear", *WITHOUT_ROPE)  # as `--for` tries them
 CODE_RUN = f"{RUN}:"  # how the evidence of rules starts that ran only some of the code
-ROPE_KINDS = {kind for rule in RULES for kind in rule.positions} - {*WITHOUT_ROPE}
-HAVE_ATTENTION_FACTOR = (YARN, LONGROPE, SWITCHED)
+ROPE_KINDS = {*ORDER} - {*WITHOUT_ROPE}
+HAVE_ATTENTION_FACTOR = ("yarn", "longrope", SWITCHED)
 
 
 class Behaviour(NamedTuple):
-    """What a runtime does with some positions of a model type."""
+    """What an engine does with some positions of a model type."""
 
-    effect: Effect
+    outcome: Outcome
     reason: str  # why they are not right; may be empty
     options: str  # with which they are right, or a condition; may be empty
     evidence: str
@@ -114,50 +102,50 @@ class Behaviour(NamedTuple):
 def runtimes_table() -> str:
     """Return the runtimes with their versions and commands."""
     body = list[tuple[str, ...]]()
-    for runtime in RUNTIMES:
+    for engine in ENGINES.values():
         command = "Python code"
-        if runtime.command:
-            command = f"`{runtime.command.format(folder='FOLDER', max_len='N', task='TASK')}`"
-        body.append((runtime.name, f"`{runtime.key}`", runtime.version, command))
+        if engine.command:
+            command = f"`{engine.command.format(folder='FOLDER', max_len='N', task='TASK')}`"
+        body.append((engine.name, f"`{engine.key}`", engine.version, command))
     return markdown(("engine", "`--for`", "version", "command"), body)
 
 
 def runtime_settings_table() -> str:
-    """Return which settings and lengths each runtime reads, and how that is known."""
+    """Return which settings and lengths each engine reads, and how that is known."""
     body = list[tuple[str, ...]]()
-    for runtime in RUNTIMES:
-        rules = _rules_of(runtime)
-        dialects = _dialects(runtime)
+    for engine in ENGINES.values():
+        rules = _rules_of(engine)
+        dialects = _dialects(engine)
         if not rules:
-            body.append((runtime.name, dialects, "-", "-", "no rules"))
+            body.append((engine.name, dialects, "-", "-", "no rules"))
             continue
         evidence = ", ".join(dict.fromkeys(_evidence(rule) for rule in rules))
-        body.append((runtime.name, dialects, _attention_factor(runtime), _lengths(rules), evidence))
+        body.append((engine.name, dialects, _attention_factor(engine), _lengths(rules), evidence))
     head = ("engine", "rotary settings from", "attention_factor", "context length", "evidence")
     return markdown(head, body)
 
 
 def common_types_table() -> str:
-    """Return what each runtime applies to common model types, as ``--for`` chooses it."""
-    runtimes = [runtime for runtime in RUNTIMES if _names_types(runtime)]
+    """Return what each engine applies to common model types, as ``--for`` chooses it."""
+    runtimes = [engine for engine in ENGINES.values() if _names_types(engine)]
     body = list[tuple[str, ...]]()
     for model_type in COMMON_TYPES:
-        cells = [_chosen(runtime, model_type) for runtime in runtimes]
+        cells = [_chosen(engine, model_type) for engine in runtimes]
         body.append((f"`{model_type}`", *cells))
-    return markdown(("model type", *(runtime.name for runtime in runtimes)), body)
+    return markdown(("model type", *(engine.name for engine in runtimes)), body)
 
 
 def rules_tables() -> str:
-    """Return a table for each runtime: model types that it treats alike, and what it does."""
+    """Return a table for each engine: model types that it treats alike, and what it does."""
     parts = list[str]()
-    for runtime in RUNTIMES:
-        if not _names_types(runtime):
+    for engine in ENGINES.values():
+        if not _names_types(engine):
             continue
         body = list[tuple[str, ...]]()
-        for model_types, cells in _groups(runtime):
+        for model_types, cells in _groups(engine):
             body.append((", ".join(f"`{name}`" for name in model_types), *cells))
         table = markdown(("model types", "right", "not right", "evidence"), body)
-        parts.append(f"### {runtime.name}\n\n{table}\n")
+        parts.append(f"### {engine.name}\n\n{table}\n")
     return "".join(parts)
 
 
@@ -171,13 +159,14 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int
 # Rules
 
 
-def _rules_of(runtime: Runtime) -> list[Rule]:
-    return [rule for rule in RULES if rule.runtime == runtime.key]
+def _rules_of(engine: Engine) -> list[Rule]:
+    """Return the rules for folders that have nothing special."""
+    return [rule for rule in engine.rules if rule.has.isdisjoint((*NOT_SHOWN, engine.key))]
 
 
-def _names_types(runtime: Runtime) -> bool:
-    """Whether a runtime has rules for some model types; those for all types need no table."""
-    return any(rule.model_types for rule in _rules_of(runtime))
+def _names_types(engine: Engine) -> bool:
+    """Whether an engine has rules for some model types; those for all types need no table."""
+    return any(rule.types for rule in _rules_of(engine))
 
 
 def _evidence(rule: Rule) -> str:
@@ -193,70 +182,95 @@ def _linked_evidence(rule: Rule) -> str:
     return f"[{text}]({rule.evidence})" if "://" in rule.evidence else text
 
 
-def _attention_factor(runtime: Runtime) -> str:
-    """Return whether a runtime reads the attention factor of settings that it applies."""
-    applied = [rule for rule in _rules_of(runtime) if rule.effect is Effect.APPLIES or rule.option]
-    kinds = {kind for rule in applied for kind in rule.positions}
-    if kinds.isdisjoint(HAVE_ATTENTION_FACTOR):
+def _attention_factor(engine: Engine) -> str:
+    """Return whether an engine reads the attention factor of settings that it applies."""
+    applied = [rule for rule in _rules_of(engine) if rule.outcome is Outcome.SERVES or rule.options]
+    having = [
+        (rule, kind)
+        for rule in applied
+        for kind in HAVE_ATTENTION_FACTOR
+        if kind in (rule.positions or ORDER)
+    ]
+    ignored = dict.fromkeys(kind for rule, kind in having if ATTENTION_FACTOR in rule.ignores)
+    if not having:
         return "-"
-    if runtime.ignores_attention_factor:
+    if not ignored:
+        return "read"
+    if all(ATTENTION_FACTOR in rule.ignores for rule, _ in having):
         return "ignored"
-    ignoring = [rule for rule in applied if rule.ignores_attention_factor]
-    ignored = dict.fromkeys(kind for rule in ignoring for kind in rule.positions)
-    if ignored:
-        return f"ignored with {_names(ignored)}"
-    return "read"
+    return f"ignored with {_names(ignored)}"
 
 
-def _dialects(runtime: Runtime) -> str:
-    """Return the keys of rotary settings that a runtime reads, with exceptions."""
-    text = " or ".join(f"`{key}`" for key in runtime.dialects)
-    exceptions = dict[str, None]()
-    for rule in _rules_of(runtime):
-        more = [key for key in rule.dialects if key not in runtime.dialects]
-        if more:
-            types = ", ".join(f"`{name}`" for name in rule.model_types)
-            exceptions[f" ({types}: also `{more[0]}`)"] = None
-    return text + "".join(exceptions)
+def _dialects(engine: Engine) -> str:
+    """Return the keys of rotary settings that an engine reads, with exceptions."""
+    unread = [rule for rule in engine.rules if ONLY_ROPE_PARAMETERS in rule.has]
+    if not unread:
+        return "`rope_parameters` or `rope_scaling`"
+    types = [f"`{name}`" for name in COMMON_TYPES if _is_exception(engine, unread[0], name)]
+    return "`rope_scaling`" + (f" ({', '.join(types)}: also `rope_parameters`)" if types else "")
+
+
+def _is_exception(engine: Engine, unread: Rule, model_type: str) -> bool:
+    """Whether an engine applies settings to a model type, and has no rule for a dialect of them."""
+    is_scaled = any(
+        "yarn" in rule.positions and model_type in rule.types for rule in _rules_of(engine)
+    )
+    return is_scaled and model_type not in unread.types
 
 
 def _lengths(rules: Sequence[Rule]) -> str:
-    """Return which lengths a runtime takes: the most common one first, others with their types."""
-    applied = [rule for rule in rules if rule.effect is Effect.APPLIES]
-    counts = {length: _number_of_types(applied, length) for length in Length}
-    main = max(counts, key=lambda length: counts[length])
+    """Return which lengths an engine takes: the most common one first, others with their types."""
+    applied = [rule for rule in rules if rule.outcome is Outcome.SERVES]
+    by_length: dict[str, list[Rule]] = {length: [] for length in LENGTHS}
+    for rule in applied:
+        by_length[_length(rule)].append(rule)
+    main = max(by_length, key=lambda length: _number_of_types(by_length[length]))
     texts = [LENGTHS[main]]
-    for length, count in counts.items():
-        if length is main or not count:
+    for length, others in by_length.items():
+        if length == main or not others:
             continue
-        others = [rule for rule in applied if rule.length is length]
         kinds = _names(dict.fromkeys(kind for rule in others for kind in rule.positions))
-        types = dict.fromkeys(name for rule in others for name in rule.model_types)
+        types = dict.fromkeys(name for rule in others for name in rule.types)
         where = f" of {', '.join(f'`{name}`' for name in types)}" if len(types) <= 3 else ""
         texts.append(f"{LENGTHS[length]} ({kinds}{where})")
     text = "; ".join(texts)
-    if any(rule.reads_sentence_length for rule in applied):
+    if any("sentence" in rule.length for rule in applied):
         return f"`max_seq_length` of sentence-transformers, if a file states it; else {text}"
     return text
 
 
-def _number_of_types(rules: Sequence[Rule], length: Length) -> int:
-    return sum(len(rule.model_types) or 1000 for rule in rules if rule.length is length)
+def _length(rule: Rule) -> str:
+    """Return the length that an engine takes from most folders; empty if it takes none."""
+    for name in rule.length:
+        if name != "sentence":
+            return name
+    return ""
 
 
-# What a runtime does with one model type
+def _number_of_types(rules: Sequence[Rule]) -> int:
+    return sum(len(rule.types) or 1000 for rule in rules)
 
 
-def _behaviours(runtime: Runtime, model_type: str) -> dict[str, Behaviour]:
-    """Return what a runtime does with each positions that a model type can have; as rules say."""
+# What an engine does with one model type
+
+
+def _behaviours(engine: Engine, model_type: str) -> dict[str, Behaviour]:
+    """Return what an engine does with each positions that a model type can have; as rules say."""
     found = dict[str, Behaviour]()
     possible = _possible(model_type)
-    for rule in _rules_of(runtime):
-        if rule.model_types and model_type not in rule.model_types:
+    wrong_names = dict[str, str]()  # prefixes of tensor names, by positions
+    for rule in _rules_of(engine):
+        if rule.types and model_type not in rule.types:
             continue
         for positions in rule.positions:
-            if positions in possible or not possible:
-                found.setdefault(positions, _behaviour(runtime, rule, model_type, positions))
+            if rule.has:
+                (wrong_names[positions],) = rule.has
+            elif positions in possible or not possible:
+                behaviour = _behaviour(engine, rule, model_type, positions)
+                if positions in wrong_names:
+                    text = f"if names of tensors do not start with `{wrong_names[positions]}`"
+                    behaviour = behaviour._replace(options=text)
+                found.setdefault(positions, behaviour)
     return found
 
 
@@ -276,31 +290,29 @@ def _possible_of(table: Positions) -> set[str]:
     if isinstance(table, Unlimited):
         return {table.scheme}
     if isinstance(table, Sinusoids):
-        return {SINUSOIDAL, LEARNED}  # stored sinusoids can be trained
-    return {LEARNED}
+        return {"sinusoidal", "learned"}  # stored sinusoids can be trained
+    return {"learned"}
 
 
-def _behaviour(runtime: Runtime, rule: Rule, model_type: str, positions: str) -> Behaviour:
+def _behaviour(engine: Engine, rule: Rule, model_type: str, positions: str) -> Behaviour:
     evidence = _linked_evidence(rule)
-    if rule.effect is not Effect.APPLIES and not rule.option:
-        return Behaviour(rule.effect, _cell(rule.reason), "", evidence)
-    options = list[str]()
-    if rule.option:
-        options.append(rule.option.format(**PLACEHOLDERS))
-    takes_another = rule.length in (Length.STATED_SCALED, Length.TRAINED_KEY)
-    counts_rows = positions == LEARNED and _key_counts_reserved_rows(model_type)
-    if takes_another or (rule.length is Length.STATED and counts_rows):
-        options.append(runtime.length_option.format(max_len="N"))
-    text = f"with `{' '.join(options)}`" if any(options) else ""
-    if rule.length is Length.TOKENIZER:
-        text = f"with a tokenizer, or `{runtime.length_option.format(max_len='N')}`"
-    if counts_rows and not runtime.length_option and rule.reads_sentence_length:
+    if rule.outcome is not Outcome.SERVES and not rule.options:
+        return Behaviour(rule.outcome, _cell(rule.reason), "", evidence)
+    names = list(rule.options)
+    length = _length(rule)
+    counts_rows = positions == "learned" and _key_counts_reserved_rows(model_type)
+    takes_another = length in ("scaled", "trained") or (length == "stated" and counts_rows)
+    if takes_another and "length" in engine.options:
+        names.append("length")
+    options = " ".join(engine.options[name] for name in names).format(**PLACEHOLDERS)
+    text = f"with `{options}`" if options else ""
+    if length == "tokenizer":
+        text = f"with a tokenizer, or `{engine.options['length'].format(**PLACEHOLDERS)}`"
+    if counts_rows and "length" not in engine.options and "sentence" in rule.length:
         text = "with the files of sentence-transformers"
-    if rule.without_prefix:
-        text = f"if names of tensors do not start with `{rule.without_prefix}`"
-    if rule.ignores_short_list:
+    if SHORT_LIST in rule.ignores:
         text = f"{text} (short inputs change)".lstrip()
-    return Behaviour(Effect.APPLIES, "", text, evidence)
+    return Behaviour(Outcome.SERVES, "", text, evidence)
 
 
 def _key_counts_reserved_rows(model_type: str) -> bool:
@@ -317,13 +329,11 @@ def _cell(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "\\|")
 
 
-def _groups(runtime: Runtime) -> Iterator[tuple[list[str], tuple[str, str, str]]]:
-    """Yield model types that a runtime treats alike, and what it does, as cells of a table."""
+def _groups(engine: Engine) -> Iterator[tuple[list[str], tuple[str, str, str]]]:
+    """Yield model types that an engine treats alike, and what it does, as cells of a table."""
     groups = dict[tuple[str, str, str], list[str]]()
-    for model_type in dict.fromkeys(
-        name for rule in _rules_of(runtime) for name in rule.model_types
-    ):
-        behaviours = _behaviours(runtime, model_type)
+    for model_type in dict.fromkeys(name for rule in _rules_of(engine) for name in rule.types):
+        behaviours = _behaviours(engine, model_type)
         evidence = dict.fromkeys(behaviour.evidence for behaviour in behaviours.values())
         cells = (_right(behaviours), _not_right(behaviours), ", ".join(evidence))
         groups.setdefault(cells, []).append(model_type)
@@ -334,7 +344,7 @@ def _groups(runtime: Runtime) -> Iterator[tuple[list[str], tuple[str, str, str]]
 def _right(behaviours: Mapping[str, Behaviour]) -> str:
     found = dict[str, list[str]]()
     for kind, behaviour in behaviours.items():
-        if behaviour.effect is Effect.APPLIES:
+        if behaviour.outcome is Outcome.SERVES:
             found.setdefault(behaviour.options, []).append(kind)
     return "; ".join(f"{_names(found[options])} {options}".rstrip() for options in sorted(found))
 
@@ -342,15 +352,15 @@ def _right(behaviours: Mapping[str, Behaviour]) -> str:
 def _not_right(behaviours: Mapping[str, Behaviour]) -> str:
     found = dict[Behaviour, list[str]]()
     for kind, behaviour in behaviours.items():
-        if behaviour.effect is not Effect.APPLIES:
+        if behaviour.outcome is not Outcome.SERVES:
             found.setdefault(behaviour._replace(evidence=""), []).append(kind)
     parts = list[str]()
     for behaviour, kinds in found.items():
         names = _names(kinds)
-        if behaviour.effect is Effect.REFUSES and len(kinds) == len(behaviours):
+        if behaviour.outcome is Outcome.REFUSES and len(kinds) == len(behaviours):
             names = "all"
         reason = f" ({behaviour.reason})" if behaviour.reason else ""
-        parts.append(f"{names}: {EFFECTS[behaviour.effect]}{reason}")
+        parts.append(f"{names}: {EFFECTS[behaviour.outcome]}{reason}")
     return "; ".join(parts)
 
 
@@ -359,12 +369,12 @@ def _names(kinds: Iterable[str]) -> str:
     return ", ".join(NAMES.get(kind, f"`{kind}`") for kind in ordered)
 
 
-def _chosen(runtime: Runtime, model_type: str) -> str:
+def _chosen(engine: Engine, model_type: str) -> str:
     """Return what ``--for`` chooses, ``no`` if all that is known is not right, or nothing."""
-    behaviours = _behaviours(runtime, model_type)
+    behaviours = _behaviours(engine, model_type)
     known = [behaviours[kind] for kind in CHOSEN_FIRST if kind in behaviours]
     for kind in CHOSEN_FIRST:
         behaviour = behaviours.get(kind)
-        if behaviour is not None and behaviour.effect is Effect.APPLIES:
+        if behaviour is not None and behaviour.outcome is Outcome.SERVES:
             return f"{_names([kind])}{'*' if behaviour.options else ''}"
     return "no" if known else ""

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
+from ctxextend.runtimes.rules import of_transformers
 from typer.testing import Result
 
 from ctxextend import ResizeError, resize, verify
 from ctxextend.runtimes import runtime_statements as statements
-from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
-from ctxextend.runtimes.rules import of_transformers
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from typer.main import get_command
 
 from ctxextend import list_families
 from ctxextend.cli.app import build_app
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve

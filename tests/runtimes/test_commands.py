@@ -1,7 +1,6 @@
 """The commands that serve or convert a folder."""
 
 import pytest
-
 from ctxextend.runtimes.commands import serving_command
 from ctxextend.runtimes.rule_schema import Runtime
 from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement

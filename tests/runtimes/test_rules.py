@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
-
-from ctxextend.families.registry import FAMILIES
-from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, RUN, Effect, Rule
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS, RUNTIMES
+
+from ctxextend.families.registry import FAMILIES
+from ctxextend.runtimes import rule_schema as schema
 
 POSITIONS = {
     schema.LEARNED,

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import transformers
-
-from ctxextend import convert, plan_resize
-from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import (
     LEARNED,
     LINEAR,
@@ -25,6 +22,9 @@ from ctxextend.runtimes.runtime_statements import (
     RuntimeStatement,
     runtime_statements,
 )
+
+from ctxextend import convert, plan_resize
+from ctxextend.runtimes import runtime_statements as statements
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 
