@@ -149,10 +149,10 @@ def engine_notes(plan: Plan, found: Sequence[Statement]) -> Iterator[Note]:
     ignoring = [item for item in right if ATTENTION_FACTOR in item.ignores]
     if ignoring:
         ignores = "ignores" if len(ignoring) == 1 else "ignore"
+        engines = joined([item.engine.name for item in ignoring])
         text = (
-            f"The settings state an attention_factor, which "
-            f"{joined([item.engine.name for item in ignoring])} {ignores}: outputs differ from those of "
-            "transformers."
+            f"The settings state an attention_factor, which {engines} {ignores}: outputs differ "
+            "from those of transformers."
         )
         is_given = plan.settings.choice.settings.get(MSCALE) is not None
         if plan.engine is None and plan.method == SWITCH and not is_given:

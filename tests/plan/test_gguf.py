@@ -465,7 +465,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
+        (["--for", "vllm"], "--for vllm: only llama.cpp reads"),
         (["--tune", "x.txt"], "--tune runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
         (["--model-type", "llama"], "--model-type does not apply"),

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from typer.main import get_command
 
 from ctxextend import list_families
 from ctxextend.cli.app import build_app
+from ctxextend.runtimes.engines import ENGINES
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve
@@ -112,7 +112,7 @@ def test_skill_names_engines_methods_and_model_types_that_exist() -> None:
     for name in re.findall(r"--method ([\w-]+)", TEXT):
         assert name in methods
     (named,) = re.findall(r"`--for ENGINE` \((.*?)\)", TEXT, re.DOTALL)
-    assert set(CODE.findall(named)) == set(RUNTIME_KEYS) - {"transformers"}
+    assert set(CODE.findall(named)) == set(ENGINES) - {"transformers"}
     roberta = next(table for table in list_families() if table.model_type == "roberta")
     assert roberta.config_key == "max_position_embeddings"
     assert "pad_token_id + 1" in roberta.reserved_rows  # 1 + 1: two rows, as the skill says

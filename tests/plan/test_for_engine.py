@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
-from ctxextend.runtimes.rules import of_transformers
 from typer.testing import Result
 
 from ctxextend import ResizeError, resize, verify
-from ctxextend.runtimes import runtime_statements as statements
+from ctxextend.runtimes.engines import ENGINES, Outcome
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in
@@ -111,20 +109,20 @@ def test_resize_says_why_another_method_was_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "notes"),
+    ("outcome", "notes"),
     [
         (
-            Effect.APPLIES,
+            Outcome.SERVES,
             ("mlx-lm is not known to apply yarn to llama models: the method is theta.",),
         ),
-        (Effect.REFUSES, ()),
+        (Outcome.REFUSES, ()),
     ],
 )
 def test_resize_prefers_a_known_method_and_says_so(
-    effect: Effect, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    outcome: Outcome, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
-    monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
+    rule = ENGINES["transformers"].rules[0]._replace(positions=("theta",), outcome=outcome)
+    monkeypatch.setitem(ENGINES, "mlx", ENGINES["mlx"]._replace(rules=(rule,)))
     result = resize(rotary_configs.save("llama"), NEW, output="out", engine="mlx")
     assert set(notes) <= set(texts(result, "method"))
     # What is unknown is not worse than what is wrong.
@@ -187,6 +185,22 @@ def test_resize_for_a_runtime_extends_a_learned_table(make_pico: Callable[..., A
     result = resize(encoder, 64, output="encoder", engine="llama.cpp")
     assert result.serve is not None
     assert result.serve.endswith("-m encoder.gguf -c 64 --embeddings -b 64 -ub 64")
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [("./-out", "vllm serve ./-out"), ("my model", "vllm serve 'my model'")],
+)
+def test_the_command_quotes_the_folder(folder: str, command: str) -> None:
+    result = resize(rotary_configs.save("llama"), NEW, output=folder, engine="vllm")
+    assert result.serve == command
+
+
+def test_the_command_of_an_export_names_the_task(make_pico: Callable[..., Any]) -> None:
+    result = resize(make_pico("gpt2").folder, 64, output="out", engine="onnx")
+    assert result.serve == (
+        "optimum-cli export onnx --model out --task text-generation-with-past out-onnx"
+    )
 
 
 def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
@@ -314,7 +328,7 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
         "name": "llama.cpp",
         "version": found["llama.cpp"]["version"],
         "outcome": "ignores",
-        "ignores_short_list": False,
+        "ignores": [],
         "length": 64,
         "option": "--rope-freq-base 1000",
         "reason": "",
@@ -322,3 +336,38 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
     }
     assert result["serve"] is None
     assert "llama.cpp" not in done.stderr
+
+
+# ---- checkpoints that only one engine reads
+
+QUANTISED = {"quantization": {"group_size": 64, "bits": 4}}  # as mlx-lm states it
+
+
+def test_only_mlx_is_named_for_its_own_weights() -> None:
+    source = rotary_configs.save("llama", **QUANTISED)
+    done = succeed("resize", source, "--to", NEW, "-o", "out", "--json")
+    result = json.loads(done.stdout)
+    assert [item["name"] for item in result["runtimes"]] == ["mlx-lm"]
+    assert result["serve"] == "mlx_lm.server --model out"
+    assert "transformers" not in done.stderr
+    assert verify("out")
+    report = json.loads(succeed("inspect", "out", "--json").stdout)["models"][0]
+    assert [item["name"] for item in report["libraries"]] == ["mlx-lm"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--for", "vllm"), "--for vllm: only mlx-lm reads llama."),
+        (("--tune", "--data", "x.txt"), "--tune runs the model in transformers, but only mlx-lm"),
+    ],
+)
+def test_what_the_only_engine_cannot_do_is_refused(flags: tuple[str, ...], message: str) -> None:
+    source = rotary_configs.save("llama", **QUANTISED)
+    done = invoke("resize", source, "--to", NEW, "-o", "out", *flags)
+    assert_refused(done, message, "the checkpoint that it was made from")
+
+
+def test_a_method_that_the_only_engine_does_not_apply_is_not_chosen() -> None:
+    source = rotary_configs.save("gpt_neox", **QUANTISED)
+    assert resize(source, NEW, output="out").plan.method == "theta"
