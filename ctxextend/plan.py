@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
-from ctxextend.checkpoint.rewrite import Layout, plan_layouts
+from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.errors import ResizeError
 from ctxextend.gguf.gguf_edits import check_gguf_settings, with_gguf_settings, with_methods_note
 from ctxextend.json_output import Result, not_in_json

@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.checkpoint.json_edit import Edit
+from ctxextend.checkpoint.writing import Output, OutputFiles, write_output
 from ctxextend.errors import MethodError, OutputError, listed
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
-from ctxextend.output import (
-    Output,
-    OutputFiles,
-    make_output,
-    no_check,
-    output_path,
-    write_output,
-)
+from ctxextend.output import make_output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
@@ -35,7 +29,6 @@ from ctxextend.settings import WITHOUT_POSITIONS, CheckpointRef, Convert, Resize
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
-    from ctxextend.gguf.gguf_output import GgufOutput
 
 Reference = str | os.PathLike[str]
 
@@ -260,7 +253,7 @@ class Planned(PlannedValues, shows=("plan",)):
 
     # Of a conversion to another model type: that of its twin in memory, whose limits change.
     plan: Plan = field(metadata=not_in_json)
-    output: "Output | GgufOutput" = field(metadata=not_in_json)
+    output: Output = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
     runtimes: tuple[Statement, ...]  # what each runtime does with the output
     # The settings of a conversion; None of a resize.
@@ -285,7 +278,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The weights change too, or the output is a GGUF file.
         """
-        if not isinstance(self.output, Output):
+        if self.output.is_file:
             message = "--edit-only does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --edit-only.")
         return replace(self, output=make_output(self.plan, self.notes, edit_only=True))
@@ -296,7 +289,7 @@ class Planned(PlannedValues, shows=("plan",)):
         Raises:
             MethodError: The output is a GGUF file.
         """
-        if not isinstance(self.output, Output):
+        if self.output.is_file:
             message = "--link does not apply to a GGUF file, which is written as a whole."
             raise MethodError(message, "Remove --link.")
         output = self.output.with_links()
@@ -327,13 +320,13 @@ class Planned(PlannedValues, shows=("plan",)):
         Args:
             output, force: As in `execute`.
         """
+        planned = replace(self, output=self.output.at(output))
         notes = self.notes
-        folder = output_path(output, self.output.default_folder)
         try:
-            self.output.check_path(folder, force=force)
+            planned.output.check(force=force)
         except OutputError as error:
             notes = (*notes, Note(Code.FILES, Level.WARNING, f"This would fail: {error}"))
-        return ResizeResult(planned=self, output=folder, notes=notes, dry_run=True)
+        return ResizeResult(planned=planned, notes=notes, dry_run=True)
 
     def execute(
         self,
@@ -341,7 +334,7 @@ class Planned(PlannedValues, shows=("plan",)):
         *,
         force: bool = False,
         progress: Progress = no_progress,
-        check: Callable[[Path], None] = no_check,
+        check: Callable[[Path], None] | None = None,
     ) -> "ResizeResult":
         """Write the output to a temporary folder and rename it: it is complete or absent.
 
@@ -359,11 +352,11 @@ class Planned(PlannedValues, shows=("plan",)):
             ResizeError: A new table does not fit in memory.
         """
         start = time.perf_counter()
-        written = write_output(self.output, output, force=force, progress=progress, check=check)
+        planned = replace(self, output=self.output.at(output))
+        written = write_output(planned.output, force=force, progress=progress, check=check)
         written_notes = [Note(Code.TENSORS, Level.WARNING, text) for text in written.warnings]
         return ResizeResult(
-            planned=self,
-            output=written.folder,
+            planned=planned,
             notes=(*self.notes, *written_notes),
             bytes_written=written.size,
             seconds=round(time.perf_counter() - start, 3),
@@ -375,7 +368,6 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     """The result of a resize or conversion; its JSON includes the values of the plan."""
 
     planned: Planned = field(metadata=not_in_json)
-    output: Path  # output folder
     notes: tuple[Note, ...]  # what to know of the output: those of the plan first
     bytes_written: int = 0  # total size of the output files
     seconds: float = 0.0  # wall-clock time
@@ -391,7 +383,7 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     @property
     def json_properties(self) -> tuple[str, ...]:
         """The names of the values in JSON that are not fields."""
-        return (*super().json_properties, "runtimes", "serve")
+        return (*super().json_properties, "output", "runtimes", "serve")
 
     @property
     def _planned(self) -> Planned:
@@ -403,9 +395,9 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         return self.planned.plan
 
     @property
-    def files(self) -> OutputFiles:
-        """The files of the output."""
-        return self.planned.output.files_in(self.output)
+    def output(self) -> Path:
+        """The output folder, or the output file."""
+        return self.planned.output.path
 
     @property
     def runtimes(self) -> tuple[Statement, ...]:
@@ -494,16 +486,9 @@ def planned_resize(plan: Plan) -> Planned:
     if plan.is_changed:
         runtimes = statements(folder_facts(plan))
     notes = plan_notes(plan, runtimes)
-    output: Output | GgufOutput
-    if plan.checkpoint.is_gguf:
-        from ctxextend.gguf.gguf_output import prepare_gguf
-
-        output = prepare_gguf(plan)
-    else:
-        output = make_output(plan, notes)
     return Planned(
         plan=plan,
-        output=output,
+        output=make_output(plan, notes),
         notes=notes,
         runtimes=runtimes,
     )

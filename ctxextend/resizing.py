@@ -9,7 +9,7 @@ from ctxextend.errors import RemoteWeightsError, TrainingError
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
-from ctxextend.output import no_check, output_path, refuse_weights
+from ctxextend.output import refuse_weights
 from ctxextend.planned import (
     Planned,
     ResizeResult,
@@ -154,15 +154,15 @@ def check_before_writing(recipe: Recipe, planned: Planned, saving: Saving) -> No
         TrainingError: A library is missing.
         DataError: The text to train on cannot be read.
     """
-    path = output_path(saving.output, planned.output.default_folder)
-    planned.output.check_path(path, force=saving.force)
+    output = planned.output.at(saving.output)
+    output.check(force=saving.force)
     if recipe.train is None:
         return
     from ctxextend.training.training_run import RunFolder
     from ctxextend.training.training_source import check_libraries, check_train_texts
 
     check_libraries(recipe.train)
-    if RunFolder.for_output(path).save is None:  # else it has the text already
+    if RunFolder.for_output(output.path).save is None:  # else it has the text already
         check_train_texts(recipe.train)
 
 
@@ -173,7 +173,7 @@ def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) ->
     from ctxextend.training.training_run import RunFolder
     from ctxextend.verification.verify import check_recorded_output
 
-    folder = RunFolder.for_output(output_path(settings.output, planned.output.default_folder))
+    folder = RunFolder.for_output(planned.output.at(settings.output).path)
     if folder.save is not None and not settings.force:
         message = f"{folder.path} contains an interrupted run, which tuning would discard."
         raise TrainingError(message, "Resume that run, or choose another --output.")
@@ -183,7 +183,7 @@ def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) ->
         budget=settings.budget or TUNING_SECONDS,
         output=settings.output,
         force=settings.force,
-        check=check_recorded_output if settings.verify else no_check,
+        check=check_recorded_output if settings.verify else None,
     )
     tuning, trained = tune_table(planned, request, events)
     events.note(describe_tuning(tuning, planned.plan.method))
@@ -198,7 +198,7 @@ def _write_or_train(
     recipe: Recipe, planned: Planned, settings: Writing, events: Events
 ) -> ResizeResult:
     """Write a planned output, train it, or only say what would be written."""
-    output = output_path(settings.output, planned.output.default_folder)
+    output = planned.output.at(settings.output).path
     if settings.dry_run:
         result = planned.dry_run(settings.output, force=settings.force)
         return replace(result, train=recipe.train)
@@ -212,7 +212,7 @@ def _write_or_train(
         trained = run_recipe(recipe, planned, run, events).train
         assert isinstance(trained, TrainResult)
         return _trained_result(planned, trained)
-    check = no_check
+    check = None
     if settings.verify:
         from ctxextend.verification.verify import check_output
 
@@ -233,8 +233,7 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
         Note(Code.TRAINING, Level.WARNING, text) for text in trained.warnings if text not in known
     ]
     return ResizeResult(
-        planned=planned,
-        output=trained.output,
+        planned=replace(planned, output=planned.output.at(trained.output)),
         notes=(*still_true, *notes),
         bytes_written=sum(path.stat().st_size for path in files),
         seconds=round(trained.seconds, 3),

@@ -1,9 +1,9 @@
-"""Atomic output: write to a temporary folder or file, sync it to disk, then rename it into place.
+"""Atomic output: write into a temporary folder, sync it to disk, then rename what it contains.
 
-`.NAME.ctxextend-new-XXXXXXXX` next to the output is locked with flock, so that other runs remove
-only leftovers of killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE)
-if the kernel supports it; else it is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`,
-which a later run restores if the output is missing.
+The folder `.NAME.ctxextend-XXXXXXXX` next to the output has `new`, which a run writes. It is locked
+with flock, so that other runs remove only those of killed runs. An existing output is replaced with
+one `renameat2` (RENAME_EXCHANGE) if the kernel supports it. Else it is first moved into the
+folder, as `old`, from which a later run restores it if the output is missing.
 """
 
 import contextlib
@@ -13,13 +13,19 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoint.copy import DISK_BLOCK, sync
-from ctxextend.checkpoint.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
+from ctxextend.checkpoint.filenames import (
+    CHECKPOINT_MARKS,
+    CHECKPOINT_WEIGHTS,
+    GGUF_SUFFIX,
+    is_gguf,
+    is_known,
+)
 from ctxextend.errors import OutputError
 
 try:
@@ -45,80 +51,79 @@ CANNOT_EXCHANGE = {
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
-ATTEMPTS = 10  # to lock a new temporary path
+ATTEMPTS = 10  # to lock a new temporary folder
+# In a temporary folder: what a run writes, and the output that it replaces.
+NEW = "new"
+OLD = "old"
 EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 # What runs in progress have created, for `remove_unfinished`.
-_temporary: list[Path] = []
+_temporary_folders: list[Path] = []
 _new_folders: list[Path] = []
 # Outputs that are in place, to say so if the command is interrupted after that.
 completed: list[Path] = []
 
 
 @contextlib.contextmanager
-def atomic_folder(
-    output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
+def atomic_output(
+    output: Path,
+    sources: Iterable[Path],
+    files: Mapping[str, int],
+    *,
+    force: bool,
+    is_file: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary folder; if the block ends without an error, rename it to the output.
 
     The folder is synced to disk before.
 
     Args:
-        output: The output folder.
+        output: The output folder or file.
         sources: Paths that the output must not overlap.
         files: Sizes in bytes of all files to be written, by path relative to the output; their
             subfolders are created.
         force: Whether an existing checkpoint is replaced.
+        is_file: Whether the output is the only one of `files`, and not a folder.
 
     Raises:
         OutputError: The output is not allowed, exists, or cannot be written.
     """
     with os_errors_as_output_error(output, files):
         output = Path(os.path.realpath(output))
-        _check_location(output, sources)
-        backup = _find_backup(output)
-        if backup is not None:
-            backup.rename(output)
-        _check_replaceable(output, files, force)
-        remove_stale(output, "new")
-        with created_folders(output.parent), _temporary_path(output, Path.mkdir) as staged:
-            check_disk_space(staged.parent, files)
-            subfolders = {PurePosixPath(name).parent for name in files}
-            for subfolder in subfolders - {PurePosixPath(".")}:
-                (staged / subfolder).mkdir(parents=True, exist_ok=True)
+        check_output(output, sources, files, force=force, is_file=is_file, restores=True)
+        with created_folders(output.parent), _temporary(output) as temporary:
+            staged = temporary / NEW
+            for folder in sorted({staged, *((staged / name).parent for name in files)}):
+                folder.mkdir(parents=True, exist_ok=True)
             yield staged
             # Once for all files: an fsync after each leaves the disk idle.
-            for folder, _, names in os.walk(staged, topdown=False):
+            for place, _, names in os.walk(staged, topdown=False):
                 for name in [*names, "."]:
-                    if not Path(folder, name).is_symlink():  # to a file of the source
-                        sync(Path(folder, name))
+                    if not Path(place, name).is_symlink():  # to a file of the source
+                        sync(Path(place, name))
             with _defer_signals():
                 is_filled = output.is_dir() and any(output.iterdir())
-                if output.is_dir():
-                    _check_replaceable(output, files, force)
-                    staged.chmod(output.stat().st_mode & 0o7777)
-                if not is_filled:
-                    if os.name == "nt" and output.is_dir():
-                        output.rmdir()
-                    staged.rename(output)
-                elif not _exchange(staged, output):
-                    _replace(staged, output)
+                _check_replaceable(output, files, force=force, is_file=is_file)
+                if is_file:
+                    (staged / next(iter(files))).replace(output)
+                else:
+                    _replace(staged, output, is_filled=is_filled)
                 # The output is in place: a failing sync is not a failed run.
                 with contextlib.suppress(OSError):
                     sync(output.parent)
                 completed.append(output)
-        remove_stale(output, "old")
+        remove_leftovers(output)
 
 
 @contextlib.contextmanager
 def atomic_file(output: Path) -> Iterator[Path]:
-    """Yield a temporary file; if the block ends without an error, rename it to the output.
+    """Yield a path for a file; if the block ends without an error, rename it to the output.
 
     The file is synced to disk before.
     """
     output = Path(os.path.realpath(output))
-    remove_stale(output, "new")
-    with _temporary_path(output, lambda path: path.touch(exist_ok=False)) as staged:
+    with _temporary(output) as temporary:
+        staged = temporary / NEW
         yield staged
         if output.exists():
             staged.chmod(output.stat().st_mode & 0o777)
@@ -129,96 +134,55 @@ def atomic_file(output: Path) -> Iterator[Path]:
                 sync(output.parent)
 
 
-@contextlib.contextmanager
-def atomic_new_file(
-    output: Path,
-    sources: Iterable[Path],
-    size: int,
-    *,
-    force: bool,
-    is_replaceable: Callable[[Path], bool],
-) -> Iterator[Path]:
-    """Yield a temporary file; if the block ends without an error, rename it to the output.
-
-    Args:
-        output: The output file.
-        sources: Files that it must not replace.
-        size: Its size in bytes.
-        force: Whether an existing file is replaced.
-        is_replaceable: Whether a file is one that may be replaced.
-
-    Raises:
-        OutputError: The output is not allowed, exists, or cannot be written.
-    """
-    check_new_file(output, sources, size, force=force, is_replaceable=is_replaceable)
-    with os_errors_as_output_error(output, {output.name: size}):
-        output = Path(os.path.realpath(output))
-        with created_folders(output.parent), atomic_file(output) as staged:
-            yield staged
-        completed.append(output)
-
-
-def check_new_file(
-    output: Path,
-    sources: Iterable[Path],
-    size: int,
-    *,
-    force: bool,
-    is_replaceable: Callable[[Path], bool],
-) -> None:
-    """Raise the error that `atomic_new_file` would raise for an output; change nothing.
-
-    Raises:
-        OutputError: The output is not allowed, exists, or does not fit on the disk.
-    """
-    with os_errors_as_output_error(output):
-        output = Path(os.path.realpath(output))
-        if output.is_dir():
-            message = f"The output {output} is a folder."
-            raise OutputError(message, f"Use --output {output / 'NAME.gguf'}.")
-        _check_location(output, sources)
-        if os.path.lexists(output):
-            _check_force(output, force=force)
-            if not is_replaceable(output):
-                message = f"{output} is not a GGUF file, so --force does not replace it."
-                raise OutputError(message, "Choose another --output.")
-        check_disk_space(nearest_existing_parent(output), {output.name: size})
-
-
 def check_output(
-    output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
+    output: Path,
+    sources: Iterable[Path],
+    files: Mapping[str, int],
+    *,
+    force: bool,
+    is_file: bool = False,
+    restores: bool = False,
 ) -> None:
-    """Raise the error that `atomic_folder` would raise for an output; change nothing.
+    """Raise the error that `atomic_output` would raise for an output.
+
+    Nothing is changed, unless `restores` is set: then an output that a killed run has moved is
+    moved back.
 
     Raises:
         OutputError: The output is not allowed, exists, or does not fit on the disk.
     """
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
-        _check_location(output, sources)
-        _check_replaceable(_find_backup(output) or output, files, force)
-        check_disk_space(nearest_existing_parent(output), files)
-
-
-def _check_location(output: Path, sources: Iterable[Path]) -> None:
-    # A run also removes leftovers that have the names of its temporary folders.
-    removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
-    for source in map(Path.resolve, sources):
-        pairs = [*product(removable, (source, *source.parents)), *product([source], output.parents)]
-        if any(_is_same(path, other) for path, other in pairs):
-            message = f"The output {output} and the source {source} overlap."
-            if source.is_file() and _is_same(output, source):
-                message = f"The output {output} is the source."
+        leftovers = _leftovers(output)
+        for source in map(Path.resolve, sources):
+            # A run also removes the leftovers.
+            removable = product((output, *leftovers), (source, *source.parents))
+            if any(_is_same(*pair) for pair in (*removable, *product([source], output.parents))):
+                message = f"The output {output} and the source {source} overlap."
+                if source.is_file() and _is_same(output, source):
+                    message = f"The output {output} is the source."
+                raise OutputError(message, "Choose another --output.")
+        home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
+        if any(_is_same(output, other) for other in (home, Path(output.anchor), Path())):
+            what = "the home, root or current folder, which is never replaced"
+            message = f"The output {output} is {what}."
+            raise OutputError(message, f"Use --output {output / 'NAME'}.")
+        existing = next(path for path in output.parents if path.exists())
+        if not existing.is_dir():
+            message = f"The output {output} cannot be created: {existing} is a file."
             raise OutputError(message, "Choose another --output.")
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
-    if any(_is_same(output, other) for other in (home, Path(output.anchor), Path())):
-        what = "the home, root or current folder, which is never replaced"
-        message = f"The output {output} is {what}."
-        raise OutputError(message, f"Use --output {output / 'NAME'}.")
-    existing = next(path for path in output.parents if path.exists())
-    if not existing.is_dir():
-        message = f"The output {output} cannot be created: {existing} is a file."
-        raise OutputError(message, "Choose another --output.")
+
+        checked = output
+        if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+            for leftover in leftovers:
+                backup = leftover / OLD
+                with contextlib.suppress(OSError), locked(leftover):
+                    if restores and backup.exists():
+                        backup.rename(output)
+                    elif backup.exists():
+                        checked = backup
+        _check_replaceable(checked, files, force=force, is_file=is_file)
+        check_disk_space(existing, files)
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -232,23 +196,38 @@ def _is_same(path: Path, other: Path) -> bool:
     return False
 
 
-def _check_force(output: Path, *, force: bool) -> None:
+def _check_replaceable(
+    output: Path, files: Mapping[str, int], *, force: bool, is_file: bool
+) -> None:
+    if output.is_dir() == is_file and output.exists():
+        what = "folder" if is_file else "file"
+        message = f"The output {output} is a {what}."
+        hint = "Choose another --output."
+        if is_file:
+            hint = f"Use --output {output / 'NAME'}{GGUF_SUFFIX}."
+        raise OutputError(message, hint)
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if not os.path.lexists(output) or is_empty:
+        if is_file and not is_gguf(output):
+            message = f"The output {output} does not end in {GGUF_SUFFIX}, as GGUF files do."
+            raise OutputError(message, f"Use --output {output}{GGUF_SUFFIX}.")
+        if is_gguf(output) and not is_file and not is_empty:
+            message = f"The output {output} is named as a GGUF file, but a folder is written."
+            hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
+            raise OutputError(message, hint)
+        return
     if not force:
         message = f"The output {output} exists."
         raise OutputError(message, "Replace it with --force, or choose another --output.")
-
-
-def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    if output.is_file():
-        message = f"The output {output} is a file."
-        raise OutputError(message, "Choose another --output.")
-    if not output.exists() or not any(output.iterdir()):
-        return
-    _check_force(output, force=force)
-    has_mark = any((output / name).is_file() for name in CHECKPOINT_MARKS)
-    has_weights = any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS)
-    if not has_mark or not has_weights:
-        message = f"{output} is not a checkpoint folder, so --force does not replace it."
+    if is_file:
+        with output.open("rb") as opened:
+            is_checkpoint = opened.read(4) == b"GGUF"
+    else:
+        has_mark = any((output / name).is_file() for name in CHECKPOINT_MARKS)
+        is_checkpoint = has_mark and any(any(output.glob(name)) for name in CHECKPOINT_WEIGHTS)
+    if not is_checkpoint:
+        what = "GGUF file" if is_file else "checkpoint folder"
+        message = f"{output} is not a {what}, so --force does not replace it."
         raise OutputError(message, "Choose another --output.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
@@ -259,27 +238,28 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
             raise OutputError(message, f"Move {name} elsewhere, or choose another --output.")
 
 
-def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
-    """Check that files fit on a folder's disk.
+def check_disk_space(path: Path, files: Mapping[str, int]) -> None:
+    """Check that files fit on the disk of a folder, which may not exist yet.
 
     Raises:
         OutputError: They do not fit.
-        PermissionError: The folder is not writable.
+        PermissionError: The folder, or the nearest parent that exists, is not writable.
     """
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(existing_folder(path), os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    fits, space = disk_space(folder, files)
+    fits, space = disk_space(path, files)
     if not fits:
         raise OutputError(f"The output {space}.", DISK_FULL_HINT)
 
 
-def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
-    """Return whether files fit on a folder's disk, and the needed and free bytes as text.
+def disk_space(path: Path, files: Mapping[str, int]) -> tuple[bool, str]:
+    """Return whether files fit on the disk of a folder, and the needed and free bytes as text.
 
     Args:
-        folder: The folder, which exists.
+        path: The folder, which may not exist yet.
         files: Sizes in bytes by relative path.
     """
+    folder = existing_folder(path)
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
     blocks = len(folders)
     for size in files.values():
@@ -289,12 +269,12 @@ def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
     return needed <= free, f"needs {needed:,} bytes, and {folder} has {free:,} free"
 
 
-def nearest_existing_parent(path: Path) -> Path:
-    """Return the nearest parent folder that exists, of those that this user can access."""
+def existing_folder(path: Path) -> Path:
+    """Return a folder, or its nearest parent that exists, of those that this user can access."""
     path = path.absolute()
-    for parent in path.parents:
-        if os.path.exists(parent):  # noqa: PTH110 - never raises
-            return parent
+    for folder in (path, *path.parents):
+        if os.path.isdir(folder):  # noqa: PTH112 - never raises
+            return folder
     return path
 
 
@@ -316,7 +296,7 @@ def os_errors_as_output_error(
         message = f"{output} could not be written: {reason}."
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
-                _, space = disk_space(nearest_existing_parent(output), files)
+                _, space = disk_space(output.parent, files)
                 message += f" It {space}."
         if hint is None:
             hint = "Try again, or choose another --output."
@@ -354,37 +334,43 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def remove_unfinished() -> None:
     """Remove what runs in progress have created, before the process exits without unwinding."""
-    for path in _temporary:
+    for path in _temporary_folders:
         _remove(path)
     _remove_empty(_new_folders)
 
 
-def _find_backup(output: Path) -> Path | None:
-    """Return the backup that a killed run left of the output, if the output is missing or empty."""
-    is_empty = output.is_dir() and not any(output.iterdir())
-    if output.exists() and not is_empty:
-        return None
-    for backup in _temporary_paths(output, "old"):
-        with contextlib.suppress(OSError), locked(backup):
-            return backup
-    return None
+def _replace(staged: Path, output: Path, *, is_filled: bool) -> None:
+    """Rename a new folder to the output, and move an existing one into the temporary folder.
 
-
-def _replace(staged: Path, output: Path) -> None:
-    """Rename the output to a backup, and the new folder to the output.
-
-    A run that is killed between the two renames leaves the backup.
+    A run that is killed between two renames leaves the old output there.
     """
-    with locked(output):
-        backup = _new_temporary_path(output, "old")
-        output.rename(backup)
+    if not output.is_dir():
+        staged.rename(output)
+        return
+    mode = output.stat().st_mode & 0o7777
+    if not is_filled:
+        if os.name == "nt":
+            output.rmdir()
+        staged.rename(output)
+    else:
+        if not mode & 0o200:  # a folder that is read-only cannot be moved
+            output.chmod(mode | 0o200)
         try:
-            staged.rename(output)
+            if not _exchange(staged, output):
+                with locked(output):
+                    backup = staged.with_name(OLD)
+                    output.rename(backup)
+                    try:
+                        staged.rename(output)
+                    except OSError:
+                        if not output.exists():
+                            backup.rename(output)
+                        raise
         except OSError:
-            if not output.exists():
-                backup.rename(output)
+            with contextlib.suppress(OSError):
+                output.chmod(mode)
             raise
-        _remove(backup)
+    output.chmod(mode)
 
 
 def _exchange(path: Path, other: Path) -> bool:
@@ -428,57 +414,62 @@ def _defer_signals() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-def _new_temporary_path(output: Path, kind: str) -> Path:
-    return output.parent / f".{output.name}.ctxextend-{kind}-{os.urandom(4).hex()}"
-
-
-def _temporary_paths(output: Path, kind: str) -> list[Path]:
-    prefix = f".{output.name}.ctxextend-{kind}-"
-    if not output.parent.is_dir():
-        return []
+def _leftovers(output: Path) -> list[Path]:
+    """Return the temporary folders next to an output, of other runs too."""
+    prefix = f".{output.name}.ctxextend-"
     found = list[Path]()
-    for path in output.parent.iterdir():
-        is_named_so = path.name.startswith(prefix) and len(path.name) == len(prefix) + 8
-        if is_named_so and not path.is_symlink():
-            found.append(path)
+    if output.parent.is_dir():
+        for path in output.parent.iterdir():
+            is_named_so = path.name.startswith(prefix) and len(path.name) == len(prefix) + 8
+            if is_named_so and not path.is_symlink():
+                found.append(path)
     return sorted(found)
 
 
-@contextlib.contextmanager
-def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    with contextlib.ExitStack() as stack:
-        for attempt in range(ATTEMPTS):
-            staged = _new_temporary_path(output, "new")
-            _temporary.append(staged)
-            stack.callback(_temporary.remove, staged)
-            stack.callback(_remove, staged)
-            create(staged)
-            try:
-                stack.enter_context(locked(staged))
-                break
-            except BlockingIOError:  # another run mistook it for a leftover and removes it
-                if attempt == ATTEMPTS - 1:
-                    raise
-        yield staged
-
-
-def remove_stale(output: Path, kind: str) -> None:
-    """Remove leftovers of killed runs next to an output.
+def remove_leftovers(output: Path, *, backups: bool = True) -> None:
+    """Remove temporary folders of killed runs, and those with a backup if that is wanted.
 
     Where locks are not supported, they might be in use, and are kept.
     """
-    for leftover in _temporary_paths(output, kind):
+    for leftover in _leftovers(output):
+        if not backups and (leftover / OLD).exists():
+            continue
         with contextlib.suppress(OSError), locked(leftover) as is_locked:
             if is_locked:
                 _remove(leftover)
 
 
+@contextlib.contextmanager
+def _temporary(output: Path) -> Iterator[Path]:
+    """Yield a new locked folder next to an output, and remove it afterwards."""
+    remove_leftovers(output, backups=False)
+    with contextlib.ExitStack() as stack:
+        for attempt in range(ATTEMPTS):
+            folder = output.parent / f".{output.name}.ctxextend-{os.urandom(4).hex()}"
+            _temporary_folders.append(folder)
+            stack.callback(_temporary_folders.remove, folder)
+            stack.callback(_discard, folder, output)
+            folder.mkdir()
+            try:
+                stack.enter_context(locked(folder))
+                break
+            except BlockingIOError:  # another run mistook it for a leftover and removes it
+                if attempt == ATTEMPTS - 1:
+                    raise
+        yield folder
+
+
+def _discard(folder: Path, output: Path) -> None:
+    """Remove a temporary folder, unless it has the only copy of an output."""
+    if output.exists() or not (folder / OLD).exists():
+        _remove(folder)
+
+
 def remove_atomically(path: Path) -> None:
-    """Rename a folder or file, then remove it, so that other runs never see it half removed."""
+    """Move a folder or file away, then remove it, so that other runs never see it half removed."""
     if os.path.lexists(path):
-        renamed = _new_temporary_path(path, "old")
-        path.rename(renamed)
-        _remove(renamed)
+        with _temporary(path) as temporary:
+            path.rename(temporary / NEW)
 
 
 @_defer_signals()

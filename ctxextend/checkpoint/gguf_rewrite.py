@@ -5,14 +5,11 @@ until the tensors are aligned as before, modulo 4,096 bytes, so that file system
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ctxextend.checkpoint.copy import DISK_BLOCK, open_source
+from ctxextend.checkpoint.copy import DISK_BLOCK
 from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile
 from ctxextend.checkpoint.gguf_header import (
     FLOAT32,
@@ -23,7 +20,7 @@ from ctxextend.checkpoint.gguf_header import (
     GgufHeader,
     padded,
 )
-from ctxextend.checkpoint.rewrite import Layout, TensorRange, write_layout
+from ctxextend.checkpoint.writing import Layout, TensorRange
 
 
 def plan_gguf_layout(
@@ -52,44 +49,8 @@ def plan_gguf_layout(
     pairs += _pair(RECIPE_KEY, STRING, recipe + b"\n" * padding)
     content = pairs + descriptions
     content += b"\0" * (padded(len(content), header.alignment) - len(content))
-    return Layout(header=content, ranges=tuple(item for item in ranges if item.size > 0))
-
-
-def write_gguf(
-    file: GgufFile,
-    layout: Layout,
-    tensor_of: Callable[[str], NDArray[Any]],
-    output: BinaryIO,
-    on_write: Callable[[int], None],
-) -> None:
-    """Write a GGUF file in a layout.
-
-    Args:
-        file: The old file.
-        layout: From `plan_gguf_layout`.
-        tensor_of: Returns the tensor that changes, by name.
-        output: The new file, open for writing and empty.
-        on_write: Is called with the number of bytes after each write.
-
-    Raises:
-        CheckpointError: The old file cannot be read.
-        OSError: The new file cannot be written.
-    """
-
-    def padded_tensor(name: str) -> NDArray[np.uint8]:
-        content = np.ascontiguousarray(tensor_of(name)).view(np.uint8).reshape(-1)
-        size = padded(len(content), file.metadata.alignment)
-        return np.pad(content, (0, size - len(content)))
-
-    with open_source(file.path) as source:
-        write_layout(
-            file,
-            source,
-            layout,
-            padded_tensor,
-            output,
-            lambda _, count: on_write(count),
-        )
+    kept = tuple(item for item in ranges if item.size > 0)
+    return Layout(header=content, ranges=kept, tensor_bytes=sum(item.size for item in kept))
 
 
 def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:

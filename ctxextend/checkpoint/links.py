@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
-from ctxextend.checkpoint.atomic_output import nearest_existing_parent
+from ctxextend.checkpoint.atomic_output import existing_folder
 from ctxextend.checkpoint.source import is_cache_blob
 from ctxextend.errors import OutputError
 
@@ -44,7 +44,7 @@ def check_links(links: Mapping[str, Link], output: Path) -> None:
     """
     if not links:
         return
-    place = nearest_existing_parent(Path(os.path.realpath(output)))
+    place = existing_folder(Path(os.path.realpath(output)).parent)
     device = place.stat().st_dev
     for name, link in links.items():
         if link.kind == "hard" and link.target.stat().st_dev != device:
@@ -70,7 +70,7 @@ def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
             else:
                 path.hardlink_to(link.target)
         except OSError as error:
-            place = nearest_existing_parent(output)
+            place = existing_folder(output.parent)
             if error.errno == errno.EXDEV:
                 _refuse_across_file_systems(name, link, place)
             verb = "linked" if link.kind == "symbolic" else "hard-linked"

@@ -32,7 +32,7 @@ class TuningRequest:
     budget: int  # seconds
     output: Reference | None
     force: bool
-    check: Callable[[Path], None]  # of the trained output, before it is moved into place
+    check: Callable[[Path], None] | None  # of the trained output, before it is moved into place
 
 
 def tune_table(

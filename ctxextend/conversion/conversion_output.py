@@ -1,27 +1,23 @@
 """The output of a conversion: its files, with the recipe and the model card."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxextend.card import (
-    CARD_FILE,
     RECIPE_POINTER,
-    UNDECODED,
     known_base_model,
     model_card,
     read_card,
 )
 from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.writing import Output
 from ctxextend.errors import printable
-from ctxextend.output import Output, compute_tensors, edited_texts
+from ctxextend.output import output_of
 from ctxextend.plan import Plan
-from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.recipe import Recipe
 from ctxextend.record import (
     output_record,
     pinned_ref,
-    recipe_bytes,
     recorded_settings,
     resize_facts,
 )
@@ -63,13 +59,4 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
         title=printable(name),
         section=f"## {converted.heading}\n\n{text}\n",
     )
-    texts = edited_texts(plan)
-    texts[CARD_FILE] = card.encode("utf-8", UNDECODED)
-    texts[RECIPE_FILE] = recipe_bytes(record, Path(name))
-    return Output(
-        source=plan.checkpoint,
-        default_folder=Path(name),
-        layouts=plan.layouts,
-        texts=texts,
-        compute=partial(compute_tensors, plan, source, record),
-    )
+    return output_of(plan, name, record, card, source)

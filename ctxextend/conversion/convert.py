@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ctxextend.card import card_sentences
 from ctxextend.checkpoint.json_edit import edit
+from ctxextend.checkpoint.writing import Output
 from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import scheme_text, summarise
@@ -12,7 +13,6 @@ from ctxextend.errors import printable
 from ctxextend.limits.edits import raises_generation_limit
 from ctxextend.notes import Note
 from ctxextend.opening.opened_model import identify_model
-from ctxextend.output import Output
 from ctxextend.plan import Plan, make_plan
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctxextend.card import card_sentences
+from ctxextend.checkpoint.writing import Output
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import ResizeError, UnsupportedModelError, printable
 from ctxextend.families.causal_masks import mask_remover
@@ -11,7 +12,6 @@ from ctxextend.limits.edits import plan_edits
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import check_own_code, with_type_note
-from ctxextend.output import Output
 from ctxextend.plan import Plan, weight_layouts, with_length
 from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit_notes, model_notes
 from ctxextend.positions.change import Change

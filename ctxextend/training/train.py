@@ -11,13 +11,12 @@ from typing import Any
 
 from ctxextend.checkpoint.atomic_output import (
     check_disk_space,
-    nearest_existing_parent,
 )
+from ctxextend.checkpoint.writing import write_output
 from ctxextend.errors import ResizeError, counted, listed
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.output import no_check, write_output
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, Recipe
@@ -115,7 +114,7 @@ def train_recipe(
             result = run_training(setup, folder, progress, notify)
         warnings = (*source.warnings, *task.warnings, *_warnings(setup.task, result))
         result = replace(result, output=path, notes=tuple(notes), warnings=warnings)
-        check: Callable[[Path], None] = no_check
+        check: Callable[[Path], None] | None = None
         if limit is not None:
             check = limit.check
             result = replace(result, is_kept=limit.keeps(result))
@@ -129,7 +128,7 @@ def train_recipe(
                     folder=folder,
                     result=result,
                 )
-                write_output(trained_output(finished), path, force=force, check=check)
+                write_output(trained_output(finished), force=force, check=check)
             folder.remove()
     return result
 
@@ -140,7 +139,7 @@ class TimeLimit:
 
     deadline: float  # in seconds of `time.perf_counter`
     keeps: Callable[[TrainResult], bool]  # whether a result is written
-    check: Callable[[Path], None]  # of the complete output, before it is moved into place
+    check: Callable[[Path], None] | None  # of the complete output, before it is moved into place
 
 
 def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
@@ -192,7 +191,7 @@ def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool
     sizes = {f"{SAVE}{number}": weights.trainable.save_bytes for number in (1, 2)}
     if not save_adapter:
         sizes |= {name: layout.size for name, layout in weights.layouts.items()}
-    check_disk_space(nearest_existing_parent(path), sizes)
+    check_disk_space(path, sizes)
 
 
 def _announce(setup: TrainingSetup, notes: Sequence[str], notify: Notify) -> None:

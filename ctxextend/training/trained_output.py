@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
 from ctxextend.checkpoint.json_edit import edit
 from ctxextend.checkpoint.weights import Weights
+from ctxextend.checkpoint.writing import NewTensors, Output
 from ctxextend.limits.edits import in_existing_objects, missing_engine_keys
-from ctxextend.output import ComputedTensors, Output
 from ctxextend.positions.rotary_dialects import both_dialects
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
@@ -52,10 +52,11 @@ def trained_output(run: FinishedRun) -> Output:
     recipe = files[RECIPE_FILE]
     return Output(
         source=source,
-        default_folder=run.result.output,
+        path=run.result.output,
         layouts=layouts,
         texts=files,
-        compute=lambda folder: ComputedTensors(tensor=weights.tensor, recipe=recipe),
+        recipe_file=RECIPE_FILE,
+        compute=lambda path: NewTensors(tensor=weights.tensor, recipe=recipe),
     )
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import DTYPE_KEYS, Checkpoint
 from ctxextend.checkpoint.json_edit import edit
-from ctxextend.checkpoint.rewrite import Layout, plan_layouts
 from ctxextend.checkpoint.safetensors_file import numpy_dtype
+from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.evaluation import eval_model
 from ctxextend.output import index_text
 from ctxextend.training.trainable import TrainableParameters

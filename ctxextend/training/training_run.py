@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints import atomic_output
+from ctxextend.checkpoint import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values
@@ -157,7 +157,7 @@ def open_run_folder(
     folder = RunFolder.for_output(output)
     path = folder.path
     run_file = path / RUN_FILE
-    atomic_output.remove_stale(path, "old")
+    atomic_output.remove_leftovers(path)
     with (
         atomic_output.os_errors_as_output_error(path),
         atomic_output.created_folders(path),
@@ -168,7 +168,7 @@ def open_run_folder(
         except BlockingIOError:
             message = f"Another run is using {path}."
             raise TrainingError(message, "Wait for it, or choose another --output.") from None
-        atomic_output.remove_stale(run_file, "new")
+        atomic_output.remove_leftovers(run_file)
         if any(path.iterdir()) and not run_file.is_file():
             hint = "Training saves its state under this name. Choose another --output."
             raise TrainingError(f"{path} exists and is not a training run.", hint)

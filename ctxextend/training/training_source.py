@@ -13,7 +13,6 @@ from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.opening.opened_model import OpenedModel, open_model
-from ctxextend.output import output_path
 from ctxextend.plan_notes import file_notes
 from ctxextend.planned import Planned
 from ctxextend.progress import warning_texts
@@ -56,8 +55,10 @@ class TrainingSource:
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
         """Return the output folder: the given one, or the default."""
         if self.planned is not None:
-            return output_path(output, self.planned.output.default_folder)
-        return output_path(output, Path(f"{self.model.checkpoint.source.name}-trained"))
+            return self.planned.output.at(output).path
+        if output is None:
+            return Path(f"{self.model.checkpoint.source.name}-trained")
+        return Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
     def check_output(self, path: Path, *, force: bool) -> None:
         """Check that an output can be written, before anything is.

@@ -118,7 +118,7 @@ def _omitted_files(resized: Checkpoint) -> Iterator[str]:
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.planned.output.file_sizes} - expected.stale_files
+    known = {*expected.planned.output.sizes} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
     for name in resized.copied:

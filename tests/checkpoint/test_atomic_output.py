@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoint import atomic_output
-from ctxextend.checkpoint.atomic_output import atomic_folder, locked
+from ctxextend.checkpoint.atomic_output import locked
 from ctxextend.errors import OutputError
 from tests.helpers.pico import contents
 
@@ -26,7 +26,7 @@ def stage(
     output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
 ) -> AbstractContextManager[Path]:
     sizes = dict.fromkeys(files, 0)
-    return atomic_folder(output, [source], sizes, force=force)
+    return atomic_output.atomic_output(output, [source], sizes, force=force)
 
 
 def check_output(
@@ -55,7 +55,7 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if ".ctxextend-" in path.name]
 
 
-def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
+def test_atomic_output_replaces_an_empty_folder_and_keeps_its_mode(
     tmp_path: Path, source: Path
 ) -> None:
     (tmp_path / "out").mkdir(mode=0o700)
@@ -71,14 +71,14 @@ def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
+def test_atomic_output_force_restores_the_old_output_if_the_second_rename_fails(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = checkpoint(tmp_path / "out")
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if ".ctxextend-new-" in self.name:
+        if self.name == "new":
             raise OSError(errno.EIO, "broken")
         return real(self, target)
 
@@ -166,13 +166,12 @@ def test_check_output_rejects_protected_locations(
             check_output(output, source, force)
 
 
-def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, source: Path) -> None:
-    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
-    (tmp_path / ".out.ctxextend-new-00c0ffee" / "config.json").write_text("half")
+def test_atomic_output_removes_only_leftovers_of_killed_runs(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "new", "half")
     others = [
-        ".out.ctxextend-new-xyz",
-        ".other.ctxextend-new-00c0ffee",
-        ".out.ctxextend-new-00c0ffee.bak",
+        ".out.ctxextend-xyz",
+        ".other.ctxextend-00c0ffee",
+        ".out.ctxextend-00c0ffee.bak",
     ]
     for name in others:
         (tmp_path / name).mkdir()
@@ -181,11 +180,11 @@ def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, sou
 
 
 @pytest.mark.parametrize("is_empty_folder", [False, True])
-def test_atomic_folder_restores_the_backup_of_a_killed_run(
+def test_atomic_output_restores_the_backup_of_a_killed_run(
     is_empty_folder: bool, tmp_path: Path, source: Path
 ) -> None:
-    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
-    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "old")
+    (tmp_path / ".out.ctxextend-00c0ffee" / "new").mkdir()
     if is_empty_folder:
         (tmp_path / "out").mkdir()
     with pytest.raises(OutputError, match="exists"):
@@ -200,11 +199,11 @@ def test_atomic_folder_restores_the_backup_of_a_killed_run(
     assert leftovers(tmp_path) == []
 
 
-def test_atomic_folder_removes_nothing_if_the_output_is_rejected(
+def test_atomic_output_removes_nothing_if_the_output_is_rejected(
     tmp_path: Path, source: Path
 ) -> None:
-    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
-    checkpoint(tmp_path / ".out.ctxextend-new-00c0ffee")
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "old")
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "new")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     before = contents(tmp_path)
@@ -214,18 +213,18 @@ def test_atomic_folder_removes_nothing_if_the_output_is_rejected(
     assert contents(tmp_path) == before
 
 
-def test_atomic_folder_keeps_a_backup_if_the_run_fails(tmp_path: Path, source: Path) -> None:
+def test_atomic_output_keeps_a_backup_if_the_run_fails(tmp_path: Path, source: Path) -> None:
     checkpoint(tmp_path / "out", "newer")
-    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "old")
     with pytest.raises(RuntimeError), stage(tmp_path / "out", source, True):
         raise RuntimeError
-    assert contents(tmp_path / ".out.ctxextend-old-00c0ffee") == OLD
+    assert contents(tmp_path / ".out.ctxextend-00c0ffee" / "old") == OLD
     write(tmp_path / "out", source, force=True)
     assert leftovers(tmp_path) == []
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_without_lock_support_keeps_folders_that_may_be_in_use(
+def test_atomic_output_without_lock_support_keeps_folders_that_may_be_in_use(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(*arguments: Any) -> None:
@@ -233,15 +232,16 @@ def test_atomic_folder_without_lock_support_keeps_folders_that_may_be_in_use(
 
     monkeypatch.setattr("fcntl.flock", unsupported)
     monkeypatch.setattr(os, "fsync", unsupported)
-    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
-    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    checkpoint(tmp_path / ".out.ctxextend-00c0ffee" / "old")
+    (tmp_path / ".out.ctxextend-11c0ffee").mkdir()
     write(tmp_path / "out", source, force=True)
     assert contents(tmp_path / "out") == NEW
-    assert leftovers(tmp_path) == [".out.ctxextend-new-00c0ffee"]
+    assert contents(tmp_path / ".out.ctxextend-00c0ffee") == {}
+    assert ".out.ctxextend-11c0ffee" in leftovers(tmp_path)
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_fails_if_another_run_replaces_the_same_output(
+def test_atomic_output_fails_if_another_run_replaces_the_same_output(
     tmp_path: Path, source: Path
 ) -> None:
     output = checkpoint(tmp_path / "out")
@@ -263,15 +263,15 @@ def test_check_output_rejects_an_output_with_unreadable_folders(public_path: Pat
         os.seteuid(0)
 
 
-def test_atomic_folder_without_force_keeps_files_created_during_the_run(
+def test_atomic_output_without_force_keeps_files_created_during_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out"
     real = atomic_output._check_replaceable
     output.mkdir()
 
-    def check(*arguments: Any) -> None:
-        real(*arguments)
+    def check(*arguments: Any, **settings: Any) -> None:
+        real(*arguments, **settings)
         if leftovers(tmp_path):  # after writing, just before the rename
             (output / "thesis.tex").write_text("mine")
 
@@ -281,7 +281,7 @@ def test_atomic_folder_without_force_keeps_files_created_during_the_run(
     assert contents(output) == {"thesis.tex": b"mine"}
 
 
-def test_atomic_folder_removes_replaced_read_only_folders(public_path: Path) -> None:
+def test_atomic_output_removes_replaced_read_only_folders(public_path: Path) -> None:
     source = checkpoint(public_path / "source" / "model")
     output = checkpoint(public_path / "mine" / "out")
     (output / "1_Pooling").mkdir()
@@ -320,10 +320,8 @@ def test_locked_rejects_removed_and_recreated_paths(
         pass
 
 
-@pytest.mark.parametrize(
-    "source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"]
-)
-def test_atomic_folder_never_removes_a_source_with_the_name_of_a_leftover(
+@pytest.mark.parametrize("source", [".out.ctxextend-12345678", ".out.ctxextend-12345678/model"])
+def test_atomic_output_never_removes_a_source_with_the_name_of_a_leftover(
     source: str, tmp_path: Path
 ) -> None:
     checkpoint(tmp_path / source, "source")

@@ -214,7 +214,7 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
-    assert result.planned.output.default_folder == Path("pico-bert-40")
+    assert result.planned.output.path == Path("pico-bert-40")
 
 
 def test_resize_of_a_file_without_a_config_reads_no_other_files(
@@ -241,7 +241,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     result = resize_and_check(
         file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
     )
-    assert result.planned.output.default_folder == Path("my-roberta-40")
+    assert result.planned.output.path == Path("my-roberta-40")
     warning = (
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
@@ -459,7 +459,7 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     written = set(pico.contents(result.output))
     assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
-    assert result.planned.output.default_folder == Path("model-small-40")
+    assert result.planned.output.path == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
     recipe = pico.recipe_of(result.output)
     assert recipe["source"] == "owner/model"
@@ -475,7 +475,7 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
     before = pico.tensor_bytes(source.folder)
     repo = tmp_path / "repo"
     result = resize_and_check(repo, repo, before, subfolder="small")
-    assert result.planned.output.default_folder == Path("repo-small-40")
+    assert result.planned.output.path == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
@@ -561,7 +561,7 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
         assert snapshot(cached) == untouched
         for path in result.output.rglob("*"):
             assert not path.is_symlink()
-        assert result.planned.output.default_folder == Path("model-40")
+        assert result.planned.output.path == Path("model-40")
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))

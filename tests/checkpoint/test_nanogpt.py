@@ -113,7 +113,7 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     source = out_dir / "ckpt.pt" if by_file else out_dir
     plan = plan_resize(source, to=NEW)
     assert "gelu_new" in text_of(plan, "source")
-    assert plan.output.default_folder == Path("out-shakespeare-40")
+    assert plan.output.path == Path("out-shakespeare-40")
     assert plan.plan.model_type == "gpt2"
     assert texts(plan, level="warning") == ()
     output = plan.execute().output

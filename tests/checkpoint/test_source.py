@@ -113,8 +113,8 @@ def test_resolve_source_reports_an_unreadable_folder_instead_of_asking_the_hub(
 
 def test_resolve_source_names_the_output_after_a_link(make_pico: MakePico) -> None:
     Path("small").symlink_to(make_pico("gpt2").folder)
-    assert plan_resize("small", to=40).output.default_folder == Path("small-40")
-    assert plan_resize("small/.", to=40).output.default_folder == Path("small-40")
+    assert plan_resize("small", to=40).output.path == Path("small-40")
+    assert plan_resize("small/.", to=40).output.path == Path("small-40")
 
 
 def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: MakePico) -> None:

@@ -368,13 +368,13 @@ import sys
 from ctxextend.__main__ import main
 from ctxextend.checkpoint import atomic_output
 
-check = atomic_output.check_disk_space
+sync = atomic_output.sync
 
-def check_and_import(*arguments):
-    check(*arguments)
+def sync_and_import(path):
+    sync(path)
     import interrupting
 
-atomic_output.check_disk_space = check_and_import
+atomic_output.sync = sync_and_import
 main()
 """
 

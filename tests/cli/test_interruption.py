@@ -39,7 +39,7 @@ def interrupt(*_: object, **__: object) -> None:
     ("place", "command", "message"),
     [
         ("ctxextend.plan.make_plan", "resize tiny-gpt2 --to 512", NOTHING),
-        ("ctxextend.checkpoint.rewrite.write_files", "resize tiny-gpt2 --to 512", NOTHING),
+        ("ctxextend.checkpoint.writing.write_layout", "resize tiny-gpt2 --to 512", NOTHING),
         ("ctxextend.conversion.find.find_conversion", "convert tiny-gpt2 --scheme rotary", NOTHING),
         (
             "ctxextend.training.train.open_task",

@@ -42,8 +42,8 @@ def succeeds(call: Call, error: str, calls: list[Call]) -> bool:
     if call.name == "flock":
         return True  # without a lock, other runs keep the folder
     renamed = next(i for i, other in enumerate(calls) if other.name == "rename")
-    # After the rename, the output is complete.
-    return call.name == "fsync" and call in calls[renamed:]
+    # After the rename, the output is complete, and what is removed is only a temporary folder.
+    return call.name in ("fsync", "chmod", "rmdir") and call in calls[renamed:]
 
 
 def is_output_error(done: Completed, error: str) -> bool:
@@ -153,7 +153,7 @@ def written_path(call: Call) -> str | None:
     """Return the path in a temporary folder that a call writes to, or None."""
     if call.name not in ("openat", "write", "copy_file_range"):
         return None
-    match = re.search(r"<([^>]*\.ctxextend-new-[^>]*)>", call.arguments)
+    match = re.search(r"<([^>]*\.ctxextend-[^>]*)>", call.arguments)
     if match is None:
         return None
     return match[1]
@@ -209,7 +209,7 @@ def test_resize_checks_disk_space_before_it_writes(source: Path) -> None:
         assert list(small.iterdir()) == []
         plan = plan_resize(source, to=4096)
         with pytest.raises(OutputError, match="needs"):
-            plan.output.check_path(small / "out", force=False)
+            plan.output.at(small / "out").check(force=False)
 
 
 def test_resize_fits_into_the_space_it_requests(source: Path) -> None:

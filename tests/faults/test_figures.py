@@ -88,7 +88,7 @@ def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(
 
 
 def test_save_removes_only_leftovers_of_the_same_file(server: ForkServer) -> None:
-    Path(".norms.svg.ctxextend-new-00c0ffee").write_text("half")
-    Path(".other.svg.ctxextend-new-00c0ffee").write_text("other")
+    Path(".norms.svg.ctxextend-00c0ffee").mkdir()
+    Path(".other.svg.ctxextend-00c0ffee").mkdir()
     assert server.run(FIGURE).code == 0
-    assert leftovers() == [".other.svg.ctxextend-new-00c0ffee"]
+    assert leftovers() == [".other.svg.ctxextend-00c0ffee"]

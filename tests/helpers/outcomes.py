@@ -59,6 +59,6 @@ def publishing_calls(calls: list[Call]) -> list[Call]:
     synced = max(
         i
         for i, call in enumerate(calls)
-        if call.name == "fsync" and ".ctxextend-new-" in call.arguments
+        if call.name == "fsync" and ".ctxextend-" in call.arguments
     )
     return calls[synced:]

@@ -114,7 +114,7 @@ def test_resize_keeps_the_alignment(alignment: int, tmp_path: Path) -> None:
 def test_resize_names_the_output_after_the_file(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf")
     result = plan_resize(tmp_path / "model.gguf", "4x")
-    assert result.output.default_folder == Path(f"model-{LONGER}.gguf")
+    assert result.output.path == Path(f"model-{LONGER}.gguf")
 
 
 def test_resize_of_scaled_settings_raises_their_factor(tmp_path: Path) -> None:
@@ -606,12 +606,11 @@ def test_resize_asks_for_the_ending_of_a_gguf_file(name: str, tmp_path: Path) ->
         message = done.stderr.replace("\n", " ")
         output = f"{tmp_path}/{name}".rstrip("/")
         assert f"The output {output} does not end in .gguf" in message
-        other = f"for a file in a folder of this name, --output {output}/"
-        assert f"--output {output}.gguf or, {other}" in message
+        assert f"--output {output}.gguf" in message
         assert list(tmp_path.iterdir()) == [base]
     planned = plan_resize(base, LONGER)
     with pytest.raises(OutputError, match="does not end in .gguf"):
-        planned.output.check_path(tmp_path / name, force=False)
+        planned.output.at(tmp_path / name).check(force=False)
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.gguf"])

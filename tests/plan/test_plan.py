@@ -294,7 +294,7 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
     before = pico.contents(tmp_path)
     plan = plan_resize(source, to=NEW)
     to_json(plan)
-    plan.output.check_path(tmp_path / "out", force=False)
+    plan.output.at(tmp_path / "out").check(force=False)
     assert pico.contents(tmp_path) == before
     steps: list[tuple[int, int]] = []
 

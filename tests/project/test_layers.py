@@ -51,7 +51,6 @@ LAYERS = [
     "card",
     "record",
     "output",
-    "gguf/gguf_output",
     "models",
     "text_data",
     "held_out",

@@ -223,7 +223,7 @@ def test_verify_of_a_trained_conversion(folder: Path, tmp_path: Path) -> None:
 def test_convert_verify_writes_nothing_if_the_output_is_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ctxextend.checkpoint.rewrite import write_layout as real
+    from ctxextend.checkpoint.writing import write_layout as real
 
     arguments = (folder / "gpt2", "--scheme", "rotary", "--to", NEW, "-o", "out", "--verify")
     done = invoke("convert", *arguments)
@@ -234,7 +234,7 @@ def test_convert_verify_writes_nothing_if_the_output_is_wrong(
         real(file, source, layout, tensors, output, lambda *_: None)
         flip_bit_in(Path(output.name), -1)
 
-    monkeypatch.setattr("ctxextend.checkpoint.rewrite.write_layout", damaging)
+    monkeypatch.setattr("ctxextend.checkpoint.writing.write_layout", damaging)
     done = invoke("convert", *arguments)
     assert done.exit_code == 3
     assert list(Path().iterdir()) == []

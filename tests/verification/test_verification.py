@@ -735,13 +735,13 @@ def test_resize_verify_checks_the_output_before_moving_it_into_place(sharded: Pa
 def test_resize_verify_writes_nothing_if_the_output_is_wrong(
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ctxextend.checkpoint.rewrite import write_layout as real
+    from ctxextend.checkpoint.writing import write_layout as real
 
     def damaging(file: Any, source: Any, layout: Any, tensors: Any, output: Any, _: Any) -> None:
         real(file, source, layout, tensors, output, lambda *_: None)
         flip_bit_in(Path(output.name), -1)
 
-    monkeypatch.setattr("ctxextend.checkpoint.rewrite.write_layout", damaging)
+    monkeypatch.setattr("ctxextend.checkpoint.writing.write_layout", damaging)
     old = resize(sharded, to=300, output=tmp_path / "old").output  # without --verify
     before = pico.contents(old)
     done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify")

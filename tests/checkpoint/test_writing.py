@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ctxextend.checkpoint.copy import DISK_BLOCK, copy_range, write_all
-from ctxextend.checkpoint.folder import open_checkpoint
-from ctxextend.checkpoint.rewrite import plan_layout, write_files, write_layout
 from ctxextend.checkpoint.safetensors_file import TensorFile, open_safetensors
-from ctxextend.checkpoint.source import bundled_source, resolve_source
+from ctxextend.checkpoint.source import bundled_source
+from ctxextend.checkpoint.writing import plan_layout, write_layout
 from ctxextend.errors import CheckpointError
+from ctxextend.planned import plan_resize
 
 ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
 
@@ -215,25 +215,19 @@ def test_copy_range_raises_for_a_file_that_became_shorter(tmp_path: Path) -> Non
         copied(tmp_path, length=len(DATA))
 
 
-def test_copied_files_keep_bytes_and_mode_and_replace_no_file(tmp_path: Path) -> None:
+def test_copied_files_keep_bytes_and_mode(tmp_path: Path) -> None:
     source = tmp_path / "from"
     shutil.copytree(bundled_source("tiny-gpt2").folder, source)
     (source / "config.json").chmod(0o604)
-    checkpoint = open_checkpoint(resolve_source(source))
-    new = tmp_path / "to"
-    new.mkdir()
-    no_tensors = dict[str, Any]()
-    write_files(checkpoint, new, {}, no_tensors.__getitem__, {})
-    for name in checkpoint.files:
+    planned = plan_resize(source, to=128)
+    new = planned.execute(tmp_path / "to").output
+    for name in planned.output.files.copied:
         assert (new / name).read_bytes() == (source / name).read_bytes()
     assert (new / "config.json").stat().st_mode & 0o777 == 0o604
-    with pytest.raises(FileExistsError):
-        write_files(checkpoint, new, {}, no_tensors.__getitem__, {})
     (source / "config.json").unlink()
-    other = tmp_path / "other"
-    other.mkdir()
-    with pytest.raises(CheckpointError, match="is missing"):
-        write_files(checkpoint, other, {}, no_tensors.__getitem__, {})
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        planned.execute(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_write_all_continues_after_short_writes() -> None:
