@@ -30,9 +30,10 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.engines import SHORT_LIST, SWITCHED, Outcome, Statement, statements
-from ctxextend.serving.facts import engine_notes, folder_facts
+from ctxextend.runtimes.engines import SWITCHED, Outcome, Statement, statements
+from ctxextend.serving.engine_facts import engine_notes, folder_facts
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.rope_types import SHORT_LIST
 from ctxextend.tables.stats import describe_random, describe_rows
 
 # The start of a note and of cards, which `card` replaces after training.

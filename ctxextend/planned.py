@@ -23,7 +23,7 @@ from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
 from ctxextend.runtimes.engines import Statement, statements
-from ctxextend.serving.facts import folder_facts
+from ctxextend.serving.engine_facts import folder_facts
 from ctxextend.serving.for_engine import plan_for_engine, serving_command
 from ctxextend.settings import WITHOUT_POSITIONS, CheckpointRef, Convert, Resize, Train, option_of
 

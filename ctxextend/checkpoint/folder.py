@@ -291,7 +291,7 @@ def open_checkpoint(
 
 
 def _only_engine(config: Mapping[str, Any]) -> str | None:
-    """Return the engine that alone reads the weights of a config; None if many do.
+    """Return the only engine that reads the weights of a config; None if many do.
 
     Weights that mlx-lm quantises have other shapes and dtypes: ``quantize_model`` of its utils.py.
     """

@@ -196,7 +196,7 @@ def _next_step(result: "ResizeResult") -> str:
 def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
     if result.dry_run and console.quiet and result.plan.settings.engine is not None:
-        from ctxextend.serving.flags import engine_flags
+        from ctxextend.serving.engine_flags import engine_flags
 
         flags = engine_flags(result.plan, result.runtimes)
         result = replace(result, flags=flags)

@@ -19,7 +19,7 @@ from ctxextend.plan_notes import (
 )
 from ctxextend.positions.change import ShortInputs
 from ctxextend.runtimes.engines import Statement
-from ctxextend.serving.facts import engine_notes
+from ctxextend.serving.engine_facts import engine_notes
 
 LISTED_TENSORS = 3  # names of tensors in a warning
 

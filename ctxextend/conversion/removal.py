@@ -17,7 +17,7 @@ from ctxextend.plan_notes import NOT_TRAINED, far_notes, generation_notes, limit
 from ctxextend.positions.change import Change
 from ctxextend.provenance import SAME_LENGTH
 from ctxextend.runtimes.engines import Statement
-from ctxextend.serving.facts import engine_notes
+from ctxextend.serving.engine_facts import engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.rope_types import NEW, TYPE
 from ctxextend.version import __version__

@@ -38,7 +38,7 @@ def library_limits(
     With ``truncation=True``, transformers truncates to the tokenizer's ``model_max_length``.
     sentence-transformers truncates to its ``max_seq_length``, or else to the smaller of the
     tokenizer's and the config's length. `tokenizers.Tokenizer` uses the truncation in
-    tokenizer.json, which the other two ignore. An engine that alone reads the checkpoint truncates
+    tokenizer.json, which the other two ignore. The only engine of a checkpoint truncates
     nothing.
     """
     if checkpoint.engine is not None:

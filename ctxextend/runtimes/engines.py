@@ -34,12 +34,10 @@ SWITCHED = "switch"  # rope type ``longrope`` with an attention factor, as the m
 REMOVED = NONE  # ``linear`` settings that rotate nothing
 WITHOUT_SETTINGS = ("learned", "sinusoidal", "ALiBi", "relative", UNSCALED, REMOVED)
 
-# What else a folder may have: rotary settings that it states only as ``rope_parameters``, betas of
-# yarn other than transformers' defaults, an attention factor, a list of factors for short inputs.
+# What else a folder may have: rotary settings that it states only as ``rope_parameters``, or betas
+# of yarn other than transformers' defaults. Settings have their key as a name.
 ONLY_ROPE_PARAMETERS = "only_rope_parameters"
 BETAS = "betas"
-ATTENTION_FACTOR = "attention_factor"
-SHORT_LIST = "short_list"
 
 RUN = "run"  # how evidence starts that is not the URL of what was read
 
@@ -103,7 +101,7 @@ def _read_engine(key: str, stated: Mapping[str, Any]) -> Engine:
         rules.append(
             Rule(
                 types=tuple(_words(row.get("types", ""), types)),
-                positions=tuple(_words(row.get("positions", ""), _DATA["positions"])),
+                positions=tuple(_words(row.get("positions", ""), _FILE["positions"])),
                 has=frozenset(row.get("has", "").split()),
                 outcome=Outcome(row.get("outcome", Outcome.SERVES)),
                 reason=row.get("reason", ""),
@@ -124,9 +122,9 @@ def _read_engine(key: str, stated: Mapping[str, Any]) -> Engine:
     )
 
 
-_DATA = json.loads(Path(__file__).with_name("engines.json").read_text(encoding="utf-8"))
-ENGINES = {key: _read_engine(key, stated) for key, stated in _DATA["engines"].items()}
-TASKS: Mapping[str, str] = _DATA["tasks"]
+_FILE = json.loads(Path(__file__).with_name("engines.json").read_text(encoding="utf-8"))
+ENGINES = {key: _read_engine(key, stated) for key, stated in _FILE["engines"].items()}
+EXPORT_TASKS: Mapping[str, str] = _FILE["tasks"]
 
 
 def find_engine(key: str) -> Engine:
@@ -169,7 +167,7 @@ class Statement:
     option: str  # what to add to its command to serve the length right; may be empty
     reason: str  # why it refuses or ignores the positions; may be empty
     evidence: str  # ``run``, or the URL of what was read
-    ignores: tuple[str, ...]  # what of the folder it does not read: `SHORT_LIST`, …
+    ignores: tuple[str, ...]  # what of the folder it does not read: ``short_factor``, …
     # Whether it reads the requested length right, if need be with its option.
     is_right: bool = field(metadata=not_in_json)
 

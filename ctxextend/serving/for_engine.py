@@ -9,17 +9,17 @@ from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
 from ctxextend.runtimes.engines import (
-    ATTENTION_FACTOR,
     ENGINES,
-    TASKS,
+    EXPORT_TASKS,
     WITHOUT_SETTINGS,
     Outcome,
     Statement,
     statements,
 )
-from ctxextend.serving.facts import folder_facts
+from ctxextend.serving.engine_facts import folder_facts
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
+from ctxextend.tables.rope_types import ATTENTION_FACTOR
 from ctxextend.tables.rotary_methods import MSCALE
 
 # Methods of rotary positions to try, the best one without training first; see docs/results.md.
@@ -81,16 +81,16 @@ def _check_own_engine(model: OpenedModel, settings: Resize) -> None:
     own = model.checkpoint.engine
     if own is None:
         return
-    made_from = "the checkpoint that it was made from"
+    source = "the checkpoint that it was made from"
     only = f"only {ENGINES[own].name} reads {model.ref.source}."
     if settings.engine not in (None, own):
         message = f"--for {settings.engine}: {only}"
-        hint = f"Use --for {own}, or resize {made_from}, with --for {settings.engine}."
+        hint = f"Use --for {own}, or resize {source}, with --for {settings.engine}."
         raise MethodError(message, hint)
     for flag, value in (("--train", settings.train), ("--tune", settings.tune)):
         if value:
             message = f"{flag} runs the model in transformers, but {only}"
-            raise MethodError(message, f"Remove {flag}, or use it on {made_from}.")
+            raise MethodError(message, f"Remove {flag}, or use it on {source}.")
 
 
 def _with_list_mscales(plan: Plan, statement: Statement | None) -> Plan:
@@ -173,7 +173,7 @@ def serving_command(plan: Plan, found: Sequence[Statement], folder: str) -> str:
     if plan.checkpoint.engine is not None and engine.own_command:
         command = engine.own_command
     task = "TASK"
-    for ending, name in TASKS.items():
+    for ending, name in EXPORT_TASKS.items():
         if (plan.checkpoint.model_class or "").endswith(ending):
             task = name
             break

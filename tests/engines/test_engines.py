@@ -15,13 +15,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ctxextend.runtimes.engines import (
-    ATTENTION_FACTOR,
     RUN,
-    SHORT_LIST,
     Outcome,
     Statement,
     find_engine,
 )
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import (
     DEFAULT_BETAS,
     NO_FACTOR,

@@ -23,20 +23,19 @@ from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim
 from ctxextend.runtimes.engines import (
-    ATTENTION_FACTOR,
     RUN,
-    SHORT_LIST,
     SWITCHED,
     Outcome,
     Statement,
     find_engine,
     statements,
 )
-from ctxextend.serving.facts import folder_facts
-from ctxextend.serving.flags import engine_flags
+from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.serving.engine_flags import engine_flags
 from ctxextend.serving.for_engine import plan_for_engine
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.frequencies import frequencies
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD

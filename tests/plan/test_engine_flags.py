@@ -298,7 +298,7 @@ def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
     write_gguf(Path("model.gguf"))
     done = invoke(*resize_words("model.gguf", "llama.cpp", "4x"), "-q")
     assert done.exit_code == 1
-    assert "A GGUF file states its rotary settings itself." in unwrapped(done.stderr)
+    assert "model.gguf states its rotary settings itself." in unwrapped(done.stderr)
 
 
 def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:

@@ -359,11 +359,12 @@ def test_only_mlx_is_named_for_its_own_weights() -> None:
     ("flags", "message"),
     [
         (("--for", "vllm"), "--for vllm: only mlx-lm reads llama."),
-        (("--tune", "--data", "x.txt"), "--tune runs the model in transformers, but only mlx-lm"),
+        (("--tune", "x.txt"), "--tune runs the model in transformers, but only mlx-lm"),
     ],
 )
 def test_what_the_only_engine_cannot_do_is_refused(flags: tuple[str, ...], message: str) -> None:
     source = rotary_configs.save("llama", **QUANTISED)
+    Path("x.txt").write_text("text")
     done = invoke("resize", source, "--to", NEW, "-o", "out", *flags)
     assert_refused(done, message, "the checkpoint that it was made from")
 

@@ -12,7 +12,7 @@ POSITIONS = {
     *("dynamic", "longrope", "llama3", "switch", "proportional", "none"),
 }
 HAS = {ONLY_ROPE_PARAMETERS, BETAS, "transformer.", *ENGINES}
-IGNORES = {"attention_factor", "short_list"}
+IGNORES = {"attention_factor", "short_factor"}
 LENGTHS = {"stated", "scaled", "trained", "sentence", "tokenizer"}
 VALUES = {"max_len", "first_trained", "factor", "theta", "beta_fast", "beta_slow"}
 

@@ -344,9 +344,9 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, "switch").runtimes
-    assert [item.engine.key for item in found if item.ignores_short_list] == ["vllm"]
+    assert [item.engine.key for item in found if "short_factor" in item.ignores] == ["vllm"]
     found = plan_resize(folder, rotary_configs.NEW, "yarn").runtimes
-    assert not [item for item in found if item.ignores_short_list]
+    assert not [item for item in found if "short_factor" in item.ignores]
 
 
 def test_no_runtime_is_named_without_a_rule() -> None:

@@ -11,7 +11,7 @@ from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
 from ctxextend.positions.positions import nested, with_value, with_values
 from ctxextend.runtimes.engines import BETAS, ENGINES, RAISED_THETA, Statement
-from ctxextend.serving.facts import folder_facts
+from ctxextend.serving.engine_facts import folder_facts
 from ctxextend.tables.rope_types import NEW, THETA, TRAINED, TYPE
 
 WRITE_FOLDER = "Write a folder: remove --dry-run."

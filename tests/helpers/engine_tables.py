@@ -9,19 +9,18 @@ from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.sinusoids import Sinusoids
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.runtimes.engines import (
-    ATTENTION_FACTOR,
     BETAS,
     ENGINES,
     ONLY_ROPE_PARAMETERS,
     REMOVED,
     RUN,
-    SHORT_LIST,
     SWITCHED,
     UNSCALED,
     Engine,
     Outcome,
     Rule,
 )
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 
 WITHOUT_ROPE = ("learned", "sinusoidal", "ALiBi", "relative")
 # How pages call positions; all others are the rope type.

@@ -10,13 +10,11 @@ from ctxextend.opening.own_code import own_class
 from ctxextend.plan import Plan
 from ctxextend.positions.change import Change
 from ctxextend.runtimes.engines import (
-    ATTENTION_FACTOR,
     BETAS,
     ENGINES,
     ONLY_ROPE_PARAMETERS,
     RAISED_THETA,
     REMOVED,
-    SHORT_LIST,
     SWITCHED,
     Facts,
     Outcome,
@@ -24,10 +22,12 @@ from ctxextend.runtimes.engines import (
 )
 from ctxextend.tables.method_facts import SWITCH
 from ctxextend.tables.rope_types import (
+    ATTENTION_FACTOR,
     FACTOR,
     FACTOR_OF_NO_ROTATION,
     LIST_MSCALES,
     NEW,
+    SHORT_LIST,
     THETA,
     TYPE,
     YARN_BETAS,
@@ -42,7 +42,7 @@ from ctxextend.tables.rotary_methods import MSCALE
 def folder_facts(plan: Plan) -> Facts | None:
     """Return what decides what engines do with a planned output.
 
-    None if no rule is about such outputs: the user named the table, there is no config, the
+    None if no rule is about such outputs: the user named the table, it has no config, the
     folder's own code loads it, the model has positions of several kinds, or it has none by other
     settings than ``linear`` ones.
     """
