@@ -101,7 +101,7 @@ def _read_engine(key: str, stated: Mapping[str, Any]) -> Engine:
         rules.append(
             Rule(
                 types=tuple(_words(row.get("types", ""), types)),
-                positions=tuple(_words(row.get("positions", ""), _FILE["positions"])),
+                positions=tuple(_words(row.get("positions", ""), _CONTENT["positions"])),
                 has=frozenset(row.get("has", "").split()),
                 outcome=Outcome(row.get("outcome", Outcome.SERVES)),
                 reason=row.get("reason", ""),
@@ -122,9 +122,9 @@ def _read_engine(key: str, stated: Mapping[str, Any]) -> Engine:
     )
 
 
-_FILE = json.loads(Path(__file__).with_name("engines.json").read_text(encoding="utf-8"))
-ENGINES = {key: _read_engine(key, stated) for key, stated in _FILE["engines"].items()}
-EXPORT_TASKS: Mapping[str, str] = _FILE["tasks"]
+_CONTENT = json.loads(Path(__file__).with_name("engines.json").read_text(encoding="utf-8"))
+ENGINES = {key: _read_engine(key, stated) for key, stated in _CONTENT["engines"].items()}
+EXPORT_TASKS: Mapping[str, str] = _CONTENT["tasks"]
 
 
 def find_engine(key: str) -> Engine:
