@@ -10,7 +10,7 @@ from ctxextend.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
 from ctxextend.checkpoint.weights import Weights
-from ctxextend.checkpoint.writing import Layout, NewTensors, Output, single_file_layout
+from ctxextend.checkpoint.writing import Layout, NewTensors, Output
 from ctxextend.errors import MethodError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
@@ -68,8 +68,8 @@ def output_of(
     for change in plan.stored:
         if change.is_changed:
             shapes[change.name] = (change.rows_after, change.hidden_size)
-    layout_of = single_file_layout(source, plan.edits, shapes)
-    if layout_of is not None:
+    if source.layout_of is not None:
+        layout_of = partial(source.layout_of, plan.edits, shapes)
         file = Path(f"{Path(source.config_file).stem}-{plan.max_len_after}.gguf")
         return Output(
             source=source,

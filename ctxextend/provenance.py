@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, gguf_values
+from ctxextend.checkpoint.gguf_checkpoint import gguf_values
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,

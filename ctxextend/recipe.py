@@ -274,7 +274,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             text = file.read_text(encoding="utf-8-sig")
         else:
             # Here, since reading it takes numpy.
-            from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, open_gguf
+            from ctxextend.checkpoint.gguf_checkpoint import open_gguf
+            from ctxextend.checkpoint.gguf_header import RECIPE_KEY
 
             stated = open_gguf(file).metadata.values.get(RECIPE_KEY)
             if not isinstance(stated, str):

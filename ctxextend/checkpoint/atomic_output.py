@@ -53,8 +53,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
 ATTEMPTS = 10  # to lock a new temporary folder
 # In a temporary folder: what a run writes, and the output that it replaces.
-NEW = "new"
-OLD = "old"
+STAGED = "new"
+BACKUP = "old"
 EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 # What runs in progress have created, for `remove_unfinished`.
@@ -92,7 +92,7 @@ def atomic_output(
         output = Path(os.path.realpath(output))
         check_output(output, sources, files, force=force, is_file=is_file, restores=True)
         with created_folders(output.parent), _temporary(output) as temporary:
-            staged = temporary / NEW
+            staged = temporary / STAGED
             for folder in sorted({staged, *((staged / name).parent for name in files)}):
                 folder.mkdir(parents=True, exist_ok=True)
             yield staged
@@ -123,7 +123,7 @@ def atomic_file(output: Path) -> Iterator[Path]:
     """
     output = Path(os.path.realpath(output))
     with _temporary(output) as temporary:
-        staged = temporary / NEW
+        staged = temporary / STAGED
         yield staged
         if output.exists():
             staged.chmod(output.stat().st_mode & 0o777)
@@ -175,7 +175,7 @@ def check_output(
         checked = output
         if not output.exists() or (output.is_dir() and not any(output.iterdir())):
             for leftover in leftovers:
-                backup = leftover / OLD
+                backup = leftover / BACKUP
                 with contextlib.suppress(OSError), locked(leftover):
                     if restores and backup.exists():
                         backup.rename(output)
@@ -358,7 +358,7 @@ def _replace(staged: Path, output: Path, *, is_filled: bool) -> None:
         try:
             if not _exchange(staged, output):
                 with locked(output):
-                    backup = staged.with_name(OLD)
+                    backup = staged.with_name(BACKUP)
                     output.rename(backup)
                     try:
                         staged.rename(output)
@@ -432,7 +432,7 @@ def remove_leftovers(output: Path, *, backups: bool = True) -> None:
     Where locks are not supported, they might be in use, and are kept.
     """
     for leftover in _leftovers(output):
-        if not backups and (leftover / OLD).exists():
+        if not backups and (leftover / BACKUP).exists():
             continue
         with contextlib.suppress(OSError), locked(leftover) as is_locked:
             if is_locked:
@@ -461,7 +461,7 @@ def _temporary(output: Path) -> Iterator[Path]:
 
 def _discard(folder: Path, output: Path) -> None:
     """Remove a temporary folder, unless it has the only copy of an output."""
-    if output.exists() or not (folder / OLD).exists():
+    if output.exists() or not (folder / BACKUP).exists():
         _remove(folder)
 
 
@@ -469,7 +469,7 @@ def remove_atomically(path: Path) -> None:
     """Move a folder or file away, then remove it, so that other runs never see it half removed."""
     if os.path.lexists(path):
         with _temporary(path) as temporary:
-            path.rename(temporary / NEW)
+            path.rename(temporary / STAGED)
 
 
 @_defer_signals()

@@ -4,16 +4,16 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint import filenames
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoint.foreign_files import STALE, find_foreign
-from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import TensorFile, open_remote
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
@@ -30,6 +30,9 @@ from ctxextend.checkpoint.source import (
 from ctxextend.checkpoint.weights import Weights, open_shards, open_weights
 from ctxextend.errors import CheckpointError, size_text
 from ctxextend.notes import Code, Level, Note
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoint.writing import Layout
 
 CONFIG = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
@@ -74,6 +77,11 @@ class Checkpoint:
     config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
     is_gguf: bool = False  # whether it consists of a GGUF file
     engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
+    # Of a checkpoint that is one file, and so is an output: its layout by edits of its config, the
+    # shapes of changed tensors by name, and the recipe, which it contains.
+    layout_of: "Callable[[Sequence[Edit], Mapping[str, tuple[int, ...]], bytes], Layout] | None" = (
+        None
+    )
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     params_file: str = field(init=False)  # Mistral's params.json, where a folder has one

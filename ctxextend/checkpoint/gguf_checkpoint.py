@@ -1,29 +1,20 @@
 """A GGUF file as a checkpoint: it states its own config, and no other files belong to it."""
 
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoint.copy import file_fingerprint
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_header import GgufHeader, read_header
-from ctxextend.checkpoint.safetensors_file import TensorFile
+from ctxextend.checkpoint.gguf_header import GgufFile, read_header
+from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
 from ctxextend.checkpoint.source import Source
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import CheckpointError
 from ctxextend.gguf.gguf_config import read_config
 
 SPLIT_COUNT = "split.count"
-# The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
-RECIPE_KEY = "ctxextend.recipe"
-
-
-@dataclass(frozen=True, eq=False)
-class GgufFile(TensorFile):
-    """A GGUF file with a checked header."""
-
-    metadata: GgufHeader = field(kw_only=True)
 
 
 def open_gguf(path: Path) -> GgufFile:
@@ -96,4 +87,5 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
         config_name=source.file,
         is_gguf=True,
         engine="llama.cpp",
+        layout_of=partial(plan_gguf_layout, file),
     )

@@ -12,13 +12,13 @@ are copied as they are. The package knows the types of tensors and their sizes.
 import os
 import struct
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ctxextend.checkpoint.copy import open_source, reading
-from ctxextend.checkpoint.safetensors_file import TensorEntry
+from ctxextend.checkpoint.safetensors_file import TensorEntry, TensorFile
 from ctxextend.errors import CheckpointError
 
 MAGIC = b"GGUF"
@@ -26,6 +26,8 @@ VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer re
 INSTALL = "pip install 'ctxextend[gguf]'"
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
+# The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
+RECIPE_KEY = "ctxextend.recipe"
 # Several times what the largest models have, so that a malformed file is refused in about a second.
 MAX_METADATA_BYTES = 1 << 27  # of the whole header; the largest vocabularies have about 20 MB
 MAX_PAIRS = 1 << 16
@@ -105,6 +107,13 @@ class GgufHeader:
     def arrays(self) -> Set[str]:
         """The keys of all arrays, whose items are not read."""
         return {pair.key for pair in self.pairs.values() if pair.value_type == ARRAY}
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile(TensorFile):
+    """A GGUF file with a checked header."""
+
+    metadata: GgufHeader = field(kw_only=True)
 
 
 def padded(size: int, alignment: int) -> int:

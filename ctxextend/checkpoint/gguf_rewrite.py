@@ -5,40 +5,42 @@ until the tensors are aligned as before, modulo 4,096 bytes, so that file system
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ctxextend.checkpoint.copy import DISK_BLOCK
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile
 from ctxextend.checkpoint.gguf_header import (
     FLOAT32,
     MAGIC,
+    RECIPE_KEY,
     SCALAR_FORMATS,
     STRING,
     UINT32,
+    GgufFile,
     GgufHeader,
     padded,
 )
+from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Layout, TensorRange
 
 
 def plan_gguf_layout(
     file: GgufFile,
-    values: Mapping[str, Any],
-    recipe: bytes,
+    edits: Sequence[Edit],
     shapes: Mapping[str, tuple[int, ...]],
+    recipe: bytes,
 ) -> Layout:
     """Return the layout of a file with other metadata.
 
     Args:
         file: The old file.
-        values: New values by key: integers, floats and texts.
-        recipe: The text of `RECIPE_KEY`.
+        edits: Changed values: integers, floats and texts.
         shapes: The shape of the tensor that changes, by name; at most one does.
+        recipe: The text of `RECIPE_KEY`.
     """
     header = file.metadata
-    pairs = _pairs(file, values)
+    pairs = _pairs(file, {edit.key: edit.after for edit in edits})
     descriptions = header.content[header.descriptions_start :]
     size = header.file_size - header.data_start
     ranges = [TensorRange(name="", size=size, offset=header.data_start, is_new=False)]

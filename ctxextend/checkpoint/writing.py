@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import FileIO
@@ -31,7 +31,6 @@ from ctxextend.checkpoint.copy import (
 )
 from ctxextend.checkpoint.filenames import SAFETENSORS
 from ctxextend.checkpoint.folder import Checkpoint, protected_paths
-from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress, no_progress
@@ -97,7 +96,7 @@ def plan_layouts(
         CheckpointError: A new header is too long.
     """
     layouts = dict[str, Layout]()
-    if checkpoint.is_gguf:
+    if checkpoint.layout_of is not None:
         return layouts
     for name, file in checkpoint.weights.files.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}
@@ -203,25 +202,6 @@ def write_layout(
             write_all(output, chunk)
             on_write(output, len(chunk))
         write_all(output, memoryview(bytes(size - len(data))))
-
-
-def single_file_layout(
-    checkpoint: Checkpoint, edits: Sequence[Edit], shapes: Mapping[str, tuple[int, ...]]
-) -> Callable[[bytes], Layout] | None:
-    """Return the layout, by its recipe, of an output that is one file; None of a folder.
-
-    Args:
-        checkpoint: The source.
-        edits: Changed values of its config.
-        shapes: Those of changed tensors, by name.
-    """
-    if not checkpoint.is_gguf:
-        return None
-    from ctxextend.checkpoint.gguf_checkpoint import gguf_file  # few checkpoints are such a file
-    from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
-
-    values = {edit.key: edit.after for edit in edits}
-    return lambda recipe: plan_gguf_layout(gguf_file(checkpoint), values, recipe, shapes)
 
 
 class NewTensors(NamedTuple):

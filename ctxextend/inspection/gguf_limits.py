@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoint.gguf_checkpoint import GgufFile
+from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.gguf.gguf_architectures import YARN_METHOD
 from ctxextend.gguf.gguf_config import ATTENTION
 from ctxextend.gguf.gguf_model import is_quantised

@@ -6,7 +6,8 @@ from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint, source_notes
-from ctxextend.checkpoint.gguf_checkpoint import GgufFile, gguf_file
+from ctxextend.checkpoint.gguf_checkpoint import gguf_file
+from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.gguf.gguf_model import is_quantised
 from ctxextend.inspection.effective_limits import library_limits

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from ctxextend.checkpoint.copy import open_source, reading
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile, gguf_file
-from ctxextend.checkpoint.gguf_header import ARRAY, GgufHeader, Pair, padded
+from ctxextend.checkpoint.gguf_checkpoint import gguf_file
+from ctxextend.checkpoint.gguf_header import ARRAY, RECIPE_KEY, GgufFile, GgufHeader, Pair, padded
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import counted
 from ctxextend.gguf.gguf_config import shortest

@@ -8,10 +8,10 @@ from typing import Any
 from ctxextend.checkpoint.filenames import is_gguf
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import (
-    RECIPE_KEY,
     open_gguf,
     open_gguf_checkpoint,
 )
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY
 from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import Source, has_file, resolve_source
 from ctxextend.errors import (

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ctxextend import inspect, resize, verify
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY, GgufFile, open_gguf
+from ctxextend.checkpoint.gguf_checkpoint import open_gguf
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile
 from ctxextend.errors import ResizeError
 from ctxextend.gguf.gguf_config import DEFAULT_BASE
 from tests.engines import cases, models

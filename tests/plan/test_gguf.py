@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from ctxextend import OutputError, inspect, plan_resize, resize, run, verify
-from ctxextend.checkpoint.gguf_checkpoint import RECIPE_KEY
+from ctxextend.checkpoint.gguf_header import RECIPE_KEY
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.errors import (
