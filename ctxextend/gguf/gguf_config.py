@@ -41,7 +41,6 @@ TRAINED_LENGTH = "rope.scaling.original_context_length"
 # By which llama.cpp multiplies cosines and sines: those of yarn in addition to the attention factor
 # that follows from their factor.
 ATTENTION = "rope.scaling.attn_factor"
-IS_CAUSAL = "attention.causal"  # false for encoders
 DEFAULT_BASE = 10_000.0
 NO_SCALING = "none"
 LONG_LISTS = "longrope"

@@ -60,7 +60,9 @@ def plan_for_engine(model: OpenedModel, settings: Resize) -> Plan:
     for other in _other_plans(plan):
         statement = _statement_of(other)
         if statement is not None and statement.is_right:
-            applies = "does not apply" if first is not None else "is not known to apply"
+            applies = "does not apply"
+            if first is None:
+                applies = "is not known to apply"
             text = (
                 f"{statement.name} {applies} {plan.method} to {plan.model_type} models: the method "
                 f"is {other.method}."

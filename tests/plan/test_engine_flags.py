@@ -13,7 +13,7 @@ from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts_in
-from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
+from tests.helpers.rotary_configs import NEW, OLD, SECTIONS
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 VLLM = "--hf-overrides"
@@ -63,13 +63,13 @@ def override_of(folder: Path, runtime: str, method: str | None = None) -> dict[s
         ("phi3", None, "-c 1024"),
     ],
 )
-def test_runtime_flags_of_llama_cpp_are_options(
+def test_engine_flags_of_llama_cpp_are_options(
     name: str, method: str | None, expected: str
 ) -> None:
     assert flags_of(rotary_configs.save(name), "llama.cpp", method) == expected
 
 
-def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> None:
+def test_engine_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> None:
     rope = {**YARN, "rope_theta": 10_000.0, "original_max_position_embeddings": 64}
     folder = rotary_configs.save("llama", rope_parameters=rope)
     assert (
@@ -78,7 +78,7 @@ def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> N
     )
 
 
-def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
+def test_engine_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
     done = invoke(*resize_words(rotary_configs.save("llama3"), "llama.cpp"), "-q")
     assert done.exit_code == 1
     assert "llama.cpp has no flags for the llama3 settings of this model." in done.stderr
@@ -120,7 +120,7 @@ def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
         ),
     ],
 )
-def test_runtime_flags_of_vllm_and_sglang_are_an_override(
+def test_engine_flags_of_vllm_and_sglang_are_an_override(
     name: str, method: str | None, override: dict[str, Any], options: str
 ) -> None:
     folder = rotary_configs.save(name)
@@ -131,33 +131,8 @@ def test_runtime_flags_of_vllm_and_sglang_are_an_override(
         assert shlex.split(flags_of(folder, runtime, method)) == expected
 
 
-def test_runtime_flags_are_one_line_of_shell_words() -> None:
-    assert flags_of(rotary_configs.save("llama"), "vllm", "linear") == (
-        """--hf-overrides '{"max_position_embeddings": 1024, "rope_parameters": """
-        """{"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}' """
-        "--max-model-len 1024"
-    )
-
-
-def test_runtime_flags_keep_the_lists_of_phi3() -> None:
-    folder = rotary_configs.save("phi3")
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10_000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": OLD,
-        **LISTS,
-    }
-    override = override_of(folder, "vllm")
-    assert override["max_position_embeddings"] == NEW
-    assert override["rope_parameters"] == rope
-    assert shlex.split(flags_of(folder, "vllm"))[2:] == ["--max-model-len", "1024"]
-    one_chunk = ["--chunked-prefill-size", "-1", "--disable-radix-cache"]
-    assert shlex.split(flags_of(folder, "sglang"))[2:] == one_chunk
-
-
 @pytest.mark.parametrize("name", ["qwen2_vl-flat", "qwen2_vl-nested"])
-def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
+def test_engine_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
     folder = rotary_configs.save(name)
     yarn = {
         "max_position_embeddings": NEW,
@@ -203,7 +178,7 @@ OVERRIDDEN = [
 
 
 @pytest.mark.parametrize(("name", "method"), OVERRIDDEN)
-def test_runtime_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
+def test_engine_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
     folder = rotary_configs.save(name)
     resize(folder, NEW, method, output="out", engine="vllm")
     overridden = loaded_values(folder, **override_of(folder, "vllm", method))
@@ -227,15 +202,6 @@ def loaded_values(folder: Path, **override: Any) -> dict[str, Any]:
         "max_position_embeddings": text.max_position_embeddings,
         "original_max_position_embeddings": trained,
     }
-
-
-def test_runtime_flags_of_sglang_contain_those_of_the_text_config() -> None:
-    folder = rotary_configs.save("qwen2_vl-nested")
-    override = override_of(folder, "sglang", "linear")
-    text_config = override["text_config"]
-    assert override == {**text_config, "text_config": text_config}
-    resize(folder, NEW, "linear", output="out")
-    assert loaded_values(folder, text_config=text_config) == loaded_values(Path("out"))
 
 
 def test_flags_of_vllm_state_both_lengths_of_params_json() -> None:

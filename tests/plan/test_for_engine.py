@@ -61,12 +61,6 @@ def assert_refused(done: Result, message: str, hint: str) -> None:
             "yarn",
             "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
         ),
-        (
-            "llama",
-            "transformers4",
-            "yarn",
-            "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
-        ),
         # The default stays where an option makes it right.
         (
             "gpt_neox",
@@ -129,11 +123,6 @@ def test_resize_prefers_a_known_method_and_says_so(
     expected = "theta" if notes else "yarn"
     assert result.plan.method == expected
     assert bool(texts(result, "engine", "warning")) == (not notes)
-
-
-def test_resize_adds_the_option_of_an_explicit_method() -> None:
-    done = resize_for("llama", "vllm", "--method", "linear", "--json")
-    assert json.loads(done.stdout)["serve"] == "vllm serve out --max-model-len 1024"
 
 
 @pytest.mark.parametrize(
@@ -203,22 +192,6 @@ def test_the_command_of_an_export_names_the_task(make_pico: Callable[..., Any]) 
     )
 
 
-def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
-    done = resize_for("llama", "vllm", "--edit-only")
-    assert done.exit_code == 0, done.stderr
-    assert not Path("out/model.safetensors").exists()
-    assert "In vLLM:\n  vllm serve out\n" in done.stderr
-    result = resize("llama", NEW, output="checked", engine="ctranslate2", verify=True)
-    assert result.verified
-    assert result.plan.method == "theta"
-
-
-def test_resize_without_a_runtime_has_no_serving_command() -> None:
-    rotary_configs.save("llama")
-    done = succeed("resize", "llama", "--to", NEW, "-o", "out", "--json")
-    assert json.loads(done.stdout)["serve"] is None
-
-
 # ---- refused
 
 
@@ -229,10 +202,6 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
     assert f"Unknown engine '{runtime}'." in done.stderr
     with pytest.raises(ResizeError, match=f"Unknown engine '{runtime}'"):
         resize("no/such/folder", NEW, engine=runtime)
-
-
-def test_resize_suggests_a_similar_runtime() -> None:
-    assert_refused(resize_for("llama", "vlm"), "Unknown engine 'vlm'.", "Did you mean vllm?")
 
 
 @pytest.mark.parametrize(
@@ -263,26 +232,11 @@ def test_resize_suggests_a_similar_runtime() -> None:
         ),
         (
             "llama",
-            "vllm",
-            "dynamic",
-            "vLLM does not load the dynamic settings of llama models: its table of angles ends at "
-            "the old length.",
-            "Use --method yarn or theta or linear.",
-        ),
-        (
-            "llama",
             "mlx",
             "switch",
             "mlx-lm computes other positions for the switch settings of llama models: it gives "
             "every input the long list, and computes the attention factor itself.",
             "Use --method yarn or theta or linear or dynamic.",
-        ),
-        (
-            "gpt_neox",
-            "mlx",
-            "yarn",
-            "mlx-lm ignores the yarn settings of gpt_neox models.",
-            "Use --method theta.",
         ),
     ],
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 
 from ctxextend import convert, plan_resize
 from ctxextend.runtimes.engines import Facts, Outcome, Statement, statements
@@ -91,28 +90,13 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "refuses",
             },
         ),
-        ("llama", "theta", {**EVERY_LLAMA, "ctranslate2": "serves"}),
-        ("llama-old", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses"}),
         ("llama3", "llama3", {**EVERY_LLAMA, "ctranslate2": "ignores"}),
-        ("qwen2", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
-        ("qwen3", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
         ("qwen3", "linear", {**TRANSFORMERS, "llama.cpp": "serves", "mlx": "serves"}),
-        (
-            "phi",
-            "yarn",
-            {
-                **TRANSFORMERS,
-                "vllm": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
-                "mlx": "ignores",
-            },
-        ),
         (
             "phi",
             "linear",
             {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4 --rope-freq-base 10000"},
         ),
-        ("phi", "theta", {"llama.cpp": "ignores --rope-freq-base 48760.546168179"}),
         (
             "gpt_neox",
             "yarn",
@@ -125,36 +109,12 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "ignores",
             },
         ),
-        (
-            "gpt_neox",
-            "theta",
-            {
-                "llama.cpp": "ignores --rope-freq-base 63496.042078728",
-                "mlx": "serves",
-                "ctranslate2": "ignores",
-            },
-        ),
         ("modernbert", "yarn", {"vllm": "serves", "llama.cpp": f"ignores {YARN_FLAGS}"}),
-        (
-            "gemma3",
-            "yarn",
-            {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
-        ),
         (
             "gemma3",
             "linear",
             # The length of types with settings by layer is never multiplied.
             {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
-        ),
-        (
-            "phi3",
-            "auto",
-            {
-                "transformers": "serves",
-                "vllm": "derives 256 --max-model-len 1024",
-                "sglang": f"differs {ONE_CHUNK}",
-                "llama.cpp": "serves",
-            },
         ),
         (
             "llama",
@@ -243,20 +203,6 @@ def test_statements_of_a_model_without_positions_are_as_measured(
     )
 
 
-def make_opt() -> Path:
-    config = transformers.OPTConfig(
-        max_position_embeddings=16,
-        vocab_size=32,
-        hidden_size=8,
-        word_embed_proj_dim=8,
-        ffn_dim=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    transformers.OPTForCausalLM(config).save_pretrained("opt")
-    return Path("opt")
-
-
 def test_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:
     expected = {
         **all_serve("transformers", "transformers4", "vllm", "llama.cpp", "ctranslate2"),
@@ -290,12 +236,6 @@ def test_statements_of_encoders_are_as_measured() -> None:
     check(found, {"vllm": "serves", "sglang": "derives 66 --context-length 64"})
 
 
-def test_statements_of_opt_are_as_measured() -> None:
-    found = plan_resize(make_opt(), 64).runtimes
-    expected = all_serve("transformers", "vllm", "sglang", "ctranslate2")
-    check(found, {**expected, "llama.cpp": "refuses"})
-
-
 def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     rope = {
         "rope_type": "yarn",
@@ -314,13 +254,6 @@ def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
         "The settings state an attention_factor, which SGLang, llama.cpp and mlx-lm ignore: "
         "outputs differ from those of transformers."
     )
-
-
-@pytest.mark.parametrize("method", ["yarn", "yarn:beta-slow=1,beta-fast=32"])
-def test_default_betas_are_right_in_llama_cpp(method: str) -> None:
-    folder = rotary_configs.save("llama")
-    found = described(plan_resize(folder, rotary_configs.NEW, method).runtimes)
-    assert found["llama.cpp"] == "serves"
 
 
 def test_other_betas_need_an_option_in_llama_cpp() -> None:
@@ -347,21 +280,6 @@ def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> No
     assert [item.engine.key for item in found if "short_factor" in item.ignores] == ["vllm"]
     found = plan_resize(folder, rotary_configs.NEW, "yarn").runtimes
     assert not [item for item in found if "short_factor" in item.ignores]
-
-
-def test_no_runtime_is_named_without_a_rule() -> None:
-    folder = rotary_configs.save("persimmon")
-    keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").runtimes).keys()
-    assert "transformers" in keys
-    assert keys.isdisjoint({"llama.cpp", "mlx", "ctranslate2", "tei"})
-
-
-@pytest.mark.parametrize("base", [{}, YARN_BASE, LLAMA3_BASE])
-def test_vllm_takes_the_key_next_to_lists_for_the_length(base: dict[str, Any]) -> None:
-    planned = plan_resize(rotary_configs.save("llama", **base), rotary_configs.NEW, "switch")
-    (found,) = [item for item in planned.runtimes if item.engine.key == "vllm"]
-    assert found.length == 256
-    assert found.option == "--max-model-len 1024"
 
 
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
