@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS, find_runtime
+from ctxextend.runtimes.engines import ENGINES, find_engine
 
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
@@ -297,4 +297,4 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
 ROW_RANGE = Kind(str, _read_rows)
 
 
-ENGINE = Kind(str, lambda value: find_runtime(str(value).lower()).key, names=lambda: RUNTIME_KEYS)
+ENGINE = Kind(str, lambda value: find_engine(str(value).lower()).key, names=lambda: tuple(ENGINES))

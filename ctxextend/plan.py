@@ -105,6 +105,11 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def engine(self) -> str | None:
+        """The engine that the output is for: the only one that reads it, or the requested one."""
+        return self.checkpoint.engine or self.settings.engine
+
 
 def make_plan(
     model: OpenedModel,

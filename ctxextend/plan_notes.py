@@ -26,13 +26,9 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.runtime_statements import (
-    RuntimeStatement,
-    engine_notes,
-)
-from ctxextend.serving.for_runtime import RuntimePlan, requested_engine_notes
+from ctxextend.runtimes.engines import Statement
+from ctxextend.serving.engine_facts import engine_notes
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
-from ctxextend.tables.rotary_methods import MSCALE
 from ctxextend.tables.stats import describe_random, describe_rows
 
 # The start of a note and of cards, which `card` replaces after training.
@@ -50,17 +46,12 @@ AUTO_MAP_FILES = (
 )
 
 
-def plan_notes(
-    plan: Plan,
-    statements: Sequence[RuntimeStatement],
-    for_runtime: RuntimePlan | None = None,
-) -> tuple[Note, ...]:
+def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
     """Return the notes of a planned resize.
 
     Args:
         plan: The resize.
-        statements: What engines do with the output.
-        for_runtime: What the requested engine does with it.
+        runtimes: What engines do with the output.
 
     Raises:
         CheckpointError: A JSON file of the source is malformed.
@@ -73,7 +64,7 @@ def plan_notes(
         notes += _effect_notes(plan, truncated_before=bool(limits))
         is_default = plan.settings.choice.name == DEFAULT_METHOD
         is_changed = plan.short_inputs is ShortInputs.CHANGED and plan.extended
-        if is_changed and is_default and for_runtime is None:
+        if is_changed and is_default and plan.engine is None:
             notes += _keeping_notes(plan)
         notes += far_notes(plan)
     else:
@@ -91,12 +82,7 @@ def plan_notes(
     notes += generation_notes(plan)
     notes += _other_files(plan)
     notes += model_notes(plan)
-    if for_runtime is None:
-        is_given = plan.settings.choice.settings.get(MSCALE) is not None
-        can_add_keys = plan.method == SWITCH and not is_given
-        notes += engine_notes(statements, plan.max_len_after, can_add_keys=can_add_keys)
-    else:
-        notes += requested_engine_notes(for_runtime)
+    notes += engine_notes(plan, runtimes)
     return tuple(notes)
 
 

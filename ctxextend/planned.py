@@ -14,7 +14,6 @@ from ctxextend.checkpoint.folder import MODULES
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Output, OutputFiles, write_output
 from ctxextend.errors import OutputError, listed
-from ctxextend.gguf.gguf_runtime import gguf_statements
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note
@@ -24,10 +23,9 @@ from ctxextend.plan import Plan, make_plan
 from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
-from ctxextend.runtimes.commands import export_task, file_command, serving_command
-from ctxextend.runtimes.runtime_statements import RuntimeStatement, runtime_statements
-from ctxextend.serving.for_runtime import RuntimePlan, plan_for_runtime
-from ctxextend.serving.runtime_facts import folder_facts
+from ctxextend.runtimes.engines import Statement, statements
+from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.serving.for_engine import plan_for_engine, serving_command
 from ctxextend.settings import (
     ATTENTION_WINDOWS,
     WITHOUT_POSITIONS,
@@ -254,11 +252,9 @@ class Planned(PlannedValues, shows=("plan",)):
     plan: Plan = field(metadata=not_in_json)
     output: Output = field(metadata=not_in_json)
     notes: tuple[Note, ...]  # what to know before the output is used
-    runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
+    runtimes: tuple[Statement, ...]  # what each runtime does with the output
     # How tensors are computed by a conversion to another model type; else None.
     conversion: "Conversion | None" = field(default=None, metadata=not_in_json)
-    # The runtime that the output is for, and what it does with it.
-    for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
 
     @property
     def _planned(self) -> "Planned":
@@ -400,36 +396,24 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         return self.planned.output.path
 
     @property
-    def runtimes(self) -> tuple[RuntimeStatement, ...]:
+    def runtimes(self) -> tuple[Statement, ...]:
         """What each runtime does with the output."""
         return self.planned.runtimes
 
     @property
     def serve(self) -> str | None:
-        """The command that serves or converts the output with the requested runtime.
+        """The command that serves or converts the output with the engine that it is for.
 
-        It is that of the runtime or, of one without a command, Python code that loads the output. A
-        GGUF file needs no request: it is that of llama.cpp, if it serves the type. Else None.
+        It is that of the engine or, of one without a command, Python code that loads the output.
+        None if it is for no engine.
         """
-        plan = self.planned.plan
-        if plan.checkpoint.file_suffix:
-            if not self.runtimes:
-                return None
-            return file_command(self.runtimes[0], str(self.output), plan.max_len_after)
-        requested = self.planned.for_runtime
-        if requested is None:
+        planned = self.planned
+        if planned.plan.engine is None:
             return None
-        if requested.runtime.command:
-            return serving_command(
-                requested.runtime,
-                requested.statement,
-                str(self.output),
-                plan.max_len_after,
-                task=export_task(plan.checkpoint.model_class),
-            )
-        if self.load_code is None:
-            return None
-        return f"python -c {shlex.quote(self.load_code)}"
+        command = serving_command(planned.plan, planned.runtimes, str(self.output))
+        if not command and self.load_code is not None:
+            command = f"python -c {shlex.quote(self.load_code)}"
+        return command or None
 
     @property
     def add_weights(self) -> str | None:
@@ -452,6 +436,8 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
         is_custom = plan.model.ref.table is not None or "auto_map" in checkpoint.config
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
         if is_custom or is_other_type or checkpoint.adapter_of is not None:
+            return None
+        if checkpoint.engine is not None:
             return None
         if not checkpoint.has_config or not self.planned.output.has_weights:
             return None
@@ -487,41 +473,27 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
         "--for": settings.engine not in (None, model.checkpoint.engine),
     }
     model.checkpoint.check(*(flag for flag, value in requested.items() if value))
-    if settings.engine is None:
+    if settings.engine is None and model.checkpoint.engine is None:
         return planned_resize(make_plan(model, settings))
-    for_runtime = plan_for_runtime(model, settings, settings.engine)
-    return planned_resize(for_runtime.plan, for_runtime=for_runtime)
+    return planned_resize(plan_for_engine(model, settings))
 
 
-def planned_resize(plan: Plan, *, for_runtime: RuntimePlan | None = None) -> Planned:
+def planned_resize(plan: Plan) -> Planned:
     """Prepare the output of a planned resize.
-
-    Args:
-        plan: The resize.
-        for_runtime: The runtime that it was planned for, and what that does with the output.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
     """
-    statements = _statements(plan)
-    notes = plan_notes(plan, statements, for_runtime)
+    runtimes: tuple[Statement, ...] = ()
+    if plan.is_changed:
+        runtimes = statements(folder_facts(plan))
+    notes = plan_notes(plan, runtimes)
     return Planned(
         plan=plan,
         output=make_output(plan, notes),
         notes=notes,
-        runtimes=statements,
-        for_runtime=for_runtime,
+        runtimes=runtimes,
     )
-
-
-def _statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
-    """Return what each runtime does with the output of a plan; of an unknown type, nothing."""
-    if plan.checkpoint.file_suffix:
-        return gguf_statements(plan)
-    facts = folder_facts(plan)
-    if facts is None:
-        return ()
-    return runtime_statements(facts)
 
 
 def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
@@ -532,12 +504,7 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     """
     model.checkpoint.check(CONVERT)
     # Here, since the rules of conversions take longer to import than a small resize to plan.
-    from ctxextend.conversion.convert import (
-        conversion_notes,
-        plan_removal,
-        plan_twin,
-        twin_facts,
-    )
+    from ctxextend.conversion.convert import conversion_notes, plan_removal, plan_twin
     from ctxextend.conversion.find import find_conversion
 
     conversion = None
@@ -546,13 +513,13 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     else:
         conversion = find_conversion(model, settings)
         plan = plan_twin(conversion)
-    statements = _statements(plan) if plan.is_changed else runtime_statements(twin_facts(plan))
-    notes = conversion_notes(plan, conversion, statements)
+    runtimes = statements(folder_facts(plan))
+    notes = conversion_notes(plan, conversion, runtimes)
     return Planned(
         plan=plan,
         output=make_output(plan, notes),
         notes=notes,
-        runtimes=statements,
+        runtimes=runtimes,
         conversion=conversion,
     )
 

@@ -98,3 +98,21 @@ GGUF: Mapping[str, Refusal] = {
         for key in ("beta_fast", "beta_slow", "attention_factor")
     },
 }
+
+_IN_MLX = "{} runs the model in transformers, but only mlx-lm reads {{name}}."
+_BEFORE_MLX = "the checkpoint from before quantisation"
+# Of weights that mlx-lm quantised.
+MLX: Mapping[str, Refusal] = {
+    LOAD: Refusal(
+        "{name} is quantised by mlx-lm, and transformers does not load it.",
+        f"Pass {_BEFORE_MLX}.",
+        CheckpointError,
+    ),
+    "--for": Refusal(
+        "--for: only mlx-lm reads {name}.", f"Use --for mlx, or resize {_BEFORE_MLX}."
+    ),
+    **{
+        flag: Refusal(_IN_MLX.format(flag), f"Remove {flag}, or use it on {_BEFORE_MLX}.")
+        for flag in ("--train", "--tune", "--deep")
+    },
+}

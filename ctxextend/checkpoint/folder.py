@@ -313,6 +313,12 @@ def open_checkpoint(
             refused = features.ADAPTER
         elif not config:
             refused = features.WITHOUT_CONFIG
+        engine = None
+        quantization = (config or {}).get("quantization")
+        if isinstance(quantization, Mapping) and {"group_size", "bits"} <= quantization.keys():
+            # mlx-lm gives tensors other shapes and dtypes: ``quantize_model`` of its utils.py.
+            engine = "mlx"
+            refused = features.MLX
         return Checkpoint(
             source=source._replace(notes=tuple(notes)),
             model=model,
@@ -324,6 +330,7 @@ def open_checkpoint(
             fingerprints=fingerprints,
             adapter_of=adapter_of,
             refused=refused,
+            engine=engine,
             mistral_files=tuple(mistral_files),
             params=params,
         )

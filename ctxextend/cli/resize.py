@@ -12,6 +12,7 @@ from ctxextend.cli.console import Console, Page
 from ctxextend.cli.show_training import show_training
 from ctxextend.errors import counted, listed, not_an_option, size_text, time_text
 from ctxextend.notes import Level
+from ctxextend.runtimes.engines import ENGINES
 from ctxextend.settings import ATTENTION_WINDOWS, CheckpointRef, Resize
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ def resize(ref: CheckpointRef, settings: Resize, console: Console) -> None:
 
 def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
-    if result.dry_run and console.quiet and result.planned.for_runtime is not None:
-        from ctxextend.serving.runtime_flags import runtime_flags
+    if result.dry_run and console.quiet and result.plan.settings.engine is not None:
+        from ctxextend.serving.engine_flags import engine_flags
 
-        flags = runtime_flags(result.planned.for_runtime)
+        flags = engine_flags(result.plan, result.runtimes)
         result = replace(result, flags=flags)
         console.data(flags)
     elif result.dry_run:
@@ -196,8 +197,7 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
     if result.add_weights:
         console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
     if result.serve:
-        requested = result.planned.for_runtime
-        name = result.runtimes[0].name if requested is None else requested.runtime.name
+        name = ENGINES[result.plan.engine or ""].name
         console.note(f"In {name}:", f"  {result.serve}")
 
 

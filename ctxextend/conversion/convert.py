@@ -23,8 +23,8 @@ from ctxextend.plan_notes import (
 )
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.provenance import SAME_LENGTH
-from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
-from ctxextend.runtimes.runtime_statements import RuntimeStatement, engine_notes
+from ctxextend.runtimes.engines import Statement
+from ctxextend.serving.engine_facts import engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
 from ctxextend.tables.methods import METHODS
@@ -115,40 +115,18 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
     )
 
 
-def twin_facts(plan: Plan) -> FolderFacts:
-    """Return what decides what engines do with a twin that already has its new length.
-
-    Raises:
-        CheckpointError: Its rotary settings are malformed.
-    """
-    assert plan.convert is not None
-    positions = plan.changes[0].positions
-    name = positions.scheme
-    if positions.methods:
-        name = RAISED_THETA
-    return FolderFacts(
-        model_type=plan.model_type,
-        positions=name,
-        max_len=plan.max_len_after,
-        stated=plan.max_len_after,
-        first_trained=plan.max_len_after,
-        theta=plan.convert.theta,
-        dialects=positions.dialects,
-    )
-
-
 # Notes
 
 
 def conversion_notes(
-    plan: Plan, conversion: Conversion | None, statements: Sequence[RuntimeStatement]
+    plan: Plan, conversion: Conversion | None, runtimes: Sequence[Statement]
 ) -> tuple[Note, ...]:
     """Return the notes of a conversion.
 
     Args:
         plan: What changes.
         conversion: How the twin's tensors are computed; None if positions are removed.
-        statements: What engines do with the output.
+        runtimes: What engines do with the output.
 
     Raises:
         CheckpointError: A JSON file of the source is malformed.
@@ -178,7 +156,7 @@ def conversion_notes(
         )
         notes.append(Note(Code.ENGINE, Level.NOTE, text))
     notes += model_notes(plan)
-    notes += engine_notes(statements, plan.max_len_after)
+    notes += engine_notes(plan, runtimes)
     return tuple(notes)
 
 

@@ -19,6 +19,7 @@ from ctxextend.limits.statements import (
     TRANSFORMERS,
 )
 from ctxextend.positions.position_report import PositionReport
+from ctxextend.runtimes.engines import ENGINES
 
 # Of transformers and sentence-transformers.
 TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")
@@ -37,8 +38,13 @@ def library_limits(
     With ``truncation=True``, transformers truncates to the tokenizer's ``model_max_length``.
     sentence-transformers truncates to its ``max_seq_length``, or else to the smaller of the
     tokenizer's and the config's length. `tokenizers.Tokenizer` uses the truncation in
-    tokenizer.json, which the other two ignore.
+    tokenizer.json, which the other two ignore. The only engine of a checkpoint truncates
+    nothing.
     """
+    if checkpoint.engine is not None:
+        for table in tables:
+            yield _library_limit(ENGINES[checkpoint.engine].name, None, table)
+        return
     blocking = [limit for limit in limits if limit.is_blocking]
     if checkpoint.engine is not None:
         for table in tables:

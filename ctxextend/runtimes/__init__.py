@@ -1,1 +1,1 @@
-"""What runtimes do with a folder: rules with sources, and the commands that serve it."""
+"""What engines do with a folder: rules with sources, and the lookup in them."""

@@ -1,1 +1,1 @@
-"""What engines do with a planned folder, and how they are started."""
+"""What engines do with a planned output, and how they are started."""

@@ -17,8 +17,7 @@ from ctxextend.positions.facts import RotaryFacts
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rows import Rows
 from ctxextend.positions.sinusoids import Sinusoids
-from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.runtime_statements import RuntimeStatement
+from ctxextend.runtimes.engines import Statement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import (
     NEW,
@@ -40,10 +39,10 @@ NO_FACTOR = "without attention_factor"
 DEFAULT_BETAS = "default betas"
 
 # Positions that the base has, so that its rope type stays.
-KEPT = (schema.LLAMA3, schema.LONGROPE)
+KEPT = ("llama3", "longrope")
 # Positions of which no method is chosen.
-ONLY_LENGTHS = (schema.ALIBI, schema.RELATIVE)
-SCALED = (schema.REMOVED, *schema.COMMON_ROPE_TYPES, schema.SWITCHED, schema.RAISED_THETA)
+ONLY_LENGTHS = ("ALiBi", "relative")
+SCALED = ("none", "yarn", "linear", "dynamic", "longrope", "llama3", "switch", "theta")
 OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
 SCHEMES = {"gpt_neox": "rotary", "roformer": "rotary", "falcon": "alibi"}  # of conversions
 
@@ -88,7 +87,7 @@ class Prepared:
     reference: Values
     # What an engine computes that ignores the method or a setting, by the outcome.
     others: Mapping[str, Values]
-    statements: Mapping[str, RuntimeStatement]  # what `resize` says, by runtime
+    statements: Mapping[str, Statement]  # what `resize` says, by runtime
     # Of an input of the old length, if settings give longer ones other frequencies.
     short_reference: Values | None = None
 
@@ -97,16 +96,16 @@ def has_positions(model_type: str, positions: str) -> bool:
     """Whether models of a type can have positions, as rules name them."""
     for table in FAMILIES[model_type].tables:
         if isinstance(table, Sinusoids):
-            if positions == schema.SINUSOIDAL:
+            if positions == "sinusoidal":
                 return True
         elif isinstance(table, Rows):
-            if positions == schema.LEARNED:
+            if positions == "learned":
                 return True
         elif not isinstance(table, Rotary):
             if positions == table.scheme:
                 return True
-        elif positions == schema.UNSCALED or table.methods:
-            return positions not in (*ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL)
+        elif positions == "unscaled" or table.methods:
+            return positions not in (*ONLY_LENGTHS, "learned", "sinusoidal")
     return False
 
 
@@ -117,9 +116,9 @@ def make_folder(case: Case, folder: Path) -> ResizeResult:
     if case.converted_from:
         make_model(base, case.converted_from)
         return convert(base, SCHEMES[case.model_type], to=NEW, output=output)
-    if case.positions == schema.REMOVED:
+    if case.positions == "none":
         make_model(base, case.model_type)
-        return convert(base, schema.REMOVED, to=NEW, output=output)
+        return convert(base, "none", to=NEW, output=output)
     kept = case.positions if case.positions in KEPT else ""
     make_model(base, case.model_type, kept=kept, without_head=case.without_head)
     if case.attention_factor:
@@ -137,23 +136,23 @@ def prepare(case: Case, folder: Path) -> Prepared:
     others = dict(_other_folders(case, folder / "base", output, folder))
     name = auto_class(case.model_type).__name__
     short_reference = None
-    if case.positions == schema.SWITCHED:
+    if case.positions == "switch":
         short_reference = reference_values(output, name, short_token_ids())
     return Prepared(
         folder=output,
         auto_class=name,
         reference=reference_values(output, name),
         others={what: reference_values(path, name) for what, path in others.items()},
-        statements={statement.runtime.key: statement for statement in result.planned.runtimes},
+        statements={statement.engine.key: statement for statement in result.planned.runtimes},
         short_reference=short_reference,
     )
 
 
 def method_of(case: Case) -> str | None:
     """Return the method that gives a base the positions of a case."""
-    if case.positions == schema.UNSCALED:
+    if case.positions == "unscaled":
         return "limits" if _rope_of(case.model_type).methods else None
-    if case.positions in (*KEPT, *ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL):
+    if case.positions in (*KEPT, *ONLY_LENGTHS, "learned", "sinusoidal"):
         return None
     if case.betas:
         return "yarn:beta-fast=8,beta-slow=4"
@@ -166,7 +165,7 @@ def _other_folders(
     case: Case, base: Path, output: Path, folder: Path
 ) -> Iterator[tuple[str, Path]]:
     """Yield folders of what an engine computes that ignores something, by the outcome."""
-    if case.positions == schema.LEARNED:
+    if case.positions == "learned":
         unscaled = folder / UNSCALED
         resize(base, NEW, "last", output=unscaled)
         yield UNSCALED, unscaled
@@ -182,7 +181,7 @@ def _other_folders(
         yield DEFAULT_BETAS, without
     elif case.positions in SCALED or _reads_a_base(case):
         scaled = output
-        if case.positions == schema.REMOVED:
+        if case.positions == "none":
             yield UNSCALED, base
             scaled = base  # local layers rotate too
         for name, settings in _unscaled_settings(case, output).items():
@@ -194,7 +193,7 @@ def _other_folders(
 
 def _reads_a_base(case: Case) -> bool:
     """Whether an output has unscaled positions with another base than the default of its type."""
-    return case.positions == schema.UNSCALED and has_one_theta(case.model_type)
+    return case.positions == "unscaled" and has_one_theta(case.model_type)
 
 
 def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
@@ -205,7 +204,7 @@ def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
     bases = sorted({facts.theta[layers], *OTHER_BASES})
     changes: dict[str, Any] = {"rope_type": "default"}
     settings = dict[str, dict[str, Any]]()
-    if case.positions not in (schema.UNSCALED, schema.REMOVED):
+    if case.positions not in ("unscaled", "none"):
         settings[UNSCALED] = changes | {"rope_theta": base}
     for other in bases:
         settings[f"{UNSCALED}, base {other:g}"] = changes | {"rope_theta": other}

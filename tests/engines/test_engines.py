@@ -14,10 +14,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import RUN
-from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.engines import (
+    RUN,
+    Outcome,
+    Statement,
+    find_engine,
+)
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import (
     DEFAULT_BETAS,
     NO_FACTOR,
@@ -35,20 +38,20 @@ pytestmark = pytest.mark.engines
 SELECTED = os.environ.get("ENGINES", "fast")  # see `is_selected`
 # What a run must measure where `resize` says the first word.
 EXPECTED = {
-    RuntimeOutcome.SERVES: "right",
-    RuntimeOutcome.DERIVES: "right",
-    RuntimeOutcome.IGNORES: UNSCALED,
-    RuntimeOutcome.DIFFERS: "wrong",
-    RuntimeOutcome.REFUSES: "refused",
+    Outcome.SERVES: "right",
+    Outcome.DERIVES: "right",
+    Outcome.IGNORES: UNSCALED,
+    Outcome.DIFFERS: "wrong",
+    Outcome.REFUSES: "refused",
 }
 CONVERSIONS = (
-    Case("gpt_neox", schema.RAISED_THETA, converted_from="gpt2"),
-    Case("roformer", schema.SINUSOIDAL, converted_from="bert"),
-    Case("falcon", schema.ALIBI, converted_from="gpt2"),
+    Case("gpt_neox", "theta", converted_from="gpt2"),
+    Case("roformer", "sinusoidal", converted_from="bert"),
+    Case("falcon", "ALiBi", converted_from="gpt2"),
 )
 ONE_DIALECT = (
     Case("llama", "yarn", has_one_dialect=True),
-    Case("llama", schema.RAISED_THETA, has_one_dialect=True),
+    Case("llama", "theta", has_one_dialect=True),
     Case("qwen3", "yarn", has_one_dialect=True),
 )
 
@@ -62,10 +65,10 @@ def selected_engines() -> Iterator[Engine]:
 def cases_of_rules(engine: Engine) -> Iterator[Case]:
     """Yield the cases of all rules of an engine that were run, ordered by model type."""
     found = set[tuple[str, str]]()
-    for rule in RULES:
-        if rule.runtime != engine.runtime or rule.evidence != RUN:
+    for rule in find_engine(engine.runtime).rules:
+        if rule.has or rule.evidence != RUN:
             continue
-        for model_type in rule.model_types:
+        for model_type in rule.types:
             found |= {(model_type, positions) for positions in rule.positions}
     for model_type, positions in sorted(found):
         if not has_positions(model_type, positions):
@@ -112,12 +115,12 @@ def test_resize_says_what_an_engine_does(
     assert measured.name.startswith(EXPECTED[statement.outcome]), measured
     if measured.name == "right" and prepared.short_reference is not None:
         short = engines[engine.name].run_short(prepared)
-        assert short == ("long" if statement.ignores_short_list else "right")
-    if statement.option and statement.outcome is not RuntimeOutcome.SERVES:
+        assert short == ("long" if SHORT_LIST in statement.ignores else "right")
+    if statement.option and statement.outcome is not Outcome.SERVES:
         check_option(engines[engine.name], prepared, statement)
 
 
-def check_option(running: RunningEngine, prepared: Prepared, statement: RuntimeStatement) -> None:
+def check_option(running: RunningEngine, prepared: Prepared, statement: Statement) -> None:
     """Check that the engine is right with the option that `resize` names."""
     measured = running.run(prepared, flags=flags_of(statement.option))
     assert measured.name == "right", measured
@@ -150,7 +153,7 @@ def test_resize_says_which_engines_ignore_an_attention_factor(
     statement = prepared.statements[engine.runtime]
     measured = engines[engine.name].run(prepared)
     expected = EXPECTED[statement.outcome]
-    if statement.ignores_attention_factor and expected == "right":
+    if ATTENTION_FACTOR in statement.ignores and expected == "right":
         expected = NO_FACTOR
     assert measured.name == expected, measured
 
@@ -164,7 +167,7 @@ def test_resize_says_which_engines_take_default_betas(
     statement = prepared.statements[engine.runtime]
     measured = engines[engine.name].run(prepared)
     expected = EXPECTED[statement.outcome]
-    if statement.outcome is RuntimeOutcome.DIFFERS:
+    if statement.outcome is Outcome.DIFFERS:
         expected = DEFAULT_BETAS
         check_option(engines[engine.name], prepared, statement)
     assert measured.name == expected, measured

@@ -15,7 +15,6 @@ from ctxextend import inspect, resize, verify
 from ctxextend.checkpoint.gguf_config import DEFAULT_BASE
 from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.errors import ResizeError
-from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
 from tests.engines.cases import Case, Prepared, make_folder, method_of, prepare
 from tests.engines.environments import ENGINES, is_selected
@@ -37,22 +36,22 @@ pytestmark = [
 CONVERTED = (
     Case("llama", "yarn"),
     Case("llama", "linear"),
-    Case("llama", schema.RAISED_THETA),
+    Case("llama", "theta"),
     Case("qwen2", "yarn"),
     Case("qwen3", "yarn"),
     Case("qwen3", "linear"),
     Case("gemma3_text", "yarn"),
     Case("gemma3_text", "linear"),
     Case("olmo2", "yarn"),
-    Case("phi3", schema.RAISED_THETA),
-    Case("deepseek_v2", schema.RAISED_THETA),
-    Case("cohere2", schema.RAISED_THETA),
-    Case("bert", schema.LEARNED),
-    Case("distilbert", schema.LEARNED),
-    Case("roberta", schema.LEARNED),
-    Case("gpt2", schema.LEARNED),
-    Case("gpt_bigcode", schema.LEARNED),
-    Case("bloom", schema.ALIBI),
+    Case("phi3", "theta"),
+    Case("deepseek_v2", "theta"),
+    Case("cohere2", "theta"),
+    Case("bert", "learned"),
+    Case("distilbert", "learned"),
+    Case("roberta", "learned"),
+    Case("gpt2", "learned"),
+    Case("gpt_bigcode", "learned"),
+    Case("bloom", "ALiBi"),
 )
 # Settings that it drops, and the file can state.
 DROPPED = (
@@ -150,7 +149,7 @@ def test_resized_file_states_what_the_converter_drops(
 
 
 def test_tensors_of_factors_are_refused(folder: Path, running: RunningEngine) -> None:
-    for case in (Case("llama", schema.LLAMA3), Case("phi3", schema.LONGROPE)):
+    for case in (Case("llama", "llama3"), Case("phi3", "longrope")):
         make_folder(case, folder / case.model_type)
         base = folder / f"{case.model_type}.gguf"
         running.convert(folder / case.model_type / "base", base)

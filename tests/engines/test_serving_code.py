@@ -22,13 +22,20 @@ from ctxextend.families.registry import find_architecture
 from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim
-from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import CODE_RUN, SWITCHED
-from ctxextend.runtimes.runtime_statements import RuntimeOutcome, RuntimeStatement
-from ctxextend.serving.for_runtime import plan_for_runtime
-from ctxextend.serving.runtime_flags import runtime_flags
+from ctxextend.runtimes.engines import (
+    RUN,
+    SWITCHED,
+    Outcome,
+    Statement,
+    find_engine,
+    statements,
+)
+from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.serving.engine_flags import engine_flags
+from ctxextend.serving.for_engine import plan_for_engine
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.frequencies import frequencies
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD
@@ -54,9 +61,9 @@ def selected_engines() -> list[Engine]:
 def cases_of_rules() -> Iterator[tuple[str, Case]]:
     for engine in selected_engines():
         found = set[tuple[str, str]]()
-        for rule in RULES:
-            if rule.runtime == engine.runtime and rule.evidence == CODE_RUN:
-                for model_type in rule.model_types:
+        for rule in find_engine(engine.runtime).rules:
+            if rule.evidence.startswith(RUN):
+                for model_type in rule.types:
                     found |= {(model_type, positions) for positions in rule.positions}
         for model_type, positions in sorted(found):
             if has_positions(model_type, positions):
@@ -70,7 +77,7 @@ CASES = list(cases_of_rules())
 class Run:
     """What an engine did with the folder of a case."""
 
-    def __init__(self, folder: Path, statement: RuntimeStatement, result: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, statement: Statement, result: dict[str, Any]) -> None:
         self.folder = folder
         self.statement = statement
         self.result = result
@@ -86,7 +93,7 @@ def runs(name: str) -> dict[Case, Run]:
     """Run an engine once on the folders of all its cases, without those that fail."""
     engine = SERVING_ENGINES[name]
     root = Path(mkdtemp(prefix=f"serving-{name}-"))
-    folders = dict[Case, tuple[Path, RuntimeStatement]]()
+    folders = dict[Case, tuple[Path, Statement]]()
     for number, (engine_name, case) in enumerate(CASES):
         if engine_name != name:
             continue
@@ -99,7 +106,7 @@ def runs(name: str) -> dict[Case, Run]:
         finally:
             _remove_weights(folder)
         for statement in result.planned.runtimes:
-            if statement.runtime.key == engine.runtime:
+            if statement.engine.key == engine.runtime:
                 folders[case] = (folder / "output", statement)
     requests = [_request(engine, folder, item) for folder, item in folders.values()]
     answers = run_driver(engine, requests, root)
@@ -127,7 +134,7 @@ def _remove_weights(folder: Path) -> None:
         path.unlink()
 
 
-def _request(engine: Engine, folder: Path, statement: RuntimeStatement) -> dict[str, Any]:
+def _request(engine: Engine, folder: Path, statement: Statement) -> dict[str, Any]:
     """Return a request with the option that `resize` names."""
     request: dict[str, Any] = {"folder": str(folder), "tables": f"{folder}.npz"}
     if statement.length != NEW and statement.option:
@@ -140,13 +147,13 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
     run = runs(name).get(case)
     if run is None:
         pytest.skip("no small model of this type")
-    if run.statement.outcome is RuntimeOutcome.REFUSES:
+    if run.statement.outcome is Outcome.REFUSES:
         assert run.error or has_short_table(run), run.result
         return
     assert "error" not in run.result, run.result["error"]
     length = run.result[LENGTH_OPTION[name]]
     assert length == (NEW if run.statement.option else run.statement.length)
-    is_right = run.statement.serves_with_option
+    is_right = run.statement.is_right
     # Tables of dynamic settings that are right for the longest inputs are wrong for others. Those
     # of switched ones that are ignored are right for short inputs.
     is_long = is_right or case.positions == SWITCHED
@@ -165,8 +172,8 @@ def test_serving_code_reads_betas(engine: Engine, tmp_path: Path) -> None:
     result = make_folder(Case("llama", "yarn", betas=True), tmp_path)
     _remove_weights(tmp_path)
     for statement in result.planned.runtimes:
-        if statement.runtime.key == engine.runtime:
-            assert statement.outcome is RuntimeOutcome.SERVES
+        if statement.engine.key == engine.runtime:
+            assert statement.outcome is Outcome.SERVES
             folder = tmp_path / "output"
             (answer,) = run_driver(engine, [_request(engine, folder, statement)], tmp_path)
             differences = angle_differences(Run(folder, statement, answer), length=NEW)
@@ -179,9 +186,9 @@ def test_resize_says_which_serving_code_ignores_the_attention_factor_of_switch(
 ) -> None:
     case = Case("llama", SWITCHED)
     result = make_folder(case, tmp_path)
-    found = {item.runtime.key: item for item in result.planned.runtimes}
+    found = {item.engine.key: item for item in result.planned.runtimes}
     statement = found[engine.runtime]
-    assert statement.ignores_attention_factor
+    assert ATTENTION_FACTOR in statement.ignores
     folder = tmp_path / "output"
     (answer,) = run_driver(engine, [_request(engine, folder, statement)], tmp_path)
     differences = angle_differences(Run(folder, statement, answer))
@@ -198,8 +205,8 @@ def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
         output = tmp_path / method
         resize(source, NEW, method=method, output=output)
         requests.append({"folder": str(output), "tables": f"{output}.npz"})
-    planned = plan_for_runtime(open_model(CheckpointRef(str(source))), Resize(NEW), "vllm")
-    _, override, *_ = shlex.split(runtime_flags(planned))
+    plan = plan_for_engine(open_model(CheckpointRef(str(source))), Resize(NEW, engine="vllm"))
+    _, override, *_ = shlex.split(engine_flags(plan, statements(folder_facts(plan))))
     requests.append(
         {
             "folder": str(source.resolve()),
@@ -250,7 +257,7 @@ def check_short_tables(run: Run, tolerance: float) -> None:
     expected = [table[:OLD] for table in expected_tables(read_config(run.folder), OLD)]
     with np.load(f"{run.folder}.npz") as tables:
         names = [name for name in tables if "short_" in name]
-        assert bool(names) is not run.statement.ignores_short_list
+        assert bool(names) is (SHORT_LIST not in run.statement.ignores)
         for name in names:
             assert min(_difference(tables[name], other) for other in expected) <= tolerance
 

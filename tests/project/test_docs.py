@@ -46,17 +46,17 @@ from ctxextend.recipe import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
-from tests.helpers.hub_server import Hub, serve
-from tests.helpers.json_schemas import check_schema
-from tests.helpers.page_sections import BLOCK, OURS, render_blocks
-from tests.helpers.repository import ROOT
-from tests.helpers.runtime_tables import (
+from tests.helpers.engine_tables import (
     common_types_table,
     markdown,
     rules_tables,
     runtime_settings_table,
     runtimes_table,
 )
+from tests.helpers.hub_server import Hub, serve
+from tests.helpers.json_schemas import check_schema
+from tests.helpers.page_sections import BLOCK, OURS, render_blocks
+from tests.helpers.repository import ROOT
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

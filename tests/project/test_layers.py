@@ -41,7 +41,6 @@ LAYERS = [
     "limits/params_edits",
     "limits/edits",
     "plan",
-    "gguf/gguf_runtime",
     "serving",
     "plan_notes",
     "card",

@@ -1,80 +1,61 @@
-"""The rules about runtimes are complete and do not contradict each other."""
+"""The rules about engines are complete and do not contradict each other."""
 
-from collections import Counter
+import string
 
 import pytest
 
 from ctxextend.families.registry import FAMILIES
-from ctxextend.runtimes import rule_schema as schema
-from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, RUN, Effect, Rule
-from ctxextend.runtimes.runtimes import RUNTIME_KEYS, RUNTIMES
+from ctxextend.runtimes.engines import BETAS, ENGINES, ONLY_ROPE_PARAMETERS, RUN, Engine, Outcome
 
 POSITIONS = {
-    schema.LEARNED,
-    schema.SINUSOIDAL,
-    schema.ALIBI,
-    schema.RELATIVE,
-    schema.UNSCALED,
-    schema.RAISED_THETA,
-    schema.PROPORTIONAL,
-    schema.NTK_ALPHA,
-    schema.SWITCHED,
-    schema.REMOVED,
-    *schema.COMMON_ROPE_TYPES,
+    *("learned", "sinusoidal", "ALiBi", "relative", "unscaled", "theta", "yarn", "linear"),
+    *("dynamic", "longrope", "llama3", "switch", "proportional", "none"),
 }
-OPTION_VALUES = {"factor": "4", "first_trained": "256", "theta": "500000", "max_len": "1024"}
+HAS = {ONLY_ROPE_PARAMETERS, BETAS, "transformer.", *ENGINES}
+IGNORES = {"attention_factor", "short_factor"}
+LENGTHS = {"stated", "scaled", "trained", "sentence", "tokenizer"}
+VALUES = {"max_len", "first_trained", "factor", "theta", "beta_fast", "beta_slow"}
+
+every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.key)
 
 
-def name_of(rule: Rule) -> str:
-    return f"{rule.runtime}-{rule.positions[0]}-{'-'.join(rule.model_types[:1])}"
+@every_engine
+def test_every_rule_says_something(engine: Engine) -> None:
+    said = set[tuple[frozenset[str], str, str]]()
+    assert engine.rules
+    for rule in engine.rules:
+        cases = {
+            (rule.has, model_type, positions)
+            for model_type in rule.types or [""]
+            for positions in rule.positions or [""]
+        }
+        assert cases - said, rule
+        said |= cases
 
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=name_of)
+@every_engine
+def test_rules_are_about_known_types_positions_and_values(engine: Engine) -> None:
+    for rule in engine.rules:
+        assert {*rule.positions} <= POSITIONS
+        assert engine.key in rule.has or {*rule.types} <= FAMILIES.keys()
+        assert rule.has <= HAS
+        assert {*rule.length} <= LENGTHS
+        assert {*rule.ignores} <= IGNORES
+        assert {*rule.options} <= engine.options.keys()
+        assert rule.outcome is not Outcome.DERIVES
+    for option in engine.options.values():
+        assert {name for _, name, _, _ in string.Formatter().parse(option) if name} <= VALUES
 
 
-def test_rules_has_at_most_one_rule_per_runtime_type_and_positions() -> None:
-    counts = Counter[tuple[str, str, str]]()
-    for rule in RULES:
-        for model_type in rule.model_types or FAMILIES:
-            for positions in rule.positions:
-                counts[rule.runtime, model_type, positions] += 1
-    assert [key for key, count in counts.items() if count > 1] == []
-
-
-@every_rule
-def test_rules_are_about_known_runtimes_types_and_positions(rule: Rule) -> None:
-    assert rule.runtime in RUNTIME_KEYS
-    assert {*rule.positions} <= POSITIONS
-    assert {*rule.model_types} <= FAMILIES.keys()
-    assert {*rule.dialects} <= {ROPE_PARAMETERS, ROPE_SCALING}
-
-
-@every_rule
-def test_rules_have_evidence(rule: Rule) -> None:
-    is_run = rule.evidence == RUN or rule.evidence.startswith(f"{RUN}: ")
-    assert is_run or rule.evidence.startswith("https://")
-
-
-@every_rule
-def test_rules_give_a_reason_and_an_option_only_where_they_are_shown(rule: Rule) -> None:
-    if rule.effect is Effect.REFUSES:
-        assert rule.reason
-        assert not rule.option
-    if rule.effect is Effect.APPLIES:
-        assert not rule.reason
-    assert not rule.reason.endswith(".")
-    rule.option.format(**OPTION_VALUES)
-
-
-@pytest.mark.parametrize("key", RUNTIME_KEYS)
-def test_every_runtime_has_rules(key: str) -> None:
-    assert any(rule.runtime == key for rule in RULES)
-
-
-def test_runtimes_have_unique_names_and_a_version() -> None:
-    assert len({runtime.key for runtime in RUNTIMES}) == len(RUNTIMES)
-    assert len({runtime.name for runtime in RUNTIMES}) == len(RUNTIMES)
-    for runtime in RUNTIMES:
-        assert any(character.isdigit() for character in runtime.version)
-        assert {*runtime.dialects} <= {ROPE_PARAMETERS, ROPE_SCALING}
+@every_engine
+def test_rules_have_evidence_and_reasons(engine: Engine) -> None:
+    assert any(character.isdigit() for character in engine.version)
+    for rule in engine.rules:
+        is_run = rule.evidence == RUN or rule.evidence.startswith(f"{RUN}: ")
+        assert is_run or rule.evidence.startswith("https://")
+        if rule.outcome is Outcome.REFUSES:
+            assert rule.reason
+            assert not rule.options
+        if rule.outcome is Outcome.SERVES:
+            assert not rule.reason
+        assert not rule.reason.endswith(".")

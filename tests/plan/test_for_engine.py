@@ -10,10 +10,8 @@ import yaml
 from typer.testing import Result
 
 from ctxextend import ResizeError, resize, verify
-from ctxextend.runtimes import runtime_statements as statements
-from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
-from ctxextend.runtimes.rules import of_transformers
-from tests.helpers import rotary_configs
+from ctxextend.runtimes.engines import ENGINES, Outcome
+from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.notes import texts, texts_in
 from tests.helpers.rotary_configs import NEW
@@ -63,12 +61,6 @@ def assert_refused(done: Result, message: str, hint: str) -> None:
             "yarn",
             "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
         ),
-        (
-            "llama",
-            "transformers4",
-            "yarn",
-            "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
-        ),
         # The default stays where an option makes it right.
         (
             "gpt_neox",
@@ -111,20 +103,20 @@ def test_resize_says_why_another_method_was_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "notes"),
+    ("outcome", "notes"),
     [
         (
-            Effect.APPLIES,
+            Outcome.SERVES,
             ("mlx-lm is not known to apply yarn to llama models: the method is theta.",),
         ),
-        (Effect.REFUSES, ()),
+        (Outcome.REFUSES, ()),
     ],
 )
 def test_resize_prefers_a_known_method_and_says_so(
-    effect: Effect, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    outcome: Outcome, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
-    monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
+    rule = ENGINES["transformers"].rules[0]._replace(positions=("theta",), outcome=outcome)
+    monkeypatch.setitem(ENGINES, "mlx", ENGINES["mlx"]._replace(rules=(rule,)))
     result = resize(rotary_configs.save("llama"), NEW, output="out", engine="mlx")
     assert set(notes) <= set(texts(result, "method"))
     # What is unknown is not worse than what is wrong.
@@ -184,14 +176,13 @@ def test_resize_for_a_runtime_extends_a_learned_table(make_pico: Callable[..., A
     assert result.serve.endswith("-m encoder.gguf -c 64 --embeddings -b 64 -ub 64")
 
 
-def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
-    done = resize_for("llama", "vllm", "--edit-only")
-    assert done.exit_code == 0, done.stderr
-    assert not Path("out/model.safetensors").exists()
-    assert "In vLLM:\n  vllm serve out\n" in done.stderr
-    result = resize("llama", NEW, output="checked", engine="ctranslate2", verify=True)
-    assert result.verified
-    assert result.plan.method == "theta"
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [("./-out", "vllm serve ./-out"), ("my model", "vllm serve 'my model'")],
+)
+def test_the_command_quotes_the_folder(folder: str, command: str) -> None:
+    result = resize(rotary_configs.save("llama"), NEW, output=folder, engine="vllm")
+    assert result.serve == command
 
 
 # ---- refused
@@ -234,26 +225,11 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
         ),
         (
             "llama",
-            "vllm",
-            "dynamic",
-            "vLLM does not load the dynamic settings of llama models: its table of angles ends at "
-            "the old length.",
-            "Use --method yarn or theta or linear.",
-        ),
-        (
-            "llama",
             "mlx",
             "switch",
             "mlx-lm computes other positions for the switch settings of llama models: it gives "
             "every input the long list, and computes the attention factor itself.",
             "Use --method yarn or theta or linear or dynamic.",
-        ),
-        (
-            "gpt_neox",
-            "mlx",
-            "yarn",
-            "mlx-lm ignores the yarn settings of gpt_neox models.",
-            "Use --method theta.",
         ),
     ],
 )
@@ -287,3 +263,59 @@ def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
         "mlx-lm does not load gpt2 models: it expects tensor names without transformer.",
         "The output would be right in transformers, transformers 4, vLLM",
     )
+
+
+def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> None:
+    source = make_pico("gpt2").folder
+    done = succeed("convert", source, "--scheme", "rotary", "--to", 64, "-o", "out", "--json")
+    result = json.loads(done.stdout)
+    check(result, "convert")
+    found = {item["name"]: item for item in result["runtimes"]}
+    assert found["llama.cpp"] == {
+        "name": "llama.cpp",
+        "version": found["llama.cpp"]["version"],
+        "outcome": "ignores",
+        "ignores": [],
+        "length": 64,
+        "option": "--rope-freq-base 1000",
+        "reason": "",
+        "evidence": "run",
+    }
+    assert result["serve"] is None
+    assert "llama.cpp" not in done.stderr
+
+
+# ---- checkpoints that only one engine reads
+
+QUANTISED = {"quantization": {"group_size": 64, "bits": 4}}  # as mlx-lm states it
+
+
+def test_only_mlx_is_named_for_its_own_weights() -> None:
+    source = rotary_configs.save("llama", **QUANTISED)
+    done = succeed("resize", source, "--to", NEW, "-o", "out", "--json")
+    result = json.loads(done.stdout)
+    assert [item["name"] for item in result["runtimes"]] == ["mlx-lm"]
+    assert result["serve"] == "mlx_lm.server --model out"
+    assert "transformers" not in done.stderr
+    assert verify("out")
+    report = json.loads(succeed("inspect", "out", "--json").stdout)["models"][0]
+    assert [item["name"] for item in report["libraries"]] == ["mlx-lm"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--for", "vllm"), "--for vllm: only mlx-lm reads llama."),
+        (("--tune", "x.txt"), "--tune runs the model in transformers, but only mlx-lm"),
+    ],
+)
+def test_what_the_only_engine_cannot_do_is_refused(flags: tuple[str, ...], message: str) -> None:
+    source = rotary_configs.save("llama", **QUANTISED)
+    Path("x.txt").write_text("text")
+    done = invoke("resize", source, "--to", NEW, "-o", "out", *flags)
+    assert_refused(done, message, "the checkpoint that it was made from")
+
+
+def test_a_method_that_the_only_engine_does_not_apply_is_not_chosen() -> None:
+    source = rotary_configs.save("gpt_neox", **QUANTISED)
+    assert resize(source, NEW, output="out").plan.method == "theta"

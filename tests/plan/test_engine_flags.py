@@ -63,13 +63,13 @@ def override_of(folder: Path, runtime: str, method: str | None = None) -> dict[s
         ("phi3", None, "-c 1024"),
     ],
 )
-def test_runtime_flags_of_llama_cpp_are_options(
+def test_engine_flags_of_llama_cpp_are_options(
     name: str, method: str | None, expected: str
 ) -> None:
     assert flags_of(rotary_configs.save(name), "llama.cpp", method) == expected
 
 
-def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> None:
+def test_engine_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> None:
     rope = {**YARN, "rope_theta": 10_000.0, "original_max_position_embeddings": 64}
     folder = rotary_configs.save("llama", rope_parameters=rope)
     assert (
@@ -78,7 +78,7 @@ def test_runtime_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> N
     )
 
 
-def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
+def test_engine_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
     done = invoke(*resize_words(rotary_configs.save("llama3"), "llama.cpp"), "-q")
     assert done.exit_code == 1
     assert "llama.cpp has no flags for the llama3 settings of this model." in done.stderr
@@ -120,7 +120,7 @@ def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
         ),
     ],
 )
-def test_runtime_flags_of_vllm_and_sglang_are_an_override(
+def test_engine_flags_of_vllm_and_sglang_are_an_override(
     name: str, method: str | None, override: dict[str, Any], options: str
 ) -> None:
     folder = rotary_configs.save(name)
@@ -132,7 +132,7 @@ def test_runtime_flags_of_vllm_and_sglang_are_an_override(
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl-flat", "qwen2_vl-nested"])
-def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
+def test_engine_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
     folder = rotary_configs.save(name)
     yarn = {
         "max_position_embeddings": NEW,
@@ -178,7 +178,7 @@ OVERRIDDEN = [
 
 
 @pytest.mark.parametrize(("name", "method"), OVERRIDDEN)
-def test_runtime_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
+def test_engine_flags_override_a_config_as_resize_writes_it(name: str, method: str | None) -> None:
     folder = rotary_configs.save(name)
     resize(folder, NEW, method, output="out", engine="vllm")
     overridden = loaded_values(folder, **override_of(folder, "vllm", method))

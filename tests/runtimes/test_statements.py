@@ -5,26 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 
 from ctxextend import convert, plan_resize
-from ctxextend.runtimes import runtime_statements as statements
-from ctxextend.runtimes.rule_schema import (
-    LEARNED,
-    LINEAR,
-    ROPE_PARAMETERS,
-    ROPE_SCALING,
-    YARN,
-    Effect,
-    FolderFacts,
-    Length,
-    Rule,
-)
-from ctxextend.runtimes.runtime_statements import (
-    RuntimeOutcome,
-    RuntimeStatement,
-    runtime_statements,
-)
+from ctxextend.runtimes.engines import Facts, Outcome, Statement, statements
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 
@@ -52,20 +35,20 @@ LLAMA3_BASE: dict[str, Any] = {
 }
 
 
-def described(found: Sequence[RuntimeStatement]) -> dict[str, str]:
+def described(found: Sequence[Statement]) -> dict[str, str]:
     """Return statements as short text: outcome, another length than 1,024, and option."""
     texts = dict[str, str]()
     for item in found:
         words = [item.outcome.value]
-        if item.outcome is RuntimeOutcome.DERIVES:
+        if item.outcome is Outcome.DERIVES:
             words.append(str(item.length))
         if item.option:
             words.append(item.option)
-        texts[item.runtime.key] = " ".join(words)
+        texts[item.engine.key] = " ".join(words)
     return texts
 
 
-def check(found: Sequence[RuntimeStatement], expected: Mapping[str, str]) -> None:
+def check(found: Sequence[Statement], expected: Mapping[str, str]) -> None:
     """Check what is expected; there may be statements about more runtimes."""
     texts = described(found)
     assert {key: texts.get(key) for key in expected} == expected
@@ -107,28 +90,13 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "refuses",
             },
         ),
-        ("llama", "theta", {**EVERY_LLAMA, "ctranslate2": "serves"}),
-        ("llama-old", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses"}),
         ("llama3", "llama3", {**EVERY_LLAMA, "ctranslate2": "ignores"}),
-        ("qwen2", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
-        ("qwen3", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
         ("qwen3", "linear", {**TRANSFORMERS, "llama.cpp": "serves", "mlx": "serves"}),
-        (
-            "phi",
-            "yarn",
-            {
-                **TRANSFORMERS,
-                "vllm": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
-                "mlx": "ignores",
-            },
-        ),
         (
             "phi",
             "linear",
             {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4 --rope-freq-base 10000"},
         ),
-        ("phi", "theta", {"llama.cpp": "ignores --rope-freq-base 48760.546168179"}),
         (
             "gpt_neox",
             "yarn",
@@ -141,36 +109,12 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "ignores",
             },
         ),
-        (
-            "gpt_neox",
-            "theta",
-            {
-                "llama.cpp": "ignores --rope-freq-base 63496.042078728",
-                "mlx": "serves",
-                "ctranslate2": "ignores",
-            },
-        ),
         ("modernbert", "yarn", {"vllm": "serves", "llama.cpp": f"ignores {YARN_FLAGS}"}),
-        (
-            "gemma3",
-            "yarn",
-            {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
-        ),
         (
             "gemma3",
             "linear",
             # The length of types with settings by layer is never multiplied.
             {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
-        ),
-        (
-            "phi3",
-            "auto",
-            {
-                "transformers": "serves",
-                "vllm": "derives 256 --max-model-len 1024",
-                "sglang": f"differs {ONE_CHUNK}",
-                "llama.cpp": "serves",
-            },
         ),
         (
             "llama",
@@ -202,7 +146,7 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
         ("qwen2_vl-flat", "switch", {"transformers": "serves", "vllm": "refuses"}),
     ],
 )
-def test_runtime_statements_of_a_rotary_model_are_as_measured(
+def test_statements_of_a_rotary_model_are_as_measured(
     name: str, method: str, expected: Mapping[str, str]
 ) -> None:
     planned = plan_resize(rotary_configs.save(name), rotary_configs.NEW, method)
@@ -243,7 +187,7 @@ def test_runtime_statements_of_a_rotary_model_are_as_measured(
         ),
     ],
 )
-def test_runtime_statements_of_a_model_without_positions_are_as_measured(
+def test_statements_of_a_model_without_positions_are_as_measured(
     name: str, expected: Mapping[str, str]
 ) -> None:
     base = rotary_configs.save(name)
@@ -259,21 +203,7 @@ def test_runtime_statements_of_a_model_without_positions_are_as_measured(
     )
 
 
-def make_opt() -> Path:
-    config = transformers.OPTConfig(
-        max_position_embeddings=16,
-        vocab_size=32,
-        hidden_size=8,
-        word_embed_proj_dim=8,
-        ffn_dim=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    transformers.OPTForCausalLM(config).save_pretrained("opt")
-    return Path("opt")
-
-
-def test_runtime_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:
+def test_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:
     expected = {
         **all_serve("transformers", "transformers4", "vllm", "llama.cpp", "ctranslate2"),
         "mlx": "refuses",
@@ -284,7 +214,7 @@ def test_runtime_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None
     check(plan_resize(base, 64).runtimes, {**expected, "mlx": "serves"})
 
 
-def test_runtime_statements_of_encoders_are_as_measured() -> None:
+def test_statements_of_encoders_are_as_measured() -> None:
     bert = pico.make(Path("bert"), "bert").folder
     expected = all_serve("transformers", "transformers4", "vllm", "sglang", "ctranslate2", "tei")
     flags = "serves --embeddings -b 64 -ub 64"
@@ -306,12 +236,6 @@ def test_runtime_statements_of_encoders_are_as_measured() -> None:
     check(found, {"vllm": "serves", "sglang": "derives 66 --context-length 64"})
 
 
-def test_runtime_statements_of_opt_are_as_measured() -> None:
-    found = plan_resize(make_opt(), 64).runtimes
-    expected = all_serve("transformers", "vllm", "sglang", "ctranslate2")
-    check(found, {**expected, "llama.cpp": "refuses"})
-
-
 def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     rope = {
         "rope_type": "yarn",
@@ -330,13 +254,6 @@ def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
         "The settings state an attention_factor, which SGLang, llama.cpp and mlx-lm ignore: "
         "outputs differ from those of transformers."
     )
-
-
-@pytest.mark.parametrize("method", ["yarn", "yarn:beta-slow=1,beta-fast=32"])
-def test_default_betas_are_right_in_llama_cpp(method: str) -> None:
-    folder = rotary_configs.save("llama")
-    found = described(plan_resize(folder, rotary_configs.NEW, method).runtimes)
-    assert found["llama.cpp"] == "serves"
 
 
 def test_other_betas_need_an_option_in_llama_cpp() -> None:
@@ -360,28 +277,9 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
 def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, "switch").runtimes
-    assert [item.runtime.key for item in found if item.ignores_short_list] == ["vllm"]
+    assert [item.engine.key for item in found if "short_factor" in item.ignores] == ["vllm"]
     found = plan_resize(folder, rotary_configs.NEW, "yarn").runtimes
-    assert not [item for item in found if item.ignores_short_list]
-
-
-def test_no_runtime_is_named_without_a_rule() -> None:
-    folder = rotary_configs.save("persimmon")
-    keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").runtimes).keys()
-    assert "transformers" in keys
-    assert keys.isdisjoint({"llama.cpp", "mlx", "ctranslate2", "tei"})
-    unknown = FolderFacts(
-        model_type="no_such_type", positions="spiral", max_len=64, stated=64, first_trained=16
-    )
-    assert runtime_statements(unknown) == ()
-
-
-@pytest.mark.parametrize("base", [{}, YARN_BASE, LLAMA3_BASE])
-def test_vllm_takes_the_key_next_to_lists_for_the_length(base: dict[str, Any]) -> None:
-    planned = plan_resize(rotary_configs.save("llama", **base), rotary_configs.NEW, "switch")
-    (found,) = [item for item in planned.runtimes if item.runtime.key == "vllm"]
-    assert found.length == 256
-    assert found.option == "--max-model-len 1024"
+    assert not [item for item in found if "short_factor" in item.ignores]
 
 
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
@@ -391,78 +289,56 @@ def test_vllm_and_sglang_ignore_an_attention_factor_that_their_keys_do_not_state
 ) -> None:
     method = "switch" if mscale is None else f"switch:mscale={mscale}"
     planned = plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method)
-    found = {item.runtime.key: item.ignores_attention_factor for item in planned.runtimes}
+    found = {item.engine.key: "attention_factor" in item.ignores for item in planned.runtimes}
     assert found["vllm"] is ignores
     assert found["sglang"] is ignores
     warnings = [text for text in texts(planned, "engine") if "attention_factor" in text]
     assert any("vLLM" in text for text in warnings) is ignores
 
 
-# ---- by rules made here
+# ---- what is not right, or not with an option
 
 
-def facts(**values: Any) -> FolderFacts:
-    fields: dict[str, Any] = {
-        "model_type": "llama",
-        "positions": YARN,
-        "max_len": 64,
-        "stated": 64,
-        "first_trained": 16,
-        "factor": 4.0,
-        "dialects": (ROPE_PARAMETERS, ROPE_SCALING),
-        **values,
-    }
-    return FolderFacts(**fields)
+def state(model_type: str, positions: str, *has: str, **lengths: int) -> dict[str, Statement]:
+    """Return the statements about a folder of 64 positions, by engine."""
+    facts = Facts(
+        model_type=model_type,
+        positions=positions,
+        max_len=64,
+        lengths=lengths,
+        values={"max_len": "64"},
+        has=frozenset(has),
+    )
+    return {item.engine.key: item for item in statements(facts)}
 
 
-def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> RuntimeStatement:
-    """Return what a single rule says about a folder."""
-    monkeypatch.setattr(statements, "RULES", (rule,))
-    (found,) = runtime_statements(facts(**values))
-    return found
-
-
-def test_runtime_statements_reads_the_length_of_sentence_transformers_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rule = Rule("vllm", (LEARNED,), length=Length.STATED, reads_sentence_length=True)
-    values = {"positions": LEARNED, "stated": 66, "has_sentence_length": True}
-    assert state(monkeypatch, rule, **values).outcome is RuntimeOutcome.SERVES
-    other = rule._replace(reads_sentence_length=False)
-    assert state(monkeypatch, other, **values).length == 66
-
-
-def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = state(monkeypatch, Rule("tei", (YARN,), length=Length.STATED), stated=66)
-    assert found.outcome is RuntimeOutcome.DERIVES
-    assert found.option == ""
-    assert not found.serves_with_option
+def test_the_length_of_sentence_transformers_comes_first() -> None:
+    found = state("mpnet", "learned", stated=66, sentence=64)["tei"]
+    assert found.outcome is Outcome.SERVES
+    found = state("mpnet", "learned", stated=66)["tei"]
+    assert (found.outcome, found.length) == (Outcome.DERIVES, 66)
+    # It has no option for the length.
+    assert (found.option, found.is_right) == ("", False)
 
 
 @pytest.mark.parametrize(
-    ("dialects", "outcome"),
+    ("model_type", "has", "outcome"),
     [
-        ((ROPE_SCALING,), RuntimeOutcome.SERVES),
-        ((ROPE_PARAMETERS, ROPE_SCALING), RuntimeOutcome.SERVES),
-        ((ROPE_PARAMETERS,), RuntimeOutcome.IGNORES),
+        ("llama", (), Outcome.SERVES),
+        ("llama", ("only_rope_parameters",), Outcome.IGNORES),
+        ("qwen3", ("only_rope_parameters",), Outcome.SERVES),
     ],
 )
-def test_runtime_statements_compares_the_dialects(
-    dialects: tuple[str, ...], outcome: RuntimeOutcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects).outcome is outcome
-    # Those of a rule replace those of its runtime.
-    rule = Rule("mlx", (YARN,), dialects=(ROPE_PARAMETERS, ROPE_SCALING))
-    assert state(monkeypatch, rule, dialects=dialects).outcome is RuntimeOutcome.SERVES
+def test_the_dialect_decides(model_type: str, has: tuple[str, ...], outcome: Outcome) -> None:
+    assert state(model_type, "yarn", *has)["mlx"].outcome is outcome
 
 
-def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rule = Rule("vllm", (LINEAR,), effect=Effect.DIFFERS, length=Length.STATED_SCALED)
-    found = state(monkeypatch, rule, positions=LINEAR)
-    assert found.length == 256
-    assert found.option == ""
-    assert not found.serves_with_option
+def test_positions_that_stay_wrong_get_no_option_for_the_length() -> None:
+    found = state("deepseek_v2", "linear", scaled=256)["sglang"]
+    assert (found.outcome, found.length) == (Outcome.DIFFERS, 256)
+    assert (found.option, found.is_right) == ("", False)
+
+
+def test_nothing_is_said_of_an_unknown_pair() -> None:
+    assert "mlx" not in state("persimmon", "yarn")
+    assert statements(None) == ()

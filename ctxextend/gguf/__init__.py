@@ -1,1 +1,0 @@
-"""GGUF files: the positions that their metadata states, and their edits."""

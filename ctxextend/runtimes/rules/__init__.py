@@ -1,1 +1,0 @@
-"""The rules of each runtime, as rows that were run or read."""
