@@ -177,13 +177,14 @@ def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) ->
     if folder.save is not None and not settings.force:
         message = f"{folder.path} contains an interrupted run, which tuning would discard."
         raise TrainingError(message, "Resume that run, or choose another --output.")
+    check = partial(check_recorded_output, planned.plan.model.ref)
     request = TuningRequest(
         recipe=recipe,
         data=settings.tune,
         budget=settings.budget or TUNING_SECONDS,
         output=settings.output,
         force=settings.force,
-        check=check_recorded_output if settings.verify else None,
+        check=check if settings.verify else None,
     )
     tuning, trained = tune_table(planned, request, events)
     events.note(describe_tuning(tuning, planned.plan.method))

@@ -8,7 +8,13 @@ command requests.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ctxextend.errors import CheckpointError, CtxextendError, MethodError, UnsupportedModelError
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    MethodError,
+    ResizeError,
+    UnsupportedModelError,
+)
 
 # Uses
 LOAD = "loading in transformers"
@@ -26,12 +32,12 @@ class Refusal(NamedTuple):
 
 
 def _incomplete(kind: str, hint: str) -> Mapping[str, Refusal]:
-    """Return what cannot be done with weights that are no complete model."""
+    """Return what cannot be done with weights that are not a complete model."""
     cannot = f"{{name}} is {kind}, which transformers cannot load by itself."
     return {
         LOAD: Refusal(cannot, hint, CheckpointError),
         CONVERT: Refusal(
-            f"{{name}} cannot be converted: it is {kind}, and no complete model.",
+            f"{{name}} cannot be converted: it is {kind}, not a complete model.",
             hint,
             UnsupportedModelError,
         ),
@@ -67,6 +73,7 @@ GGUF: Mapping[str, Refusal] = {
     SERVE_WITH_FLAGS: Refusal(
         "A GGUF file states its rotary settings itself.",
         "Write a longer file: remove --dry-run.",
+        ResizeError,
     ),
     "--for": Refusal(
         "--for: a GGUF file is planned as llama.cpp reads it.",

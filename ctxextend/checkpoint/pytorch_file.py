@@ -107,7 +107,7 @@ def unpickle(path: Path) -> tuple[Any, range]:
 
     Returns:
         The content, and the addresses that the file is mapped to. They are empty if torch reads it:
-        from before torch 1.6, so that it is no zip file, or in another byte order.
+        from before torch 1.6, so that it is not a zip file, or in another byte order.
 
     Raises:
         CheckpointError: The file is malformed, or contains other objects than tensors.
@@ -192,7 +192,7 @@ def find_tensors(content: Any, path: Path) -> tuple[dict[str, torch.Tensor], dic
     for key, value in state.items():
         if not _is_storable(key, value):
             kind = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
-            message = f"{path}: {key!r:.200} is no named tensor of safetensors, but {kind}."
+            message = f"{path}: {key!r:.200} is not a named tensor of safetensors, but {kind}."
             raise CheckpointError(message, SAVE_TENSORS)
     names = plain_names(state, str(path))
     for key, name in names.items():

@@ -161,14 +161,18 @@ def check_output(planned: Planned, folder: Path) -> None:
     _raise_failed(checks, "does not match the plan")
 
 
-def check_recorded_output(folder: Path) -> None:
+def check_recorded_output(base: CheckpointRef, folder: Path) -> None:
     """Verify the complete folder of an output by its recipe, before it is moved into place.
+
+    Args:
+        base: The source; its path in the recipe is relative to the folder in its place.
+        folder: The folder, in another place.
 
     Raises:
         VerificationError: A check fails, or could not be made.
     """
     try:
-        checks = verify_checkpoint(Verify(str(folder)), CheckpointRef("")).checks
+        checks = verify_checkpoint(Verify(str(folder), base=base.source), base).checks
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error

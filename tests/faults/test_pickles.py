@@ -89,8 +89,10 @@ def test_commands_execute_no_code_in_weights(
     canary = tmp_path / "canary"
     folder = make_pico("gpt2").folder
     (folder / "model.safetensors").unlink()
-    if name in ("adapter_model.bin", "ckpt.pt"):
+    if name == "adapter_model.bin":
         (folder / "config.json").rename(folder / "adapter_config.json")
+    if name == "ckpt.pt":  # as nanoGPT writes it
+        (folder / "config.json").unlink()
     if name == "a shard":
         name = "pytorch_model-00001-of-00001.bin"
         weight_map = {"transformer.wpe.weight": name}

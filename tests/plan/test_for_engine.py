@@ -305,7 +305,7 @@ def test_only_mlx_is_named_for_its_own_weights() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--for", "vllm"), "--for vllm: only mlx-lm reads llama."),
+        (("--for", "vllm"), "--for: only mlx-lm reads llama."),
         (("--tune", "x.txt"), "--tune runs the model in transformers, but only mlx-lm"),
     ],
 )
@@ -313,7 +313,7 @@ def test_what_the_only_engine_cannot_do_is_refused(flags: tuple[str, ...], messa
     source = rotary_configs.save("llama", **QUANTISED)
     Path("x.txt").write_text("text")
     done = invoke("resize", source, "--to", NEW, "-o", "out", *flags)
-    assert_refused(done, message, "the checkpoint that it was made from")
+    assert_refused(done, message, "the checkpoint from before quantisation")
 
 
 def test_a_method_that_the_only_engine_does_not_apply_is_not_chosen() -> None:

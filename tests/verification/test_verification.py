@@ -404,7 +404,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("readable", "which does not contain it", swap_shards),
     (
         "readable",
-        "truncated",
+        "file not fully covered",
         truncate_shard,
     ),
     ("readable", "not valid JSON", write("config.json", "{")),
