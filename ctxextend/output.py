@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from numpy.typing import NDArray
+
 from ctxextend.card import CARD_FILE, UNDECODED, output_card
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
@@ -154,7 +156,9 @@ def compute_tensors(plan: Plan, record: Mapping[str, Any], folder: Path) -> NewT
     weights = plan.checkpoint.weights
     if not weights.is_remote:
         fingerprint = weights.fingerprint()
-    values = {name: tensor.compute() for name, tensor in plan.tensors.items()}
+    values = dict[str, NDArray[Any]]()
+    for name, tensor in plan.tensors.items():
+        values[name] = tensor.compute()
     hashes = dict[str, str]()
     warnings = list[str]()
     for change in plan.stored:

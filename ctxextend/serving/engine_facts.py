@@ -71,7 +71,7 @@ def folder_facts(plan: Plan) -> Facts | None:
         lengths["sentence"] = plan.max_len_after
     if TOKENIZER_CONFIG in checkpoint.copied:
         lengths["tokenizer"] = plan.max_len_after
-    betas = yarn_betas(rope)
+    betas = yarn_betas(rope) if rope else YARN_BETAS
     values = {
         "max_len": plan.max_len_after,
         "first_trained": change.lengths.first_trained,
