@@ -41,14 +41,12 @@ def library_limits(
     tokenizer.json, which the other two ignore. The only engine of a checkpoint truncates
     nothing.
     """
-    if checkpoint.engine is not None:
-        for table in tables:
-            yield _library_limit(ENGINES[checkpoint.engine].name, None, table)
-        return
     blocking = [limit for limit in limits if limit.is_blocking]
     if checkpoint.engine is not None:
         for table in tables:
-            yield _library_limit(checkpoint.engine, next(iter(blocking), None), table)
+            limit = next(iter(blocking), None)
+            yield _library_limit(ENGINES[checkpoint.engine].name, limit, table)
+        return
     for tokenizer, table in tables_by_tokenizer(tables).items():
         folders = {PurePosixPath("."), checkpoint.model}
         if tokenizer:
