@@ -133,9 +133,13 @@ def make_plan(
         UnsupportedModelError: The positions are those of the folder's own code.
         ResizeError: The length, the method or another setting is invalid for this model.
     """
+    if model.ref.table is not None:
+        from ctxextend.opening.named_table import check_named_table  # few users name a table
+
+        check_named_table(model.checkpoint, model.ref.table)
     if model.own_class is not None:
         check_own_code(model)
-    selected = of_part(model.tables, settings.part)
+    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
     model.checkpoint.check(*_features(settings.choice))
     learned = max(positions.length() for positions in selected)

@@ -57,7 +57,10 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     reports = dict[str, PositionReport]()
     for table in model.tables:
         reports[table.name] = table.report(model.checkpoint, resize, parameters)
-    selected = [reports[table.name] for table in of_part(model.tables, part)]
+    selected = [
+        reports[table.name]
+        for table in of_part(model.tables, part, model.checkpoint.weights.entries)
+    ]
     groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
     for report in selected:
         groups[report.group].append(report)

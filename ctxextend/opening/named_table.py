@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.errors import CheckpointError
-from ctxextend.families.registry import FAMILIES, Architecture
+from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.families.registry import FAMILIES, Architecture, find_architecture
 from ctxextend.kinds import TableName
 from ctxextend.positions.facts import LENGTH, Family, ReservedRows
-from ctxextend.positions.positions import nested
+from ctxextend.positions.positions import Positions, nested
 from ctxextend.positions.rows import Rows
 
 CHECK_FLAGS = "Check --table NAME:KEY:RESERVED."
@@ -54,8 +54,12 @@ def named_architecture(checkpoint: Checkpoint, table: TableName) -> Architecture
         inside_key = stated == rows
     *path, last = (table.config_key or LENGTH).split(".")  # a folder without a config needs no key
     family = Family(str(config.get("model_type") or "unknown"))
+    tokenizer: str | None = ""
+    if any(other.tokenizer is not None for other in _known_tables(checkpoint, table)):
+        tokenizer = None  # that table reads the tokens
     location = Rows(
         family=family,
+        tokenizer=tokenizer,
         config=config,
         path=tuple(path),
         tensor=table.tensor,
@@ -63,6 +67,32 @@ def named_architecture(checkpoint: Checkpoint, table: TableName) -> Architecture
         reserved=ReservedRows(rows=table.reserved_rows, inside_key=inside_key),
     )
     return Architecture(family, (location,))
+
+
+def check_named_table(checkpoint: Checkpoint, table: TableName) -> None:
+    """Check that no other table of a known model type shares the length of the one in --table.
+
+    Raises:
+        ResizeError: One does.
+    """
+    for other in _known_tables(checkpoint, table):
+        if other.length_key == table.config_key:
+            message = (
+                f"--table {table}: {other.name} shares the config key {other.length_key}, so both "
+                "must be resized together."
+            )
+            raise ResizeError(message, "Remove --table.")
+
+
+def _known_tables(checkpoint: Checkpoint, table: TableName) -> list[Positions]:
+    """Return the other tables of a known model type."""
+    try:
+        architecture = find_architecture(checkpoint.config)
+        # Its errors are not shown, so they need not say where the names are from.
+        named = architecture.match_names(checkpoint.weights.entries, where="")
+    except (CheckpointError, UnsupportedModelError):
+        return []
+    return [other for other in named if other.name != table.tensor]
 
 
 def table_flags(checkpoint: Checkpoint, table: str | None = None) -> str:

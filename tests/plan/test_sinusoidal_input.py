@@ -270,3 +270,16 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     found = rows_of(source, name)
     expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
     np.testing.assert_array_equal(found, expected.astype("f4"))
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "sinusoidal"), ("--method", "linear")])
+def test_resize_rejects_one_of_two_tables_that_share_their_length(
+    method: tuple[str, ...], make: Make
+) -> None:
+    source = make("pegasus")
+    error = rejected(source, *named(TABLES["pegasus"]), *method)
+    assert (
+        "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
+        "must be" in error
+    )
+    assert error.endswith("Remove --table.")
