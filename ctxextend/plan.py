@@ -141,7 +141,11 @@ def make_plan(
         check_own_code(model)
     selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
     settings = with_length(settings, selected)
-    model.checkpoint.check(*_features(settings.choice))
+    features = [f"--method {settings.choice.name}"]
+    for key, value in settings.choice.settings.items():
+        if value is not None:
+            features.append(f"{features[0]}:{key}")
+    model.checkpoint.check(*features)
     learned = max(positions.length() for positions in selected)
     given = settings.choice.keep_first
     kept = limit_kept_first(settings.choice, learned).keep_first
@@ -169,12 +173,6 @@ def make_plan(
         layouts=weight_layouts(model.checkpoint, changes),
         has_wrong_limits=bool(edits) and not has_effect,
     )
-
-
-def _features(choice: MethodChoice) -> list[str]:
-    """Return a method, and its settings, as features of formats."""
-    name = f"--method {choice.name}"
-    return [name, *(f"{name}:{key}" for key, value in choice.settings.items() if value is not None)]
 
 
 def weight_layouts(checkpoint: Checkpoint, changes: Sequence[Change]) -> Mapping[str, Layout]:

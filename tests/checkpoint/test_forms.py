@@ -918,3 +918,54 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
     assert pico.config_of("out")["model_type"] == "roberta"
     assert verify("out", model_type="roberta")
+
+
+def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
+    half = {path.name for path in variant_source.folder.glob("model*")}
+    model = variant_source.load(variant="fp16")
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    model.save_pretrained(tmp_path / "doubled")
+    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
+    plain = resize(variant_source.folder, to=NEW, output="plain")
+    copied = {path.name for path in plain.output.glob("model*")}
+    assert copied == {SINGLE}
+    assert set(plain.plan.checkpoint.omitted) == half
+    assert_same_outputs(model, variant_source.load(plain.output))
+    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
+    copied = {path.name for path in chosen.output.glob("model*")}
+    assert copied == half
+    assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
+    expected = variant_source.load(variant="fp16")
+    found = variant_source.load(chosen.output, variant="fp16")
+    assert_same_outputs(expected, found)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ],
+)
+def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    torch.manual_seed(3)
+    values = torch.randn(OLD, pico.WIDTH, dtype=torch.float64)
+    table = (values * 3).to(dtype)
+    pico.add_tensors(folder, {WPE: table})
+    result = resize(folder, to=2 * OLD - 1, method="linear", output="out")
+
+    written = load_file(result.output / SINGLE)[WPE]
+    assert written.dtype == dtype
+    old_rows = written[::2].view(torch.uint8)
+    assert torch.equal(old_rows, table.view(torch.uint8))
+    rows = table.double()
+    middle = rows[:-1] + (rows[1:] - rows[:-1]) / 2
+    rounded = middle.to(dtype)
+    new_rows = written[1::2].view(torch.uint8)
+    assert torch.equal(new_rows, rounded.view(torch.uint8))

@@ -121,3 +121,30 @@ def test_a_hub_model_with_only_this_format_is_refused_before_its_weights_are_dow
     assert done.exit_code == 1
     assert CONVERSION in unwrapped(done.stderr)
     assert "consolidated.safetensors" not in hub.downloaded()
+
+
+def test_converted_models_leave_out_old_consolidated_weights(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    folder = make_pico("gpt2").folder
+    shutil.copy(folder / "model.safetensors", weights_of(folder))
+    mistral_format.write_params(folder, {})
+    done = succeed(
+        "convert", folder, "--scheme", "rotary", "--to", 64, "--output", "converted", "--verify"
+    )
+    assert {path.name for path in Path("converted").iterdir()}.isdisjoint(FORMAT)
+    stale = (
+        "Not copied: consolidated.safetensors, params.json (Mistral's own format, not rewritten)"
+    )
+    assert stale in unwrapped(done.stderr)
+
+
+def test_resized_rows_leave_out_old_consolidated_weights(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    folder = make_pico("gpt2").folder
+    shutil.copy(folder / "model.safetensors", weights_of(folder))
+    done = succeed("resize", folder, "--to", 32, "--output", "longer")
+    assert not weights_of(Path("longer")).exists()
+    stale = "Not copied: consolidated.safetensors (Mistral's own format, not rewritten)"
+    assert stale in unwrapped(done.stderr)

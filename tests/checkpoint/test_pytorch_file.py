@@ -1,4 +1,6 @@
+import os
 import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from ctxextend.checkpoint.pytorch_file import (
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
+    change_records,
     open_pytorch_file,
     save,
     write_legacy,
@@ -255,3 +258,39 @@ def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
             return
         for name, entry in file.entries.items():
             assert file.read_bytes(name).nbytes == entry.size
+
+
+def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
+    values = torch.randn(4, 2)
+    tensors = {"plain": values, "transposed": values.T}
+    path = save(tensors, tmp_path / "a.bin")
+    file = open_pytorch_file(path)
+    os.truncate(path, 8)  # reading from the mapping would kill the process
+    for name in file.tensors:
+        with pytest.raises(CheckpointError, match="became shorter while it was read"):
+            file.read_bytes(name)
+
+
+def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
+    values = torch.randn(3, dtype=torch.float32)
+    path = save({"a": values}, tmp_path / "a.bin")
+    swapped = values.numpy().byteswap()
+    records = {"a/data/0": swapped.tobytes(), "a/byteorder": b"big"}
+    change_records(path, lambda name, data: (name, records.get(name, data)))
+    file = open_pytorch_file(path)
+    data = file.read_bytes("a")
+    assert data.tobytes() == values.numpy().tobytes()
+    assert file.offset("a") is None
+
+
+def test_open_pytorch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
+    tensors = {"a": torch.ones(3)}
+    path = save(tensors, tmp_path / "a.bin")
+    change_records(path, lambda name, data: (name, data))
+    data = open_pytorch_file(path).read_bytes("a")
+    expected = np.ones(3, np.float32)
+    assert data.tobytes() == expected.tobytes()
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a/data/1", b"1234")
+    with pytest.raises(CheckpointError, match="data records that belong to no tensor"):
+        open_pytorch_file(path)

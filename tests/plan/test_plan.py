@@ -24,6 +24,7 @@ from ctxextend import (
     run,
     verify,
 )
+from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
@@ -519,3 +520,26 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
     before = pico.tensor_bytes(tmp_path / "xglm")
     assert pico.tensor_bytes(result.output) == before
     assert verify(result.output)
+
+
+def test_resize_back_restores_the_tensors(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    resize(source, to=NEW, output=tmp_path / "one")
+    resize(tmp_path / "one", to=OLD, output=tmp_path / "two")
+    tensors = pico.tensor_bytes(tmp_path / "two")
+    assert tensors == pico.tensor_bytes(source)
+    card = (tmp_path / "two" / "README.md").read_text()
+    assert card.count("## Context length") == 2
+
+
+def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    for output in (source, source / "out"):
+        for force in (False, True):
+            assert_rejected(source, OutputError, "overlap", output=output, force=force)
+    out = source.parent / "out"
+    resize(source, to=NEW, output=out)
+    assert_rejected(source, OutputError, "exists")
+    resize(source, to=24, output=out, force=True)
+    config = pico.config_of(out)
+    assert config["max_position_embeddings"] == 24

@@ -283,3 +283,15 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(
         "must be" in error
     )
     assert error.endswith("Remove --table.")
+
+
+def test_resize_treats_rows_with_nan_as_learned(make: Make) -> None:
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH)
+    rows[5, 1] = np.nan
+    source = make("distilbert", rows=rows)
+    output = resize(source)
+    assert "contains NaN or infinity in row 5; so do 3 of the 30 rows of the output" in output
+    assert "12 -> 30 positions by copy" in output
+    assert "its rows are not sinusoids, so they are treated as learned" in output
+    (source.parent / "out").rename(source / "old")  # only the source is left
+    assert "the table does not equal this formula" in rejected(source, "--method", "formula")
