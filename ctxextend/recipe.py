@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ctxextend.checkpoint.recipe_text import recipe_text
+from ctxextend.checkpoint.formats import recipe_text
 from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe_names import builtin_recipes

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.recipe_text import source_recipe
+from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.source import Source, resolve_source
 from ctxextend.errors import (
     CheckpointError,
