@@ -19,9 +19,10 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_before_the_start)
     try:
-        from ctxextend.cli.app import main as run
+        from ctxextend.cli.app import COMMANDS, build_app, process
 
-        run()
+        with process():
+            build_app([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
     except KeyboardInterrupt:  # raised just before the app resets its handler
         _print_stop()
         sys.exit(130)

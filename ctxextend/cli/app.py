@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
 from importlib import import_module
 from io import TextIOWrapper
@@ -289,8 +289,9 @@ def _remove_bar() -> None:
         os.write(2, b"\r\x1b[K\x1b[?25h")
 
 
-def main() -> None:
-    """Run the command line.
+@contextmanager
+def process() -> Iterator[None]:
+    """Prepare the process for a command.
 
     Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up, and one line says what was
     kept.
@@ -318,9 +319,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
-    named = [name for name in COMMANDS if name in sys.argv[1:2]]
     try:
-        build_app(named or COMMANDS)()
+        yield
     finally:
         for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -18,7 +18,7 @@ import sys
 command, _, hidden = " ".join(sys.argv[1:]).partition(" without ")
 sys.modules |= dict.fromkeys(hidden.split())
 sys.argv = ["ctxextend", *command.split()]
-from ctxextend.cli.app import main
+from ctxextend.__main__ import main
 code = 0
 try:
     main()

@@ -131,7 +131,7 @@ def test_threads_flag_sets_torch_threads(arguments: str, monkeypatch: pytest.Mon
 # Prints two variables after a command has run.
 PRINT_VARIABLES = """
 import os, sys
-from ctxextend.cli.app import main
+from ctxextend.__main__ import main
 sys.argv[1:] = ["methods"]
 try:
     main()

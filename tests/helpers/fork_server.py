@@ -26,7 +26,7 @@ from tests.helpers.repository import ROOT
 
 # Seconds before a command counts as hanging.
 TIMEOUT = 60.0
-MAIN = "ctxextend.cli.app:main"
+MAIN = "ctxextend.__main__:main"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,6 @@ def loaded_after(code: str) -> set[str]:
 def command(*arguments: str) -> str:
     """Return code that runs a command."""
     return (
-        f"import sys; sys.argv = ['ctxextend', *{arguments}]\nfrom ctxextend.cli.app import "
+        f"import sys; sys.argv = ['ctxextend', *{arguments}]\nfrom ctxextend.__main__ import "
         "main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
     )
