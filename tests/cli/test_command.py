@@ -23,7 +23,7 @@ COMMANDS: dict[str, Any] = APP.commands
 PROGRAM = [
     sys.executable,
     "-c",
-    "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()",
+    "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.__main__ import main; main()",
 ]
 EXAMPLE = re.compile(r"^  (ctxextend .*)$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
