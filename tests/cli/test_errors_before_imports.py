@@ -71,7 +71,7 @@ OTHER_ERRORS = {
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
-    "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 creates no new rows to compare",
+    "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 changes nothing to compare",
     "compare tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
     "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
