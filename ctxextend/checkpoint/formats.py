@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_any(
-    source: Source, variant: str | None = None, check: ConfigCheck = lambda *_: None
+    source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> "Checkpoint":
     """Open a folder, a weights file in one, or a file that is a whole checkpoint.
 

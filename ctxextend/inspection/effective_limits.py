@@ -43,8 +43,8 @@ def library_limits(
     """
     blocking = [limit for limit in limits if limit.is_blocking]
     if checkpoint.engine is not None:
+        limit = next(iter(blocking), None)
         for table in tables:
-            limit = next(iter(blocking), None)
             yield _library_limit(ENGINES[checkpoint.engine].name, limit, table)
         return
     for tokenizer, table in tables_by_tokenizer(tables).items():
