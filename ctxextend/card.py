@@ -79,50 +79,51 @@ def output_card(plan: Plan, notes: Sequence[Note]) -> str:
             "`ctxextend verify` recomputes every tensor from those of the source.",
         ]
     sentences += [note.text for note in notes if note.code in CARD_CODES]
-    return model_card(
-        read_card(plan.checkpoint),
-        known_base_model(plan.checkpoint),
+    return extended_card(
+        plan.checkpoint,
         is_adapter=plan.checkpoint.adapter_of is not None,
         title=printable(plan.output_name),
         section=f"## {heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
     )
 
 
-def read_card(checkpoint: Checkpoint) -> str | None:
-    """Return a checkpoint's model card without the sentence about its recipe.
+def extended_card(
+    checkpoint: Checkpoint,
+    *,
+    title: str,
+    section: str,
+    is_adapter: bool = False,
+    trained_at: int | None = None,
+) -> str:
+    """Return a checkpoint's model card with a section appended, for an output.
 
-    None if it has no card.
+    Statements about the checkpoint that are not true of the output are removed.
+
+    Args:
+        checkpoint: The source, which may have no card.
+        title: Title of a new card.
+        section: The section, as Markdown.
+        is_adapter: Whether the output is an adapter.
+        trained_at: The length at which the output was trained; None if it was not.
 
     Raises:
         CheckpointError: The card cannot be read.
     """
-    if CARD_FILE not in checkpoint.copied:
-        return None
-    text = read_text(checkpoint.root / CARD_FILE, UNDECODED)
-    return text.replace(RECIPE_POINTER, "")
-
-
-def without_untrained_statements(card: str, max_len: int) -> str:
-    """Return a card without the statements that training at a length makes untrue."""
-    card = card.replace(LOG_POINTER, "")
-    return card.replace(NOT_TRAINED.format(max_len), BEFORE_TRAINING)
-
-
-def known_base_model(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub id of a checkpoint, or of the nearest Hub model that its recipe names.
-
-    None if it is unknown.
-    """
-    if checkpoint.source.hub_id:
-        return checkpoint.source.hub_id
+    card = None
+    if CARD_FILE in checkpoint.copied:
+        card = read_text(checkpoint.root / CARD_FILE, UNDECODED).replace(RECIPE_POINTER, "")
+    if card is not None and trained_at is not None:
+        card = card.replace(LOG_POINTER, "").replace(
+            NOT_TRAINED.format(trained_at), BEFORE_TRAINING
+        )
+    # The checkpoint, or the nearest Hub model that its recipe names.
+    base_model = checkpoint.source.hub_id
     provenance = read_provenance(checkpoint)
-    if provenance is None:
-        return None
-    for step in provenance.steps[::-1]:
+    for step in provenance.steps[::-1] if provenance is not None else ():
         # Only Hub models have a revision in recipes.
-        if step.source.revision and is_hub_id(step.source.source):
-            return step.source.source
-    return None
+        if base_model is None and step.source.revision and is_hub_id(step.source.source):
+            base_model = step.source.source
+    return model_card(card, base_model, is_adapter=is_adapter, title=title, section=section)
 
 
 def model_card(

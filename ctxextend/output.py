@@ -1,25 +1,32 @@
 """The output of a plan: the files that change, with the recipe and the model card."""
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, UNDECODED, output_card
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
+from ctxextend.checkpoint.safetensors_file import ML_DTYPES
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import Layout, NewTensors, Output
 from ctxextend.errors import MethodError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
-from ctxextend.recipe import RECIPE_FILE
-from ctxextend.record import Hashes, output_record, recipe_bytes, table_hash
+from ctxextend.provenance import earlier_steps, read_provenance, trainings
+from ctxextend.recipe import RECIPE_FILE, Recipe, recipe_values, yaml_text
+from ctxextend.settings import ATTENTION_WINDOWS
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
+from ctxextend.version import __version__
+
+PLACEHOLDER = "x" * 64  # as long as a hash, to plan the size of a recipe
 
 
 def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -> Output:
@@ -180,3 +187,113 @@ def compute_tensors(plan: Plan, record: Mapping[str, Any], folder: Path) -> NewT
         recipe=recipe_bytes(record, folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
     )
+
+
+# The recipe
+
+
+class Hashes(NamedTuple):
+    """What a recipe records of the weights, known once they are written."""
+
+    fingerprint: str | None  # of the source's weights; None if they were not downloaded
+    tables: Mapping[str, str]  # SHA-256 of stored tables in the output, by name
+
+
+def table_hash(array: NDArray[Any]) -> str:
+    """Return the SHA-256 of a table's row-major bytes, as recorded in recipes."""
+    data = np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+    return hashlib.sha256(data).hexdigest()
+
+
+def recipe_bytes(record: Mapping[str, Any], folder: Path, hashes: Hashes | None = None) -> bytes:
+    """Return the recipe of an output as YAML.
+
+    Args:
+        record: Its values; see `output_record`.
+        folder: The output folder: local paths in the recipe are relative to it.
+        hashes: Those of the weights; by default the placeholders in `record` stay.
+    """
+    if hashes is not None:
+        provenance = {**record["provenance"], "source_fingerprint": hashes.fingerprint}
+        if "tables" in provenance:
+            tables = list[dict[str, Any]]()
+            for table in provenance["tables"]:
+                tables.append(dict(table))
+                if "sha256" in table:
+                    tables[-1]["sha256"] = hashes.tables[table["name"]]
+            provenance["tables"] = tables
+        record = {**record, "provenance": provenance}
+    return yaml_text(record, folder).encode("utf-8", UNDECODED)
+
+
+def output_record(plan: Plan) -> dict[str, Any]:
+    """Return the values of the recipe of an output, with placeholders of all hashes."""
+    checkpoint = plan.checkpoint
+    recipe = plan_recipe(plan)
+    facts: dict[str, Any] = {"model_type": plan.model_type}
+    if plan.convert is not None:
+        facts["max_len_before"] = plan.max_len_before
+    if plan.convert is None or plan.convert.scheme == ATTENTION_WINDOWS:
+        facts |= table_facts(plan)
+    earlier = read_provenance(checkpoint)
+    provenance = {
+        "revision": checkpoint.source.revision,
+        "source_fingerprint": PLACEHOLDER,
+        **facts,
+    }
+    if earlier is not None and recipe.resize is not None and not plan.is_changed:
+        # A copy: its rows are what the earlier resize or training made of them.
+        provenance["steps"] = earlier_steps(earlier)
+    versions = {"ctxextend": __version__, "numpy": np.__version__}
+    if any(table.dtype in ML_DTYPES for table in plan.stored):
+        import ml_dtypes
+
+        versions["ml_dtypes"] = ml_dtypes.__version__
+    provenance["versions"] = versions
+    if earlier is not None and trainings(earlier):
+        provenance["source_trainings"] = trainings(earlier)
+    return recipe_values(recipe) | {"provenance": provenance}
+
+
+def plan_recipe(plan: Plan) -> Recipe:
+    """Return the recipe that makes a planned output again.
+
+    A Hub checkpoint is named with its commit, since branches move.
+    """
+    ref = plan.model.ref
+    source = plan.checkpoint.source
+    if source.kind == "hub":
+        ref = replace(ref, revision=source.revision or ref.revision)
+    if plan.convert is not None:
+        return Recipe(ref, convert=plan.convert)
+    keep_first = None
+    if plan.extended:
+        keep_first = (plan.recorded_method or plan.settings.choice).keep_first
+    resize = replace(plan.settings, method=plan.recorded_method, keep_first=keep_first)
+    return Recipe(ref, resize=resize)
+
+
+def table_facts(plan: Plan) -> dict[str, Any]:
+    """Return what a recipe records of the tables that change, and of the method of their rows.
+
+    The method is stated once if all tables have the same, else for each table.
+    """
+    facts = dict[str, Any]()
+    shared = None
+    if plan.recorded_method is not None:
+        shared = plan.recorded_method.text
+        facts["method"] = shared
+    if plan.extended:
+        facts["convention"] = plan.main_choice.facts.convention
+    is_shared = all(method == shared for method in plan.methods.values())
+    tables = list[dict[str, Any]]()
+    for table in plan.changes:
+        values: dict[str, Any] = {"name": table.name}
+        if not is_shared and table.name in plan.methods:
+            values["method"] = plan.methods[table.name]
+        values["rows_before"] = table.rows_before
+        values["rows_after"] = table.rows_after
+        if table.dtype:
+            values["sha256"] = PLACEHOLDER
+        tables.append(values)
+    return {**facts, "tables": tables}

@@ -17,7 +17,8 @@ from ctxextend.opening.own_code import check_own_code, with_type_note
 from ctxextend.positions.change import Change, NewTensor, ShortInputs
 from ctxextend.positions.positions import Positions, of_part
 from ctxextend.settings import Convert, Resize
-from ctxextend.tables.method_facts import TRUNCATE, MethodChoice, limit_kept_first
+from ctxextend.tables.method_facts import TRUNCATE, MethodChoice
+from ctxextend.tables.methods import TRUNCATION_CHOICE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,8 +68,13 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # The method that creates new rows. If the tables' methods differ, that of the first table whose
     # learned rows change.
     main_choice: MethodChoice = field(init=False, metadata=not_in_json)
+    # The method that gives the same rows again, for recipes: that of all tables, with the settings
+    # that were chosen. None if no table changes; if tables differ, what the user requested.
+    recorded_method: MethodChoice | None = field(init=False, metadata=not_in_json)
     # Its name; ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
     method: str = field(init=False, metadata=not_in_json)
+    # The engine that the output is for: the only one that reads it, or the requested one.
+    engine: str | None = field(init=False, metadata=not_in_json)
 
     def __post_init__(self) -> None:
         changes = self.changes
@@ -77,9 +83,14 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         choices = [change.choice for change in extended if change.choice is not None]
         changing = [choice for choice in choices if not choice.keeps_learned_rows]
         main_choice = (changing or choices or [self.settings.choice])[0]
+        methods = {item.name: item.choice.text for item in extended if item.choice}
         method = main_choice.name
+        recorded_method = self.settings.method
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
+            recorded_method = TRUNCATION_CHOICE if is_changed else None
+        elif len(set(methods.values())) == 1:
+            recorded_method = main_choice
         tensors = [tensor for change in changes for tensor in change.tensors]
         dropped = [name for change in changes for name in change.dropped]
         name = self.model.checkpoint.source.name
@@ -98,17 +109,14 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
             "buffers": tuple(tensor.name for tensor in tensors if not tensor.is_table),
             "dropped": tuple(dict.fromkeys(dropped)),
             "short_inputs": max(change.short_inputs for change in changes),
-            "methods": {item.name: item.choice.text for item in extended if item.choice},
+            "methods": methods,
             "main_choice": main_choice,
+            "recorded_method": recorded_method,
             "method": method,
+            "engine": self.model.checkpoint.engine or self.settings.engine,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def engine(self) -> str | None:
-        """The engine that the output is for: the only one that reads it, or the requested one."""
-        return self.checkpoint.engine or self.settings.engine
 
 
 def make_plan(
@@ -148,11 +156,10 @@ def make_plan(
     model.checkpoint.check(*features)
     learned = max(positions.length() for positions in selected)
     given = settings.choice.keep_first
-    kept = limit_kept_first(settings.choice, learned).keep_first
-    if kept != given:
+    if settings.choice.facts.reads_kept_rows and given > learned:
         text = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
         model = model.with_notes(Note(Code.METHOD, Level.NOTE, text))
-        settings = replace(settings, keep_first=kept)
+        settings = replace(settings, keep_first=learned)
     model.checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
     changes = change_positions(
         model.tables, selected, settings, recorded or {}, checks_width=checks_width

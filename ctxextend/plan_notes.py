@@ -26,8 +26,7 @@ from ctxextend.plan import Plan
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
-from ctxextend.runtimes.engines import Statement
-from ctxextend.serving.engine_facts import engine_notes
+from ctxextend.serving.engine_statements import Statement, engine_notes
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.stats import describe_random, describe_rows
 
@@ -62,10 +61,6 @@ def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
     notes = list[Note]()
     if plan.is_changed:
         notes += _effect_notes(plan, truncated_before=bool(limits))
-        is_default = plan.settings.choice.name == DEFAULT_METHOD
-        is_changed = plan.short_inputs is ShortInputs.CHANGED and plan.extended
-        if is_changed and is_default and plan.engine is None:
-            notes += _keeping_notes(plan)
         notes += far_notes(plan)
     else:
         notes.append(_unchanged(plan))
@@ -140,25 +135,13 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
         text = f"{effect[:1].upper()}{effect[1:]}."
     yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
-
-def old_lengths(plan: Plan) -> str:
-    """Return the tables' old lengths: one number if they agree, else each with its part."""
-    lengths = {change.part: change.max_len_before for change in plan.changes}
-    if len(set(lengths.values())) == 1:
-        return str(plan.max_len_before)
-    return " and ".join(f"{length} ({part})" for part, length in lengths.items())
-
-
-def _keeping_notes(plan: Plan) -> Iterator[Note]:
-    """Yield how to keep outputs for short inputs, which the default method changes.
-
-    It is not part of the note on these outputs, which cards have: a recipe names the method. There
-    is none if no method applies to all positions, and to the files.
-    """
+    # How to keep outputs for short inputs, which the default method changes; not in cards, since a
+    # recipe names the method. The flag must apply to all positions, and to the files.
     keeping = {change.positions.keeping_method for change in plan.changes}
-    flag = f"--method {keeping.pop()}"
-    if keeping:
+    is_default = plan.settings.choice.name == DEFAULT_METHOD and plan.engine is None
+    if plan.short_inputs is not ShortInputs.CHANGED or not is_default or len(keeping) > 1:
         return
+    flag = f"--method {keeping.pop()}"
     if flag == f"--method {SWITCH}":
         if not plan.changes[0].positions.can_switch or plan.checkpoint.params is not None:
             return
@@ -167,6 +150,14 @@ def _keeping_notes(plan: Plan) -> Iterator[Note]:
     else:
         flag += ", which is mostly worse for long ones"
     yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
+
+
+def old_lengths(plan: Plan) -> str:
+    """Return the tables' old lengths: one number if they agree, else each with its part."""
+    lengths = {change.part: change.max_len_before for change in plan.changes}
+    if len(set(lengths.values())) == 1:
+        return str(plan.max_len_before)
+    return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
 def far_notes(plan: Plan) -> Iterator[Note]:

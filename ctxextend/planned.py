@@ -23,8 +23,7 @@ from ctxextend.plan import Plan, make_plan
 from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
-from ctxextend.runtimes.engines import Statement, statements
-from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.serving.engine_statements import Statement, folder_facts, statements
 from ctxextend.serving.for_engine import plan_for_engine, serving_command
 from ctxextend.settings import (
     ATTENTION_WINDOWS,
@@ -73,6 +72,8 @@ OF_CONVERSIONS = (
 class PlannedValues(Result, shows=()):
     """The values that a planned output and the result of writing it have in common."""
 
+    notes: tuple[Note, ...]  # what to know before the output is used
+
     @property
     def _planned(self) -> "Planned":
         """The planned output."""
@@ -81,7 +82,7 @@ class PlannedValues(Result, shows=()):
     @property
     def json_properties(self) -> tuple[str, ...]:
         """The names of the values in JSON that are not fields."""
-        if self._planned.convert is None:
+        if self._planned.plan.convert is None:
             return OF_OUTPUTS + OF_RESIZES
         return OF_OUTPUTS + OF_CONVERSIONS
 
@@ -89,6 +90,11 @@ class PlannedValues(Result, shows=()):
         """Return the plain values that ``--json`` prints, without schema version and command."""
         values: dict[str, Any] = to_json(self)
         return values
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The texts of the notes that are warnings."""
+        return tuple(note.text for note in self.notes if note.level is Level.WARNING)
 
     @property
     def source(self) -> str:
@@ -131,14 +137,14 @@ class PlannedValues(Result, shows=()):
     @property
     def max_len_before(self) -> int | None:
         """The context length before; None if that of tables differs."""
-        if self._planned.convert is not None:
+        if self._planned.plan.convert is not None:
             return self._planned.plan.max_len_before
         return _only([change.max_len_before for change in self._planned.plan.changes])
 
     @property
     def max_len_after(self) -> int | None:
         """The context length of the output; None if that of tables differs."""
-        if self._planned.convert is not None:
+        if self._planned.plan.convert is not None:
             return self._planned.plan.max_len_after
         return _only([change.max_len_after for change in self._planned.plan.changes])
 
@@ -186,23 +192,23 @@ class PlannedValues(Result, shows=()):
     @property
     def scheme(self) -> str | None:
         """The position scheme of a conversion, or ``window``; None of a resize."""
-        if self._planned.convert is None:
+        if self._planned.plan.convert is None:
             return None
-        return self._planned.convert.scheme
+        return self._planned.plan.convert.scheme
 
     @property
     def theta(self) -> float | None:
         """The base of the rotary frequencies of a twin; None if it has no such setting."""
-        if self._planned.convert is None:
+        if self._planned.plan.convert is None:
             return None
-        return self._planned.convert.theta
+        return self._planned.plan.convert.theta
 
     @property
     def attention_window(self) -> int | None:
         """The tokens that each one attends to; None without attention windows."""
-        if self._planned.convert is None:
+        if self._planned.plan.convert is None:
             return None
-        return self._planned.convert.attention_window
+        return self._planned.plan.convert.attention_window
 
     @property
     def model_type_before(self) -> str:
@@ -259,11 +265,6 @@ class Planned(PlannedValues, shows=("plan",)):
     @property
     def _planned(self) -> "Planned":
         return self
-
-    @property
-    def convert(self) -> Convert | None:
-        """The settings of a conversion; None of a resize."""
-        return self.plan.convert
 
     @property
     def base(self) -> OpenedModel:

@@ -1,10 +1,8 @@
 """What long operations report while they run."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
-
-from ctxextend.notes import Level, Note
 
 
 class Progress(Protocol):
@@ -44,8 +42,3 @@ class Silence:
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
         """Report nothing."""
         yield no_progress
-
-
-def warning_texts(notes: Iterable[Note]) -> tuple[str, ...]:
-    """Return the texts of the warnings among notes."""
-    return tuple(note.text for note in notes if note.level is Level.WARNING)

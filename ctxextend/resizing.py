@@ -16,7 +16,7 @@ from ctxextend.planned import (
     plan_checkpoint,
     planned_conversion,
 )
-from ctxextend.progress import Events, Silence, warning_texts
+from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
 from ctxextend.settings import (
     TUNING_SECONDS,
@@ -112,7 +112,7 @@ def resize_checkpoint(
     if not settings.dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
         check_before_writing(recipe, planned, settings)
-    events.warning(*warning_texts(planned.notes))
+    events.warning(*planned.warnings)
     if settings.tune and not settings.dry_run:
         return _tune(recipe, planned, settings, events)
     return _write_or_train(recipe, planned, settings, events)
@@ -129,7 +129,7 @@ def convert_checkpoint(
         planned = planned.with_links()
     if not settings.dry_run:
         check_before_writing(recipe, planned, settings)
-    events.warning(*warning_texts(planned.notes))
+    events.warning(*planned.warnings)
     return _write_or_train(recipe, planned, settings, events)
 
 
@@ -228,7 +228,7 @@ def _write_or_train(
 def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
     """Return the result of a resize whose output was trained before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
-    known = warning_texts(planned.notes)
+    known = planned.warnings
     still_true = [note for note in planned.notes if note.code not in BEFORE_TRAINING_ONLY]
     notes = [
         Note(Code.TRAINING, Level.WARNING, text) for text in trained.warnings if text not in known

@@ -15,7 +15,7 @@ from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
-from ctxextend.progress import Events, Silence, warning_texts
+from ctxextend.progress import Events, Silence
 from ctxextend.provenance import Step, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_before_writing
@@ -82,7 +82,7 @@ def run_file(file: RecipeFile, settings: Run, events: Events | None = None) -> R
     if planned is not None:
         if not settings.dry_run:
             check_before_writing(recipe, planned, settings)
-        events.warning(*warning_texts(planned.notes))
+        events.warning(*planned.warnings)
     if not settings.dry_run:
         return run_recipe(recipe, planned, settings, events)
     result = RunResult(

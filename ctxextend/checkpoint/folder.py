@@ -1,6 +1,7 @@
 """A model folder: its config, its weights, and its other files, which are copied or skipped."""
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,7 +46,7 @@ LM_CLASSES = (
     "ForConditionalGeneration",
 )
 # Parts of tensor names of LM heads, for configs that state no class.
-LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
+LM_TENSORS = r"lm_head\.|predictions\.|vocab_projector\.|embed_out\."
 
 # Keys that every params.json of a Mistral model has; many programs write a file of that name.
 MISTRAL_KEYS = {"dim", "n_layers", "hidden_dim"}
@@ -88,6 +89,10 @@ class Checkpoint:
     # Whether it has a config.json, which must state the table's length.
     has_config: bool = field(init=False)
     model_class: str | None = field(init=False)  # the transformers class in its config, if any
+    no_lm: str = field(init=False)  # why it is not a language model; empty if it is one
+    # The paths that an output must not overlap: the folder, unless only a single file is read, and
+    # that file.
+    protected: tuple[Path, ...] = field(init=False)
     # All source files that an output contains, by their names in it.
     files: frozenset[str] = field(init=False)
 
@@ -97,11 +102,23 @@ class Checkpoint:
         files = {*self.copied, *weights.files}
         if weights.index is not None and weights.index_file not in self.generated:
             files.add(weights.index_file)
+        root = self.source.folder
+        protected = [root / (self.source.file or "")]
+        if self.copied:
+            protected.append(root)
+        model_class = stated_class(self.config)
+        no_lm = no_lm_head(model_class)
+        if model_class is None and re.search(LM_TENSORS, "\n".join(weights.entries)):
+            no_lm = ""
+        if MODULES in self.copied:
+            no_lm = "it is a sentence encoder, and copies retrieve best on long texts"
         values = {
-            "root": self.source.folder,
+            "root": root,
             "config_file": config_file,
             "has_config": config_file in (*self.copied, *self.generated),
-            "model_class": stated_class(self.config),
+            "model_class": model_class,
+            "no_lm": no_lm,
+            "protected": tuple(protected),
             "files": frozenset(files),
         }
         for name, value in values.items():
@@ -202,29 +219,7 @@ def stated_class(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
-    """Return the paths that an output must not overlap.
-
-    They are the folder, unless only a single file is read, and that file.
-    """
-    names = [checkpoint.source.file or "."]
-    if checkpoint.copied:
-        names.append(".")
-    return tuple(checkpoint.root / name for name in names)
-
-
 # What to say about a checkpoint
-
-
-def no_lm(checkpoint: Checkpoint) -> str:
-    """Say why a checkpoint is not a language model, as a clause; empty if it is one."""
-    if MODULES in checkpoint.copied:
-        return "it is a sentence encoder, and copies retrieve best on long texts"
-    if checkpoint.model_class is None:
-        for name in checkpoint.weights.entries:
-            if any(part in name for part in LM_TENSORS):
-                return ""
-    return no_lm_head(checkpoint.model_class)
 
 
 def no_lm_head(model_class: str | None) -> str:
@@ -271,7 +266,13 @@ def open_checkpoint(
         for name, problem in {**problems, **dict.fromkeys(source.not_downloaded, "")}.items():
             if name in read:
                 continue
-            reason = _skip_reason(source, model, PurePosixPath(name)) or problem
+            file = PurePosixPath(name)
+            reason = filenames.skip_reason(file, model)
+            # Next to a weights file that was passed, other ones may be of any model.
+            is_alike = source.file is not None and file.suffix == PurePosixPath(source.file).suffix
+            if is_alike and len(file.parts) == 1 and not filenames.is_known(file):
+                reason = reason or "other weights, not rewritten"
+            reason = reason or problem
             if reason:
                 omitted[name] = reason
             elif name in problems:
@@ -492,13 +493,3 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
-
-
-def _skip_reason(source: Source, model: PurePosixPath, path: PurePosixPath) -> str:
-    """Return why a file is not copied, by its name; empty if it is."""
-    reason = filenames.skip_reason(path, model)
-    # Next to a weights file that was passed, other ones may be of any model.
-    is_alike = source.file is not None and path.suffix == PurePosixPath(source.file).suffix
-    if is_alike and len(path.parts) == 1 and not filenames.is_known(path):
-        reason = reason or "other weights, not rewritten"
-    return reason

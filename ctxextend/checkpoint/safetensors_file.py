@@ -268,19 +268,6 @@ def check_dtype(file: TensorFile, name: str, dtypes: Collection[str]) -> None:
         raise CheckpointError(message, hint)
 
 
-def read_tensor(
-    file: TensorFile, name: str, dtypes: Collection[str] = DTYPES.keys()
-) -> NDArray[Any]:
-    """Read a tensor, in its shape.
-
-    Raises:
-        CheckpointError: It cannot be read, or has another dtype than these.
-    """
-    check_dtype(file, name, dtypes)
-    entry = file.entries[name]
-    return file.read_bytes(name).view(numpy_dtype(entry.dtype)).reshape(entry.shape)
-
-
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of one of `DTYPES`."""
     values: Any = DTYPES[name]

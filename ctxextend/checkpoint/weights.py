@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -21,9 +21,10 @@ from ctxextend.checkpoint.safetensors_file import (
     MODULE,
     TensorEntry,
     TensorFile,
+    check_dtype,
+    numpy_dtype,
     open_safetensors,
     plain_names,
-    read_tensor,
 )
 from ctxextend.checkpoint.source import Source, has_file
 from ctxextend.errors import CheckpointError
@@ -68,13 +69,16 @@ class Weights:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def read_floats(self, name: str) -> NDArray[Any]:
-        """Read a float tensor, in its shape and with the `numpy_dtype` of the file.
+    def read(self, name: str, dtypes: Collection[str] = FLOATS) -> NDArray[Any]:
+        """Read a tensor, in its shape and with the `numpy_dtype` of the file.
 
         Raises:
-            CheckpointError: It cannot be read, or has another dtype.
+            CheckpointError: It cannot be read, or has another dtype than these.
         """
-        return read_tensor(self.file_of[name], name, FLOATS)
+        file = self.file_of[name]
+        entry = file.entries[name]
+        check_dtype(file, name, dtypes)
+        return file.read_bytes(name).view(numpy_dtype(entry.dtype)).reshape(entry.shape)
 
     @property
     def first_file(self) -> TensorFile:
@@ -171,7 +175,13 @@ def open_weights(
         else:
             is_only_file = config is None and index is None
             file, own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
-        output_name = _output_name(name, is_shard=index is not None)
+        # The names that transformers and PEFT read.
+        output_name = name
+        if index is None or not name.endswith(SAFETENSORS):
+            stem = stored.stem.removeprefix("pytorch_")
+            output_name = PurePosixPath(name).with_name(f"{stem}{SAFETENSORS}").as_posix()
+            if index is None and not re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
+                output_name = SINGLE_FILE
         if output_name in files:
             message = f"{path} lists a shard in two formats."
             raise CheckpointError(message, "Save the checkpoint again.")
@@ -202,17 +212,6 @@ def open_weights(
         is_index_new=is_renamed and index is not None,
         config=own_config,
     )
-
-
-def _output_name(name: str, *, is_shard: bool) -> str:
-    """Return the name of a weights file in an output, which transformers and PEFT read."""
-    if is_shard and name.endswith(SAFETENSORS):
-        return name
-    path = PurePosixPath(name)
-    path = path.with_name(f"{path.stem.removeprefix('pytorch_')}{SAFETENSORS}")
-    if is_shard or re.fullmatch(r"model|model\.[^.]+|adapter_model", path.stem):
-        return path.as_posix()
-    return SINGLE_FILE
 
 
 def _open_file(

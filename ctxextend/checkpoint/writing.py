@@ -30,7 +30,7 @@ from ctxextend.checkpoint.copy import (
     write_all,
 )
 from ctxextend.checkpoint.filenames import SAFETENSORS
-from ctxextend.checkpoint.folder import Checkpoint, protected_paths
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress, no_progress
@@ -329,7 +329,7 @@ class Output:
             check_links(self.links, self.path)
         check_output(
             self.path,
-            protected_paths(self.source),
+            self.source.protected,
             self.sizes,
             force=force,
             is_file=self.is_file,
@@ -369,7 +369,7 @@ def write_output(
     sizes = output.sizes
     source.check_unchanged()
     with atomic_output(
-        output.path, protected_paths(source), sizes, force=force, is_file=output.is_file
+        output.path, source.protected, sizes, force=force, is_file=output.is_file
     ) as staged:
         if output.links:
             from ctxextend.checkpoint.links import make_links

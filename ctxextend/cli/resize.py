@@ -107,7 +107,7 @@ def _plan_items(result: "ResizeResult") -> Items:
     plan = planned.plan
     checkpoint = plan.checkpoint
     source = result.source
-    if planned.convert is None:
+    if plan.convert is None:
         source = f"{source} ({plan.model_type})"
     yield "source", source
     yield "output", str(result.output)
@@ -137,10 +137,10 @@ def _plan_items(result: "ResizeResult") -> Items:
 
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
     plan = planned.plan
-    if planned.convert is not None:
+    if plan.convert is not None:
         before = planned.model_type_before
-        yield "convert", f"{before} -> {plan.model_type} ({planned.convert.result})"
-        if planned.convert.scheme != ATTENTION_WINDOWS:
+        yield "convert", f"{before} -> {plan.model_type} ({plan.convert.result})"
+        if plan.convert.scheme != ATTENTION_WINDOWS:
             return
     for table in plan.changes:
         change = "unchanged"
@@ -213,7 +213,7 @@ def _next_step(result: "ResizeResult") -> str:
         return f"ctxextend resize {shlex.quote(base)} --to {plan.max_len_after}"
     if not result.verified:
         return f"ctxextend verify {folder}"
-    if result.planned.convert is not None or plan.extended:
+    if plan.convert is not None or plan.extended:
         return f"ctxextend train {folder} --data TEXT --steps 200"
     return f"ctxextend inspect {folder}"
 

@@ -11,9 +11,9 @@ from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.opening.opened_model import OpenedModel
+from ctxextend.output import plan_recipe
 from ctxextend.plan import Plan, make_plan
-from ctxextend.recipe import Recipe, recipe_values, yaml_text
-from ctxextend.record import pinned_ref, recorded_settings
+from ctxextend.recipe import recipe_values, yaml_text
 from ctxextend.settings import Compare, Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
@@ -94,11 +94,9 @@ def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 
 
-def method_recipes(opened: OpenedModel, methods: MethodPlans) -> dict[str, str]:
+def method_recipes(methods: MethodPlans) -> dict[str, str]:
     """Return the recipe of the checkpoint of each method, by name."""
-    ref = pinned_ref(opened.ref, opened.checkpoint)
     recipes = {}
     for name, plan in methods.plans.items():
-        recipe = Recipe(ref, resize=recorded_settings(plan))
-        recipes[name] = yaml_text(recipe_values(recipe))
+        recipes[name] = yaml_text(recipe_values(plan_recipe(plan)))
     return recipes

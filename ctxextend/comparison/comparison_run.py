@@ -68,7 +68,7 @@ class ComparisonRun:
             progress(tokens, total, name)
 
         self.evaluation.run_base(partial(measured, "the base"))
-        recipes = method_recipes(self.files.opened, self.methods)
+        recipes = method_recipes(self.methods)
         for name, plan in plans.items():
             started = time.perf_counter()
             self.resizer.set_positions(plan)

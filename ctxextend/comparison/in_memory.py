@@ -77,7 +77,7 @@ def open_resizer(base: EvalModel, plan: Plan) -> InMemoryResizer:
         model=replace(base, model=model, max_len=plan.max_len_after),
         config={**model.config.to_dict(), "model_type": model.config.model_type},
         names=match_parameters(base.model, plan.checkpoint, stored),
-        learned={name: plan.checkpoint.weights.read_floats(name) for name in stored},
+        learned={name: plan.checkpoint.weights.read(name) for name in stored},
     )
     resizer.set_length(plan)
     return resizer

@@ -93,7 +93,7 @@ class Conversion:
         """
         table = self.model.tables[0]
         name = table.name
-        values = self.model.checkpoint.weights.read_floats(name)
+        values = self.model.checkpoint.weights.read(name)
         rows = values[table.reserved_rows :]
         bad = nonfinite_rows(rows)
         if bad:
@@ -137,7 +137,7 @@ class Conversion:
             angles = sinusoidal_rows(np.arange(shape[0]), shape[1], "halves")
             return angles.astype(np.float32).astype(numpy_dtype(dtype))
         tensor, how, rows = self.origins[name]
-        values = self.model.checkpoint.weights.read_floats(tensor)
+        values = self.model.checkpoint.weights.read(tensor)
         if how == twins.BY_HEAD:
             return twins.by_head(values, self.config["num_attention_heads"])
         if how == twins.PLUS_MEAN:

@@ -23,8 +23,7 @@ from ctxextend.plan_notes import (
 )
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.provenance import SAME_LENGTH
-from ctxextend.runtimes.engines import Statement
-from ctxextend.serving.engine_facts import engine_notes
+from ctxextend.serving.engine_statements import Statement, engine_notes
 from ctxextend.settings import Convert, Resize
 from ctxextend.tables.method_facts import COPY
 from ctxextend.tables.methods import METHODS

@@ -1,6 +1,7 @@
 """Edit what the files of a checkpoint state about lengths, for other positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
@@ -154,11 +155,11 @@ def length_changes(
     """
     lengths = list[tuple[Positions, int, int]]()
     for change in changes:
-        positions = change.positions.with_config(config)
+        positions = replace(change.positions, config=config)
         lengths.append((positions, change.max_len_before, change.max_len_after))
     planned = {change.config_key for change in changes}
     for location in architecture.locations:
-        other = location.with_config(config)
+        other = replace(location, config=config)
         stated = other.stated(other.effective_key)
         if other.length_key not in planned and type(stated) is int:
             length = other.length_of_key(stated)

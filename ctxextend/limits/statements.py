@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from ctxextend.checkpoint.filenames import matches
-from ctxextend.checkpoint.folder import MODULES, Checkpoint, no_lm
+from ctxextend.checkpoint.folder import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.registry import MAX_CONFIG_DEPTH, Architecture, find_family
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
@@ -541,7 +541,7 @@ def generates_text(checkpoint: Checkpoint) -> bool:
         return False
     if checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder"):
         return True
-    return no_lm(checkpoint) == ""
+    return checkpoint.no_lm == ""
 
 
 def generating_table(tables: Sequence[Positions]) -> Positions | None:

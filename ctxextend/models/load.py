@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.checkpoint.filenames import first_weights
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.safetensors_file import read_tensor
+from ctxextend.checkpoint.safetensors_file import DTYPES
 from ctxextend.checkpoint.source import IRREGULAR, LINKED, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
@@ -132,8 +132,9 @@ def _from_pretrained(
             config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
             config = config_class.from_pretrained(str(folder), trust_remote_code=False)
         state = dict[str, torch.Tensor]()
-        for name, file in checkpoint.weights.file_of.items():
-            state[name] = to_tensor(read_tensor(file, name)).clone()  # training changes them
+        for name in checkpoint.weights.entries:
+            tensor = to_tensor(checkpoint.weights.read(name, DTYPES))
+            state[name] = tensor.clone()  # training changes them
         model, info = from_pretrained(None, config=config, state_dict=state)
     # A mismatched key may come with shapes.
     mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]

@@ -70,7 +70,7 @@ class OpenedModel:
         name = self.tables[0].name
         if name not in self.checkpoint.weights.entries:
             return None
-        return self.checkpoint.weights.read_floats(name)
+        return self.checkpoint.weights.read(name)
 
 
 def open_model(

@@ -1,7 +1,7 @@
 """What a resize changes in the positions of a model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -140,7 +140,7 @@ class Change:
         """
         positions = self.positions
         if config is not None:
-            positions = positions.with_config(config)
+            positions = replace(positions, config=config)
         changes = ConfigValues()
         if self.settings:
             changes |= positions.values_for(self.settings, self.stated_after)
@@ -184,7 +184,8 @@ class Change:
     @cached_property
     def positions_after(self) -> Positions:
         """The positions as the changed config states them."""
-        return self.positions.with_config(with_values(self.positions.config, self.config_values()))
+        config = with_values(self.positions.config, self.config_values())
+        return replace(self.positions, config=config)
 
 
 # Of positions without rows

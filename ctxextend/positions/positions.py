@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -543,10 +543,6 @@ class Positions(Model):
     def as_none_if_unrotated(self) -> "Positions":
         """Return positions of scheme ``none`` instead of rotary ones that rotate nothing."""
         return self
-
-    def with_config(self, config: Mapping[str, Any]) -> Self:
-        """Return them in another config."""
-        return replace(self, config=config)
 
     def values_for(
         self, settings: Mapping[str, Parameters], length: int | None = None

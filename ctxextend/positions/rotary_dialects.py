@@ -50,7 +50,7 @@ def both_dialects(positions: Iterable[Positions]) -> ConfigValues:
     """
     changes = ConfigValues()
     for item in positions:
-        changes |= item.with_config(with_values(item.config, changes)).values_for({})
+        changes |= replace(item, config=with_values(item.config, changes)).values_for({})
     return changes
 
 

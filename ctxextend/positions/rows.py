@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.filenames import FROM_BASE
-from ctxextend.checkpoint.folder import Checkpoint, no_lm
+from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import (
     DTYPES,
     FLOATS,
@@ -37,7 +37,6 @@ from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     FORMULA,
     MethodChoice,
-    limit_kept_first,
 )
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import find_untrained_rows
@@ -119,8 +118,8 @@ class Rows(Positions):
             hidden_size=hidden_size,
             dtype=entry.dtype,
             weights_file=checkpoint.relative(file),
-            read=partial(weights.read_floats, self.name),
-            no_lm=no_lm(checkpoint),
+            read=partial(weights.read, self.name),
+            no_lm=checkpoint.no_lm,
             stored_buffers=self.buffers_among(weights.entries),
         )
 
@@ -271,20 +270,16 @@ class Rows(Positions):
             ResizeError: A setting does not apply, or the method cannot extend the table.
         """
         self.check_rows(has_config=bool(self.config) and not settings.fix_limits)
-        self._check_settings(settings, after)
         before = self.length()
+        choice = self._choice(settings, after)
         untrained = None
         rows = None
         if self.dtype and (after > before or settings.fix_limits):
             rows = self.read()[self.reserved_rows : self.rows]
             zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
             untrained = UntrainedRows(self.find_random_rows(rows), zero)
-        choice = None
         short_inputs = ShortInputs.IDENTICAL
-        if after > before:
-            choice = limit_kept_first(settings.choice, before)
-            if not self.dtype:
-                choice = self._formula(choice)
+        if choice is not None:
             if rows is not None and untrained is not None:
                 layout = self.initial_layout
                 choice = choose_method(rows, after + self.extra_rows, choice, layout, self.no_lm)
@@ -310,7 +305,12 @@ class Rows(Positions):
         )
         return self.with_tensors(change, with_buffers=after != before or settings.fix_limits)
 
-    def _check_settings(self, settings: Resize, after: int) -> None:
+    def _choice(self, settings: Resize, after: int) -> MethodChoice | None:
+        """Return the method as requested; None if the table does not become longer.
+
+        Raises:
+            ResizeError: The method or the length does not apply to the table.
+        """
         before = self.length()
         choice = settings.choice
         if choice.facts.scheme:  # a rotary method
@@ -328,9 +328,10 @@ class Rows(Positions):
             raise ResizeError(message, f"Remove {flags}.")
         if after > before:
             used = choice if self.dtype else self._formula(choice)
-            check_source_rows(before, after, limit_kept_first(used, before))
+            choice = check_source_rows(before, after, used)
         if after != before and self.multiple_of is not None:
             self._check_multiple(after, self.multiple_of)
+        return choice if after > before else None
 
     def _check_multiple(self, after: int, key: str) -> None:
         lifts = self.multiple_unless

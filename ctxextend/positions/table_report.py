@@ -316,7 +316,7 @@ def report_table(
     name = table.name
     table.check_rows(has_config=False)
     if table.weights_file:
-        values = checkpoint.weights.read_floats(name)
+        values = checkpoint.weights.read(name)
         stated_in = f"{table.weights_file} {name}"
         stored_bytes = values.nbytes
         share = values.size / parameters

@@ -1,15 +1,15 @@
-"""Engines and their rules, as `engines.json` states them, and the one lookup in these.
+"""Engines and their rules, as `engines.json` states them; `serving.engine_statements` reads them.
 
 The first rule of an engine that fits a folder counts; without one, nothing is said. A rule may
 state:
 
 - ``types`` and ``positions``: those that it is about; all if it names none. Names in capitals are
-  groups. ``has``: what else a folder must have, as in `Facts.has`.
+  groups. ``has``: what else a folder must have, as in ``Facts.has``.
 - ``outcome``, if it is not "serves", with its ``reason`` as a clause.
 - ``length``: the length that the engine takes from the folder: the first of these names that
-  `Facts.lengths` has; without any, it reads inputs of the new length.
+  ``Facts.lengths`` has; without any, it reads inputs of the new length.
 - ``options``: names of options of the engine that make it right.
-- ``ignores``: what of `Facts.has` the engine does not read, so that outputs differ a little.
+- ``ignores``: what of ``Facts.has`` the engine does not read, so that outputs differ a little.
 - ``evidence``: "run" or, in ``source``, the file that was read.
 
 An engine's ``evidence`` and ``ignores`` are those of its rules that state none. In commands and
@@ -18,13 +18,11 @@ options, {folder}, {max_len}, … stand for values. ``why`` is for readers.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.json_output import not_in_json
 from ctxextend.tables.rope_types import NONE
 
 # Positions of a folder: the scheme of a table of rows, a rope type, or one of these.
@@ -137,93 +135,3 @@ def find_engine(key: str) -> Engine:
         hint = did_you_mean(key, list(ENGINES)) or f"Use one of {', '.join(ENGINES)}."
         raise ResizeError(f"Unknown engine {key!r}.", hint)
     return ENGINES[key]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What in a folder decides what engines do with it."""
-
-    model_type: str
-    positions: str  # as rules name them
-    max_len: int  # the requested context length, in usable positions
-    # By name: the config key of the length (``stated``), that times the factor (``scaled``), the
-    # first trained length next to the settings (``trained``), and those of sentence-transformers
-    # (``sentence``) and of tokenizer_config.json (``tokenizer``). Missing ones are left out.
-    lengths: Mapping[str, int]
-    values: Mapping[str, str]  # that options state
-    # What else it has: see above, the first part of the table's name ("transformer."), or the key
-    # of `engine`.
-    has: frozenset[str]
-    engine: str | None = None  # the only one that reads it; None: any may
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statement:
-    """What an engine does with one folder, by a rule."""
-
-    engine: Engine = field(metadata=not_in_json)
-    outcome: Outcome
-    length: int | None  # that it reads without an option, in tokens; None if it refuses
-    option: str  # what to add to its command to serve the length right; may be empty
-    reason: str  # why it refuses or ignores the positions; may be empty
-    evidence: str  # ``run``, or the URL of what was read
-    ignores: tuple[str, ...]  # what of the folder it does not read: ``short_factor``, …
-    # Whether it reads the requested length right, if need be with its option.
-    is_right: bool = field(metadata=not_in_json)
-
-    json_properties: ClassVar = ("name", "version")
-
-    @property
-    def name(self) -> str:
-        """The name of the engine."""
-        return self.engine.name
-
-    @property
-    def version(self) -> str:
-        """The version that was run or read."""
-        return self.engine.version
-
-
-def statements(facts: Facts | None) -> tuple[Statement, ...]:
-    """Return what each engine does with a folder, if a rule says it, in a fixed order.
-
-    Args:
-        facts: Those of the folder; None if no rule is about such folders.
-    """
-    found = list[Statement]()
-    for engine in ENGINES.values():
-        if facts is None or facts.engine not in (None, engine.key):
-            continue
-        for rule in engine.rules:
-            is_about_type = not rule.types or facts.model_type in rule.types
-            is_about_positions = not rule.positions or facts.positions in rule.positions
-            if is_about_type and is_about_positions and rule.has <= facts.has:
-                found.append(_statement(engine, rule, facts))
-                break
-    return tuple(found)
-
-
-def _statement(engine: Engine, rule: Rule, facts: Facts) -> Statement:
-    outcome = rule.outcome
-    names = list(rule.options)
-    can_be_right = outcome is Outcome.SERVES or bool(names)
-    lengths = [facts.lengths[name] for name in rule.length if name in facts.lengths]
-    length: int | None = next(iter(lengths), facts.max_len)
-    if length != facts.max_len:
-        if outcome is Outcome.SERVES:
-            outcome = Outcome.DERIVES
-        if can_be_right and "length" in engine.options:
-            names.append("length")
-    if outcome is Outcome.REFUSES:
-        length = None
-    option = " ".join(engine.options[name] for name in names).format(**facts.values)
-    return Statement(
-        engine=engine,
-        outcome=outcome,
-        length=length,
-        option=option,
-        reason=rule.reason,
-        evidence=rule.evidence,
-        ignores=tuple(name for name in rule.ignores if name in facts.has),
-        is_right=outcome is Outcome.SERVES or bool(option),
-    )

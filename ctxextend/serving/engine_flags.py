@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoint.features import SERVE_WITH_FLAGS
@@ -10,8 +11,8 @@ from ctxextend.errors import ResizeError
 from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
 from ctxextend.positions.positions import nested, with_values
-from ctxextend.runtimes.engines import BETAS, ENGINES, RAISED_THETA, Statement
-from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.runtimes.engines import BETAS, ENGINES, RAISED_THETA
+from ctxextend.serving.engine_statements import Statement, folder_facts
 from ctxextend.tables.rope_types import NEW, THETA, TRAINED, TYPE
 
 WRITE_FOLDER = "Write a folder: remove --dry-run."
@@ -106,7 +107,7 @@ def config_override(plan: Plan) -> dict[str, Any]:
     outside = [part for part in plan.model.architecture.family.parts if part.is_in_outer_config]
     override = dict[str, Any]()
     for change in plan.changes:
-        location = change.positions.with_config(with_values(config, changes))
+        location = replace(change.positions, config=with_values(config, changes))
         # The path of the config that transformers uses.
         inside = location.paths_of(location.effective_key)[-1][:-1]
         paths = [path for path in location.length_paths if path[:-1] == inside]

@@ -8,15 +8,8 @@ from ctxextend.errors import CtxextendError, ResizeError, joined, not_an_option
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
-from ctxextend.runtimes.engines import (
-    ENGINES,
-    EXPORT_TASKS,
-    WITHOUT_SETTINGS,
-    Outcome,
-    Statement,
-    statements,
-)
-from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.runtimes.engines import ENGINES, EXPORT_TASKS, WITHOUT_SETTINGS, Outcome
+from ctxextend.serving.engine_statements import Statement, folder_facts, statements
 from ctxextend.settings import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
 from ctxextend.tables.rope_types import ATTENTION_FACTOR

@@ -16,7 +16,6 @@ from ctxextend.tables.method_facts import (
     SINUSOIDAL,
     TRUNCATE,
     MethodChoice,
-    limit_kept_first,
 )
 from ctxextend.tables.methods import METHODS
 
@@ -52,8 +51,7 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
     """
     learned = len(table)
     if rows > learned:
-        choice = limit_kept_first(choice or METHODS[DEFAULT_METHOD].choice(), learned)
-        check_source_rows(learned, rows, choice)
+        choice = check_source_rows(learned, rows, choice or METHODS[DEFAULT_METHOD].choice())
         choice = choose_method(table, rows, choice)
     return resize_with_reserved(table, 0, rows, choice)
 
@@ -113,7 +111,7 @@ def choose_method(
     Args:
         table: Shape (n, d), any float dtype, without reserved rows.
         rows: The new number of rows.
-        choice: The requested method.
+        choice: The requested method; see `check_source_rows`.
         layout: The layout of sinusoids that the model computes, if any; breaks ties.
         no_lm_reason: Why the checkpoint is not a language model; empty if it is one.
 
@@ -127,7 +125,6 @@ def choose_method(
     learned = len(table)
     if rows <= learned:
         return choice
-    choice = limit_kept_first(choice, learned)
     if choice.name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL):
         given = {key: value for key, value in choice.settings.items() if value is not None}
         if choice.name == FORMULA:
@@ -174,8 +171,7 @@ def choose_method(
         # user did not know which method it would be, so that the method reads them all.
         reason = f"{chosen.reason}; it keeps all {learned} already"
         chosen = replace(chosen, keep_first=0, reason=reason)
-    check_source_rows(learned, rows, chosen)
-    return chosen
+    return check_source_rows(learned, rows, chosen)
 
 
 def deviation(table: Table, layout: str) -> str:
@@ -274,8 +270,16 @@ def learned_rows_after(rows_before: int, rows: int, choice: MethodChoice) -> Mas
     return learned_rows(before, resize_table(before, rows, choice))
 
 
-def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
-    """Raise ResizeError if a method cannot extend a table of `learned` rows to `rows`."""
+def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> MethodChoice:
+    """Return the choice that extends a table of `learned` rows to `rows`.
+
+    One whose method reads the rows that it keeps keeps at most all learned rows.
+
+    Raises:
+        ResizeError: The method cannot extend the table.
+    """
+    if choice.facts.reads_kept_rows and choice.keep_first > learned:
+        choice = replace(choice, keep_first=learned)
     if choice.name == TRUNCATE:
         message = (
             f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the "
@@ -304,7 +308,7 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
                 message = f"--method {choice.text}: {ends}."
                 raise ResizeError(message, f"Use an end of at most {learned}.")
     if choice.facts.max_rows is None:
-        return
+        return choice
     source = learned - first
     most = choice.facts.max_rows(source)
     if rows - first > most:
@@ -313,3 +317,4 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
         if first + most > learned:
             hint = f"Use --to {first + most} or fewer, or another method."
         raise ResizeError(f"{message}, not to {rows}.", hint)
+    return choice

@@ -279,10 +279,3 @@ class MethodChoice:
         if self.keeps_learned_rows:
             return learned
         return min(self.keep_first, learned)
-
-
-def limit_kept_first(choice: MethodChoice, learned: int) -> MethodChoice:
-    """Return a choice that keeps at most all learned rows, if its method reads those it keeps."""
-    if choice.facts.reads_kept_rows and choice.keep_first > learned:
-        return replace(choice, keep_first=learned)
-    return choice

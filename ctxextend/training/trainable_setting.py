@@ -35,7 +35,7 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
         return _frozen_table(settings, reason)
     if requested:
         return settings, ()
-    learned = files.checkpoint.weights.read_floats(table.name)[table.reserved_rows :]
+    learned = files.checkpoint.weights.read(table.name)[table.reserved_rows :]
     if find_formula(learned, table.initial_layout) is None:
         return replace(settings, trainable="positions"), ()
     reason = f"{files.table_name} equals its formula (train it with --trainable positions)"

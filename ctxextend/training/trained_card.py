@@ -1,6 +1,6 @@
 """The model card of a trained output: the source's card with a section about the training."""
 
-from ctxextend import card as cards
+from ctxextend.card import LOG_POINTER, RECIPE_POINTER, extended_card
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import counted, printable
 from ctxextend.training.finished_run import FinishedRun
@@ -33,9 +33,6 @@ def trained_card(run: FinishedRun) -> str:
     """Return the source's card with a section about the training."""
     files = run.task.files
     result = run.result
-    card = cards.read_card(files.checkpoint)
-    if card is not None:
-        card = cards.without_untrained_statements(card, files.max_len)
     sequences = (
         f"{counted(result.steps, 'step')} of {counted(result.batch_size, 'sequence')} of "
         f"{result.window:,} tokens"
@@ -53,14 +50,14 @@ def trained_card(run: FinishedRun) -> str:
         f"Trained with ctxextend {__version__} {_objective_text(result)}: "
         f"{run.settings.trained_text} ({counted(result.parameters, 'parameter')}), {sequences}, "
         f"on {data}; peak learning rate {result.lr:.3g}. {losses}"
-        f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
+        f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
-    return cards.model_card(
-        card,
-        cards.known_base_model(files.checkpoint),
+    return extended_card(
+        files.checkpoint,
         is_adapter=run.settings.save_adapter,
         title=printable(result.output.name),
         section=section,
+        trained_at=files.max_len,
     )
 
 

@@ -5,9 +5,9 @@ from importlib.metadata import version
 from typing import Any
 
 from ctxextend.checkpoint.weights import layer_pattern
+from ctxextend.output import table_hash
 from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import recipe_values, yaml_text
-from ctxextend.record import table_hash
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 

@@ -54,7 +54,7 @@ class TrainedWeights:
         return np.asarray(self._read(name).astype(np.float64) + delta.numpy())
 
     def _read(self, name: str) -> NDArray[Any]:
-        return self.checkpoint.weights.read_floats(name)
+        return self.checkpoint.weights.read(name)
 
     def _dtype(self, name: str) -> str:
         before = self.checkpoint.weights.entries[name].dtype

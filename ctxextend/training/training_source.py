@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ctxextend.checkpoint.atomic_output import check_output
-from ctxextend.checkpoint.folder import protected_paths
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
+from ctxextend.notes import Level
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.plan_notes import file_notes
 from ctxextend.planned import Planned
-from ctxextend.progress import warning_texts
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.rope_types import NONE
@@ -68,7 +67,7 @@ class TrainingSource:
         checkpoint = self.model.checkpoint
         # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
         files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, protected_paths(checkpoint), files, force=force)
+        check_output(path, checkpoint.protected, files, force=force)
 
     def prepare_model(self, folder: RunFolder) -> OpenedModel:
         """Return the checkpoint to train: resized or converted into the run folder if planned.
@@ -102,9 +101,11 @@ class TrainingSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the resize or conversion, or about files that are copied."""
-        warnings = warning_texts(file_notes(self.model.checkpoint))
         if self.planned is not None:
-            warnings = warning_texts(self.planned.notes)
+            warnings = self.planned.warnings
+        else:
+            notes = file_notes(self.model.checkpoint)
+            warnings = tuple(note.text for note in notes if note.level is Level.WARNING)
         stale = self.model.checkpoint.mistral_files
         if stale:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)

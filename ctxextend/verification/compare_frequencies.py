@@ -1,7 +1,7 @@
 """Compare the inverse frequencies of a loaded model with those of its rotary settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -58,7 +58,7 @@ def compare_frequencies(
     if not table.positions.methods:  # the classes ignore these settings, or read only some of them
         yield from _compare_with_base(before, after)
         return
-    now = table.positions.with_config(resized.config)
+    now = replace(table.positions, config=resized.config)
     changed = {
         layers.layer_type for layers, new in table.changed_layers if new != layers.parameters
     }

@@ -1,7 +1,7 @@
 """Compare a model that switches frequencies at a length with models that do not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoint.folder import Checkpoint
@@ -77,7 +77,7 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
         for layers, _ in change.changed_layers:
             if not _applies(change, layers):
                 settings[layers.layer_type] = layers.parameters
-        config = with_values(config, change.positions.with_config(config).values_for(settings))
+        config = with_values(config, replace(change.positions, config=config).values_for(settings))
     model, _ = load(resized, expected.base.model_class, config=config)
     for change in switched_tables(expected):
         for layers, _ in change.changed_layers:

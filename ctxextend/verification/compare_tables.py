@@ -1,5 +1,6 @@
 """Recreate the rows of position tables from the base, and compare them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,10 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, counted
+from ctxextend.output import table_hash
 from ctxextend.positions.change import Change
 from ctxextend.provenance import learned_before
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.record import table_hash
 from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
@@ -40,7 +41,7 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
         if change.dtype:
             _add_stored_table(evidence, expected, change, resized)
             continue
-        now = change.positions.with_config(resized.config)
+        now = replace(change.positions, config=resized.config)
         result = change.positions.compare(change, now)
         evidence.failures += result.faults
         if expected.conversion is not None:
@@ -63,10 +64,10 @@ def _add_stored_table(
         evidence.failures.append(fault)
         return
     try:
-        table.positions.with_config(resized.config).check_width()
+        replace(table.positions, config=resized.config).check_width()
     except CheckpointError as error:
         evidence.failures.append(error.message)
-    after = resized.weights.read_floats(table.name)
+    after = resized.weights.read(table.name)
     written = recorded.hashes.get(table.name)
     rewritten = ""
     if written is not None and table_hash(after) != written:
@@ -95,7 +96,7 @@ def _add_rows(
     """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance."""
     plan = expected.plan
     choice = table.choice or plan.settings.choice
-    before = expected.base.weights.read_floats(table.name)
+    before = expected.base.weights.read(table.name)
     recreated = table.positions.resized(table, before)
     matches = equal_rows(recreated, after)
     tolerance = choice.facts.tolerance if plan.extended else 0.0

@@ -33,7 +33,7 @@ def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
     expected_bytes = expected.view(torch.uint8).numpy()
 
     weights = Weights(files={path.name: open_safetensors(path)})
-    table = weights.read_floats("table")
+    table = weights.read("table")
 
     assert table.shape == (5, 3)
     assert table.dtype == numpy_dtype(name)

@@ -17,7 +17,7 @@ from ctxextend.positions.facts import RotaryFacts
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rows import Rows
 from ctxextend.positions.sinusoids import Sinusoids
-from ctxextend.runtimes.engines import Statement
+from ctxextend.serving.engine_statements import Statement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import (
     NEW,

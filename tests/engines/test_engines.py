@@ -14,12 +14,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ctxextend.runtimes.engines import (
-    RUN,
-    Outcome,
-    Statement,
-    find_engine,
-)
+from ctxextend.runtimes.engines import RUN, Outcome, find_engine
+from ctxextend.serving.engine_statements import Statement
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import (
     DEFAULT_BETAS,

@@ -22,16 +22,9 @@ from ctxextend.families.registry import find_architecture
 from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim
-from ctxextend.runtimes.engines import (
-    RUN,
-    SWITCHED,
-    Outcome,
-    Statement,
-    find_engine,
-    statements,
-)
-from ctxextend.serving.engine_facts import folder_facts
+from ctxextend.runtimes.engines import RUN, SWITCHED, Outcome, find_engine
 from ctxextend.serving.engine_flags import engine_flags
+from ctxextend.serving.engine_statements import Statement, folder_facts, statements
 from ctxextend.serving.for_engine import plan_for_engine
 from ctxextend.settings import CheckpointRef, Resize
 from ctxextend.tables.frequencies import frequencies

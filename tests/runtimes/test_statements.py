@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ctxextend import convert, plan_resize
-from ctxextend.runtimes.engines import Facts, Outcome, Statement, statements
+from ctxextend.runtimes.engines import Outcome
+from ctxextend.serving.engine_statements import Facts, Statement, statements
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 

@@ -1,9 +1,12 @@
-"""What in a planned output decides what engines do with it, and what to know of that."""
+"""What engines do with a planned output: the one lookup in their rules, and notes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ctxextend.checkpoint.folder import MODULES
 from ctxextend.errors import joined
+from ctxextend.json_output import not_in_json
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
@@ -15,9 +18,9 @@ from ctxextend.runtimes.engines import (
     RAISED_THETA,
     REMOVED,
     SWITCHED,
-    Facts,
+    Engine,
     Outcome,
-    Statement,
+    Rule,
 )
 from ctxextend.tables.method_facts import SWITCH
 from ctxextend.tables.rope_types import (
@@ -37,6 +40,24 @@ from ctxextend.tables.rope_types import (
     yarn_betas,
 )
 from ctxextend.tables.rotary_methods import MSCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What in a folder decides what engines do with it."""
+
+    model_type: str
+    positions: str  # as rules name them
+    max_len: int  # the requested context length, in usable positions
+    # By name: the config key of the length (``stated``), that times the factor (``scaled``), the
+    # first trained length next to the settings (``trained``), and those of sentence-transformers
+    # (``sentence``) and of tokenizer_config.json (``tokenizer``). Missing ones are left out.
+    lengths: Mapping[str, int]
+    values: Mapping[str, str]  # that options state
+    # What else it has: `ONLY_ROPE_PARAMETERS`, `BETAS`, keys of settings, the first part of the
+    # table's name ("transformer."), or the key of `engine`.
+    has: frozenset[str]
+    engine: str | None = None  # the only one that reads it; None: any may
 
 
 def folder_facts(plan: Plan) -> Facts | None:
@@ -119,6 +140,78 @@ def _positions_of(change: Change) -> tuple[str, Parameters]:
                 name = RAISED_THETA
         return name, after
     return positions.unscaled_name or change.scheme, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What an engine does with one folder, by a rule."""
+
+    engine: Engine = field(metadata=not_in_json)
+    outcome: Outcome
+    length: int | None  # that it reads without an option, in tokens; None if it refuses
+    option: str  # what to add to its command to serve the length right; may be empty
+    reason: str  # why it refuses or ignores the positions; may be empty
+    evidence: str  # ``run``, or the URL of what was read
+    ignores: tuple[str, ...]  # what of the folder it does not read: ``short_factor``, …
+    # Whether it reads the requested length right, if need be with its option.
+    is_right: bool = field(metadata=not_in_json)
+
+    json_properties: ClassVar = ("name", "version")
+
+    @property
+    def name(self) -> str:
+        """The name of the engine."""
+        return self.engine.name
+
+    @property
+    def version(self) -> str:
+        """The version that was run or read."""
+        return self.engine.version
+
+
+def statements(facts: Facts | None) -> tuple[Statement, ...]:
+    """Return what each engine does with a folder, if a rule says it, in a fixed order.
+
+    Args:
+        facts: Those of the folder; None if no rule is about such folders.
+    """
+    found = list[Statement]()
+    for engine in ENGINES.values():
+        if facts is None or facts.engine not in (None, engine.key):
+            continue
+        for rule in engine.rules:
+            is_about_type = not rule.types or facts.model_type in rule.types
+            is_about_positions = not rule.positions or facts.positions in rule.positions
+            if is_about_type and is_about_positions and rule.has <= facts.has:
+                found.append(_statement(engine, rule, facts))
+                break
+    return tuple(found)
+
+
+def _statement(engine: Engine, rule: Rule, facts: Facts) -> Statement:
+    outcome = rule.outcome
+    names = list(rule.options)
+    can_be_right = outcome is Outcome.SERVES or bool(names)
+    lengths = [facts.lengths[name] for name in rule.length if name in facts.lengths]
+    length: int | None = next(iter(lengths), facts.max_len)
+    if length != facts.max_len:
+        if outcome is Outcome.SERVES:
+            outcome = Outcome.DERIVES
+        if can_be_right and "length" in engine.options:
+            names.append("length")
+    if outcome is Outcome.REFUSES:
+        length = None
+    option = " ".join(engine.options[name] for name in names).format(**facts.values)
+    return Statement(
+        engine=engine,
+        outcome=outcome,
+        length=length,
+        option=option,
+        reason=rule.reason,
+        evidence=rule.evidence,
+        ignores=tuple(name for name in rule.ignores if name in facts.has),
+        is_right=outcome is Outcome.SERVES or bool(option),
+    )
 
 
 def engine_notes(plan: Plan, found: Sequence[Statement]) -> Iterator[Note]:
