@@ -12,8 +12,6 @@ from ctxextend.limits.edits import length_changes
 from ctxextend.limits.statements import (
     MAX_NEW_TOKENS,
     config_length_keys,
-    deciding_limit,
-    generates_text,
     generating_table,
     generation_limits,
     lower_stated_length,
@@ -56,7 +54,7 @@ def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
         CheckpointError: A JSON file of the source is malformed.
     """
     model_class = plan.checkpoint.model_class or ""
-    generates = generates_text(plan.checkpoint) and not model_class.endswith("ForMaskedLM")
+    generates = plan.checkpoint.generates and not model_class.endswith("ForMaskedLM")
     limits = list(limit_notes(plan))
     notes = list[Note]()
     if plan.is_changed:
@@ -75,7 +73,6 @@ def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
         if change.settings:
             notes += change.positions.notes(change, generates=generates)
     notes += generation_notes(plan)
-    notes += _other_files(plan)
     notes += model_notes(plan)
     notes += engine_notes(plan, runtimes)
     return tuple(notes)
@@ -212,7 +209,8 @@ def table_notes(plan: Plan) -> Iterator[Note]:
             yield Note(Code.TENSORS, Level.WARNING, f"{change.name} {text}.")
 
 
-def _other_files(plan: Plan) -> Iterator[Note]:
+def model_notes(plan: Plan) -> Iterator[Note]:
+    """Yield what is special about the source: its files, how it was read, and its model type."""
     checkpoint = plan.checkpoint
     base = checkpoint.adapter_of
     if not checkpoint.config and not base:
@@ -231,26 +229,22 @@ def _other_files(plan: Plan) -> Iterator[Note]:
         )
         yield Note(Code.ADAPTER, Level.WARNING, text)
     named = plan.model.ref.table
-    if named is None or not plan.is_changed:
-        return
     lengths_before = {change.rows_before for change in plan.changes}
     lengths_before |= {change.max_len_before for change in plan.changes}
-    for entry in checkpoint.weights.entries.values():
-        is_other = entry.name != named.tensor and "pos" in entry.name
-        if is_other and lengths_before & set(entry.shape):
-            shape = list(entry.shape)
-            text = f"{entry.name} {shape} may depend on the length too, but is not changed."
-            yield Note(Code.TENSORS, Level.WARNING, text)
+    if named is not None and plan.is_changed:
+        for entry in checkpoint.weights.entries.values():
+            is_other = entry.name != named.tensor and "pos" in entry.name
+            if is_other and lengths_before & set(entry.shape):
+                shape = list(entry.shape)
+                text = f"{entry.name} {shape} may depend on the length too, but is not changed."
+                yield Note(Code.TENSORS, Level.WARNING, text)
 
-
-def model_notes(plan: Plan) -> Iterator[Note]:
-    """Yield how the source was read, what is special about its model type, and its files."""
-    yield from plan.checkpoint.source.notes
+    yield from checkpoint.source.notes
     families = [change.positions.family for change in plan.changes]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
     for text in dict.fromkeys(texts):
         yield Note(Code.SOURCE, Level.NOTE, text)
-    yield from file_notes(plan.checkpoint)
+    yield from file_notes(checkpoint)
 
 
 def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
@@ -353,7 +347,8 @@ def generation_notes(plan: Plan) -> Iterator[Note]:
     generating = generating_table(plan.model.tables)
     name = generating.name if generating else ""
     table = next((table for table in plan.changes if table.name == name), None)
-    limit = deciding_limit(generation_limits(plan.checkpoint))
+    limits = generation_limits(plan.checkpoint)
+    limit = next((limit for limit in limits if limit.is_deciding), None)
     if table is None or limit is None:
         return
     length = table.max_len_after

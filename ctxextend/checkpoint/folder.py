@@ -90,6 +90,8 @@ class Checkpoint:
     has_config: bool = field(init=False)
     model_class: str | None = field(init=False)  # the transformers class in its config, if any
     no_lm: str = field(init=False)  # why it is not a language model; empty if it is one
+    # Whether it is of a model that generates text, as far as its config tells.
+    generates: bool = field(init=False)
     # The paths that an output must not overlap: the folder, unless only a single file is read, and
     # that file.
     protected: tuple[Path, ...] = field(init=False)
@@ -112,12 +114,15 @@ class Checkpoint:
             no_lm = ""
         if MODULES in self.copied:
             no_lm = "it is a sentence encoder, and copies retrieve best on long texts"
+        # Sentence encoders can have such a config too.
+        is_generating = self.config.get("is_encoder_decoder") or self.config.get("is_decoder")
         values = {
             "root": root,
             "config_file": config_file,
             "has_config": config_file in (*self.copied, *self.generated),
             "model_class": model_class,
             "no_lm": no_lm,
+            "generates": MODULES not in self.copied and bool(is_generating or not no_lm),
             "protected": tuple(protected),
             "files": frozenset(files),
         }
@@ -237,16 +242,21 @@ def no_lm_head(model_class: str | None) -> str:
 def open_checkpoint(
     source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> Checkpoint:
-    """Read a folder's config and its weights' headers, and list the other files to copy.
+    """Read a checkpoint's config and its weights' headers, and list the other files to copy.
 
     Args:
-        source: The folder and its origin.
+        source: A folder, a weights file in one, or a file that is a whole checkpoint.
         variant: The variant of the weights, such as ``fp16``; None for plain weights.
         check: Is called with the config, and may raise.
 
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
+        UnsupportedModelError: The architecture of a GGUF file is not known.
     """
+    if filenames.is_gguf(source.file):
+        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
+
+        return open_gguf_checkpoint(source)
     root = source.folder
     with reading(root):
         problems, fingerprints = _list_files(source)  # before any is read

@@ -246,7 +246,7 @@ def show_output(console: Console, result: "ResizeResult") -> None:
         items.append(("verified", "every check of ctxextend verify passed"))
     written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     page = Page.for_terminal()
-    page.line((f"{result.output}: {length}", "title"), f", {written}")
+    page.text(f"{result.output}: {length}, {written}", "title")
     page.values(items, margin=LABEL_WIDTH)
     console.report(page.lines)
     _show_notes(console, result)

@@ -19,7 +19,6 @@ from ctxextend.limits.statements import (
     GenerationLimit,
     StatedLimit,
     config_length_keys,
-    deciding_limit,
     generating_table,
     generation_limits,
     may_take,
@@ -361,14 +360,13 @@ def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> 
     if generating is None:
         return
     limits = generation_limits(model.checkpoint)
-    deciding = deciding_limit(limits)
     for table in tables:
         if table.name == generating.name:
             for limit in limits:
-                yield _generation_limit(limit, table, is_deciding=limit is deciding)
+                yield _generation_limit(limit, table)
 
 
-def _generation_limit(limit: GenerationLimit, table: PositionReport, *, is_deciding: bool) -> Limit:
+def _generation_limit(limit: GenerationLimit, table: PositionReport) -> Limit:
     library = UNUSED
     if limit.is_used:
         library = GENERATE
@@ -378,7 +376,7 @@ def _generation_limit(limit: GenerationLimit, table: PositionReport, *, is_decid
     if limit.tokens > table.positions and not table.location.needs_no_limit:
         reason = _consequence(limit.tokens, table)
     remark = ""
-    if is_deciding and limit.tokens < table.positions:
+    if limit.is_deciding and limit.tokens < table.positions:
         remark = _early_stop(limit, table.positions)
     return Limit(
         file=limit.file,

@@ -444,6 +444,8 @@ class GenerationLimit(NamedTuple):
     path: Keys
     tokens: int
     is_used: bool  # whether `generate()` uses it
+    # Whether `generate()` stops at it by default: it is the first of `MAXIMA` that is stated.
+    is_deciding: bool = False
 
     @property
     def key(self) -> str:
@@ -480,26 +482,15 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
             stated = lengths_in(checkpoint.read_object(file), GENERATION_KEYS)
             for key, tokens in stated.items():
                 limits.append(GenerationLimit(file, (key,), tokens, is_used=file == used_file))
-    if not checkpoint.has_config:
-        return tuple(limits)
-    used = set[Keys]()
-    if used_file not in checkpoint.copied and generates_text(checkpoint):
-        used = _used_paths(checkpoint.config)
-    for path, tokens in _limits_in_config(checkpoint.config):
-        limits.append(GenerationLimit(checkpoint.config_file, path, tokens, is_used=path in used))
-    return tuple(limits)
-
-
-def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
-    """Return the limit at which `generate()` stops by default; None if none is stated.
-
-    Of two maxima, the first in `MAXIMA` wins.
-    """
+    used_paths = set[Keys]()
+    if used_file not in checkpoint.copied and checkpoint.generates:
+        used_paths = _used_paths(checkpoint.config)
+    for path, tokens in _limits_in_config(checkpoint.config) if checkpoint.has_config else ():
+        is_used = path in used_paths
+        limits.append(GenerationLimit(checkpoint.config_file, path, tokens, is_used=is_used))
     used = {limit.key: limit for limit in limits if limit.is_used and not limit.is_default}
-    for key in MAXIMA:
-        if key in used:
-            return used[key]
-    return None
+    deciding = [used[key] for key in MAXIMA if key in used][:1]
+    return tuple(limit._replace(is_deciding=limit in deciding) for limit in limits)
 
 
 def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
@@ -533,15 +524,6 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
             if (key,) not in used:
                 used.add((part, key))
     return used
-
-
-def generates_text(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is of a model that generates text, as far as its config tells."""
-    if MODULES in checkpoint.copied:  # of a sentence encoder
-        return False
-    if checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder"):
-        return True
-    return checkpoint.no_lm == ""
 
 
 def generating_table(tables: Sequence[Positions]) -> Positions | None:
