@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import yaml
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import is_hub_id
@@ -12,8 +13,7 @@ from ctxextend.errors import printable
 from ctxextend.notes import Code, Note
 from ctxextend.plan import Plan
 from ctxextend.plan_notes import NOT_TRAINED, old_lengths
-from ctxextend.provenance import read_provenance
-from ctxextend.recipe import RECIPE_FILE
+from ctxextend.provenance import Provenance
 from ctxextend.settings import SCHEMES
 from ctxextend.version import __version__
 
@@ -50,8 +50,13 @@ BASE_MODEL_KEY = re.compile(
 LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
 
 
-def output_card(plan: Plan, notes: Sequence[Note]) -> str:
+def output_card(plan: Plan, notes: Sequence[Note], earlier: Provenance | None) -> str:
     """Return the model card of an output.
+
+    Args:
+        plan: What changes.
+        notes: What to know of the output.
+        earlier: How the source was created, if its recipe says so.
 
     Raises:
         CheckpointError: The source's card cannot be read.
@@ -81,6 +86,7 @@ def output_card(plan: Plan, notes: Sequence[Note]) -> str:
     sentences += [note.text for note in notes if note.code in CARD_CODES]
     return extended_card(
         plan.checkpoint,
+        earlier,
         is_adapter=plan.checkpoint.adapter_of is not None,
         title=printable(plan.output_name),
         section=f"## {heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
@@ -89,6 +95,7 @@ def output_card(plan: Plan, notes: Sequence[Note]) -> str:
 
 def extended_card(
     checkpoint: Checkpoint,
+    provenance: Provenance | None,
     *,
     title: str,
     section: str,
@@ -101,6 +108,7 @@ def extended_card(
 
     Args:
         checkpoint: The source, which may have no card.
+        provenance: How it was created, if its recipe says so.
         title: Title of a new card.
         section: The section, as Markdown.
         is_adapter: Whether the output is an adapter.
@@ -118,7 +126,6 @@ def extended_card(
         )
     # The checkpoint, or the nearest Hub model that its recipe names.
     base_model = checkpoint.source.hub_id
-    provenance = read_provenance(checkpoint)
     for step in provenance.steps[::-1] if provenance is not None else ():
         # Only Hub models have a revision in recipes.
         if base_model is None and step.source.revision and is_hub_id(step.source.source):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, UNDECODED, output_card
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
 from ctxextend.checkpoint.safetensors_file import ML_DTYPES
@@ -19,8 +20,8 @@ from ctxextend.checkpoint.writing import Layout, NewTensors, Output
 from ctxextend.errors import MethodError
 from ctxextend.notes import Note
 from ctxextend.plan import Plan
-from ctxextend.provenance import earlier_steps, read_provenance, trainings
-from ctxextend.recipe import RECIPE_FILE, Recipe, recipe_values, yaml_text
+from ctxextend.provenance import Provenance, earlier_steps, read_provenance, trainings
+from ctxextend.recipe import Recipe, recipe_values, yaml_text
 from ctxextend.settings import ATTENTION_WINDOWS
 from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.tables.stats import describe_rows
@@ -42,7 +43,8 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
         MethodError: `edit_only` is set, but the weights change too.
     """
     source = plan.checkpoint
-    record = output_record(plan)
+    earlier = read_provenance(source)
+    record = output_record(plan, earlier)
     compute = partial(compute_tensors, plan, record)
     shapes = dict[str, tuple[int, ...]]()
     for change in plan.stored:
@@ -57,13 +59,12 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
             path=file,
             layouts={file.name: layout_of(recipe_bytes(record, file.parent))},
             texts={},
-            recipe_file="",
             compute=compute,
             layout_of=layout_of,
         )
     path = Path(plan.output_name)
     texts = edited_texts(plan)
-    texts[CARD_FILE] = output_card(plan, notes).encode("utf-8", UNDECODED)
+    texts[CARD_FILE] = output_card(plan, notes, earlier).encode("utf-8", UNDECODED)
     if edit_only:
         if plan.layouts:
             refuse_weights(list(plan.layouts))
@@ -77,7 +78,6 @@ def make_output(plan: Plan, notes: Sequence[Note], *, edit_only: bool = False) -
         path=path,
         layouts=plan.layouts,
         texts=texts,
-        recipe_file=RECIPE_FILE,
         compute=compute,
         has_weights=not edit_only,
     )
@@ -226,8 +226,13 @@ def recipe_bytes(record: Mapping[str, Any], folder: Path, hashes: Hashes | None 
     return yaml_text(record, folder).encode("utf-8", UNDECODED)
 
 
-def output_record(plan: Plan) -> dict[str, Any]:
-    """Return the values of the recipe of an output, with placeholders of all hashes."""
+def output_record(plan: Plan, earlier: Provenance | None) -> dict[str, Any]:
+    """Return the values of the recipe of an output, with placeholders of all hashes.
+
+    Args:
+        plan: What changes.
+        earlier: How the source was created, if its recipe says so.
+    """
     checkpoint = plan.checkpoint
     recipe = plan_recipe(plan)
     facts: dict[str, Any] = {"model_type": plan.model_type}
@@ -235,7 +240,6 @@ def output_record(plan: Plan) -> dict[str, Any]:
         facts["max_len_before"] = plan.max_len_before
     if plan.convert is None or plan.convert.scheme == ATTENTION_WINDOWS:
         facts |= table_facts(plan)
-    earlier = read_provenance(checkpoint)
     provenance = {
         "revision": checkpoint.source.revision,
         "source_fingerprint": PLACEHOLDER,

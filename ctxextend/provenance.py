@@ -10,24 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import (
-    CheckpointError,
     CtxextendError,
     RecipeError,
     ResizeError,
     one_line,
 )
 from ctxextend.kinds import MAX_CONTEXT, Factor
-from ctxextend.recipe import (
-    RECIPE_FILE,
-    YAML_ERRORS,
-    Recipe,
-    RecipeFile,
-    parse_recipe,
-    parse_yaml,
-    yaml_text,
-)
+from ctxextend.recipe import YAML_ERRORS, Recipe, RecipeFile, parse_recipe, parse_yaml, yaml_text
 from ctxextend.settings import TRAINABLE, CheckpointRef, Convert, Resize
 from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE, MethodChoice
@@ -113,11 +105,10 @@ class BaseCheckpoint(NamedTuple):
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """Read the recipe of a checkpoint; None if it is missing or cannot be read."""
-    with suppress(CheckpointError, RecipeError):
-        if RECIPE_FILE in checkpoint.copied:
-            return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
-        if checkpoint.recipe is not None:
-            return parse_provenance(checkpoint.recipe, checkpoint.config_file, checkpoint.root)
+    if checkpoint.recipe is None:
+        return None
+    with suppress(RecipeError):
+        return parse_provenance(checkpoint.recipe, RECIPE_FILE, checkpoint.root)
     return None
 
 

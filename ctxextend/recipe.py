@@ -31,7 +31,6 @@ from ctxextend.settings import (
 )
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
-RECIPE_FILE = "ctxextend.yaml"  # in every output
 CHANGE = -1  # in place of the line of a value that a change sets
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # What PyYAML raises if a value does not match its tag or is too large.

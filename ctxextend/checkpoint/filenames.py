@@ -27,6 +27,7 @@ NANOGPT_FILE = "ckpt.pt"
 PARAMS_FILE = "params.json"
 CONSOLIDATED = "consolidated*"
 GGUF_SUFFIX = ".gguf"
+RECIPE_FILE = "ctxextend.yaml"  # in every folder that is written
 # Suffixes of weights files that belong to a folder and can be read.
 READABLE = (SAFETENSORS, ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
@@ -187,7 +188,7 @@ KNOWN_FILES = (
     "train_loss.png",
     "runs/*",
     # about the checkpoint
-    "ctxextend.yaml",
+    RECIPE_FILE,
     "README.md",
     "LICENSE",
     "LICENSE.*",
@@ -198,7 +199,7 @@ KNOWN_FILES = (
     ".gitattributes",
 )
 # A folder with one of these files, and with weights, is a checkpoint.
-CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
+CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", RECIPE_FILE)
 CHECKPOINT_WEIGHTS = (
     "adapter_model.safetensors",
     "model*.safetensors",

@@ -74,7 +74,7 @@ class Checkpoint:
     # Of a checkpoint that consists of one file, which its output does too; empty for a folder.
     file_suffix: str = ""
     engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
-    recipe: str | None = None  # in the weights file; folders have a file
+    recipe: str | None = None  # the text of its recipe, which may be anything; None without one
     facts: tuple[str, ...] = ()  # what else to know of its files
     # What cannot be done with it, by feature; see `features`.
     refused: Mapping[str, Refusal] = field(default_factory=dict)
@@ -313,6 +313,10 @@ def open_checkpoint(
             config = weights.config
             generated[CONFIG] = json.dumps(config, indent=2) + "\n"
             notes.append(ASSUMED_ACTIVATION)
+        recipe = None
+        if filenames.RECIPE_FILE in copied:
+            with suppress(CheckpointError):
+                recipe = read_text(root / filenames.RECIPE_FILE)
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_of = "its base model"
@@ -340,6 +344,7 @@ def open_checkpoint(
             omitted=omitted,
             fingerprints=fingerprints,
             adapter_of=adapter_of,
+            recipe=recipe,
             refused=refused,
             engine=engine,
             mistral_files=tuple(mistral_files),

@@ -1,17 +1,13 @@
 """The recipe that a checkpoint of any format has.
 
-Imports are in functions, since recipes are read without numpy.
+The import is in a function, since recipes are read without numpy.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ctxextend.checkpoint.filenames import is_gguf
+from ctxextend.checkpoint.filenames import RECIPE_FILE, is_gguf
 from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import Source, has_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def recipe_text(path: Path) -> str | None:
@@ -31,19 +27,15 @@ def recipe_text(path: Path) -> str | None:
     return str(recipe)
 
 
-def source_recipe(source: Source, name: str) -> str | None:
+def source_recipe(source: Source) -> str | None:
     """Return the text of the recipe of a checkpoint; None if it has none.
-
-    Args:
-        source: The checkpoint.
-        name: The name of the recipe file in a folder.
 
     Raises:
         CheckpointError: A file cannot be read, or is malformed.
     """
-    path = source.folder / name
     if is_gguf(source.file):
         return recipe_text(source.folder / str(source.file))
+    path = source.folder / RECIPE_FILE
     if not has_file(source, path):
         return None
     return read_text(path)

@@ -29,7 +29,7 @@ from ctxextend.checkpoint.copy import (
     open_source,
     write_all,
 )
-from ctxextend.checkpoint.filenames import SAFETENSORS
+from ctxextend.checkpoint.filenames import RECIPE_FILE, SAFETENSORS
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
@@ -241,7 +241,6 @@ class Output:
     path: Path  # the folder or the file
     layouts: Mapping[str, Layout]  # of weights files that change or are renamed, by new name
     texts: Mapping[str, bytes]  # edited and created files, by path
-    recipe_file: str  # the one of `texts` that has the recipe
     # Returns the new tensors, and the recipe for a folder; called once, while it is written.
     compute: Callable[[Path], NewTensors] = field(repr=False)
     has_weights: bool = True  # False: only edited and created files are written
@@ -384,7 +383,7 @@ def write_output(
             layouts = {output.path.name: output.layout_of(new.recipe)}
             files = {output.path.name: source.weights.first_file}
         else:
-            texts[output.recipe_file] = new.recipe
+            texts[RECIPE_FILE] = new.recipe
         total = output.bytes_to_write
         is_early = total <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 

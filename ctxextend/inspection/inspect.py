@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.inspection.effective_limits import library_limits
@@ -15,7 +16,6 @@ from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import of_part, positive_numbers
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import CheckpointRef, Inspect
 
 INSPECT_FLAGS = ("models", "rows", "check", "format", "report", "plot")  # of the command only

@@ -12,6 +12,7 @@ from typing import Any
 from ctxextend.checkpoint.atomic_output import (
     check_disk_space,
 )
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.writing import write_output
 from ctxextend.errors import ResizeError, counted, listed
 from ctxextend.evaluation.eval_model import open_files
@@ -19,7 +20,7 @@ from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.recipe import Recipe
 from ctxextend.settings import Train
 from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.finished_run import FinishedRun

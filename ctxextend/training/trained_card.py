@@ -54,6 +54,7 @@ def trained_card(run: FinishedRun) -> str:
     )
     return extended_card(
         files.checkpoint,
+        run.task.provenance,
         is_adapter=run.settings.save_adapter,
         title=printable(result.output.name),
         section=section,

@@ -9,12 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.json_edit import edit
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import NewTensors, Output
 from ctxextend.limits.edits import in_existing_objects, missing_engine_keys
 from ctxextend.positions.rotary_dialects import both_dialects
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.trained_card import trained_card
@@ -55,7 +55,6 @@ def trained_output(run: FinishedRun) -> Output:
         path=run.result.output,
         layouts=layouts,
         texts=files,
-        recipe_file=RECIPE_FILE,
         compute=lambda path: NewTensors(tensor=weights.tensor, recipe=recipe),
     )
 

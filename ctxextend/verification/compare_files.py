@@ -7,13 +7,12 @@ from typing import Any
 
 from ctxextend.card import CARD_FILE
 from ctxextend.checkpoint.copy import reading
-from ctxextend.checkpoint.filenames import IGNORED_NAMES, matches
+from ctxextend.checkpoint.filenames import IGNORED_NAMES, RECIPE_FILE, matches
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text, shown_value
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.positions.positions import Keys, nested
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.config_meaning import changed_meaning
 from ctxextend.verification.expected import Expected

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.output import table_hash
 from ctxextend.positions.change import Change
 from ctxextend.provenance import learned_before
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows

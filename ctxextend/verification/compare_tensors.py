@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import (
     METADATA,
@@ -12,7 +13,6 @@ from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
 from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import TRAINABLE
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_bytes import find_wrong_bytes

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
@@ -16,7 +17,6 @@ from ctxextend.provenance import (
     first_resize,
     trained_by,
 )
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.settings import Resize
 
 

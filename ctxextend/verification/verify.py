@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.source import Source, resolve_source
@@ -22,7 +23,7 @@ from ctxextend.opening.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
-from ctxextend.recipe import RECIPE_FILE, plain_values
+from ctxextend.recipe import plain_values
 from ctxextend.settings import CheckpointRef, Resize, Verify
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import check_files
@@ -238,7 +239,7 @@ def _read_recipe(source: Source) -> Provenance | None:
         CheckpointError: A file cannot be read, or is malformed.
         RecipeError: The recipe is invalid.
     """
-    text = source_recipe(source, RECIPE_FILE)
+    text = source_recipe(source)
     if text is None:
         return None
     return parse_provenance(text, RECIPE_FILE, source.folder)

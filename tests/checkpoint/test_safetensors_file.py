@@ -25,7 +25,7 @@ TORCH_DTYPES = {
 
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
-def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
+def test_read_equals_safetensors(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     values = torch.randn(5, 3).to(TORCH_DTYPES[name])
     save_file({"other": torch.ones(7), "table": values}, path)

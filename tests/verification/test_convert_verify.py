@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, resize, verify
-from ctxextend.recipe import RECIPE_FILE
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
 from tests.helpers.verifications import failed_checks, flip_bit_in, passed_checks, rewrite

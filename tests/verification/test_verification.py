@@ -24,8 +24,8 @@ from ctxextend import (
     resize,
     verify,
 )
+from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.source import BUNDLED
-from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
