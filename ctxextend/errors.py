@@ -144,10 +144,10 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def joined(names: Sequence[str]) -> str:
+def joined(names: Sequence[str], word: str = "and") -> str:
     """Return names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def listed(names: Sequence[str]) -> str:

@@ -297,4 +297,4 @@ def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
 ROW_RANGE = Kind(str, _read_rows)
 
 
-ENGINE = Kind(str, lambda value: find_engine(str(value).lower()).key, names=lambda: tuple(ENGINES))
+ENGINE = Kind(str, lambda value: find_engine(str(value)).key, names=lambda: tuple(ENGINES))

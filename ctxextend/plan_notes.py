@@ -135,12 +135,13 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
     # How to keep outputs for short inputs, which the default method changes; not in cards, since a
     # recipe names the method. The flag must apply to all positions, and to the files.
     keeping = {change.positions.keeping_method for change in plan.changes}
-    is_default = plan.settings.choice.name == DEFAULT_METHOD and plan.engine is None
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
     if plan.short_inputs is not ShortInputs.CHANGED or not is_default or len(keeping) > 1:
         return
     flag = f"--method {keeping.pop()}"
     if flag == f"--method {SWITCH}":
-        if not plan.changes[0].positions.can_switch or plan.checkpoint.params is not None:
+        can_switch = plan.changes[0].positions.can_switch and plan.checkpoint.params is None
+        if not can_switch or plan.engine is not None:
             return
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"

@@ -251,7 +251,8 @@ class Console:
 
     def report(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines to stderr, in colour if it is a terminal that supports it."""
-        if not (self.quiet or self.silent):
+        lines = list(lines)
+        if lines and not (self.quiet or self.silent):
             _print(rendered(lines, sys.stderr), is_error=True)
 
     def note(self, *lines: str) -> None:

@@ -204,8 +204,6 @@ def _show_notes(console: Console, result: "ResizeResult") -> None:
 def _next_step(result: "ResizeResult") -> str:
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.planned.plan
-    if result.add_weights:
-        return result.add_weights
     if result.train is not None:
         return f"ctxextend evaluate {folder} --data TEXT"
     base = plan.checkpoint.adapter_of
@@ -254,7 +252,8 @@ def show_output(console: Console, result: "ResizeResult") -> None:
         show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
-    console.next_steps(_next_step(result))
+    if not result.add_weights:  # else the command that adds them is next
+        console.next_steps(_next_step(result))
 
 
 def show_steps(console: Console, result: "RunResult") -> None:

@@ -126,12 +126,13 @@ EXPORT_TASKS: Mapping[str, str] = _CONTENT["tasks"]
 
 
 def find_engine(key: str) -> Engine:
-    """Return an engine by its key, as ``--for`` takes it.
+    """Return an engine by its key or its name, as ``--for`` takes it.
 
     Raises:
         ResizeError: There is none.
     """
-    if key not in ENGINES:
-        hint = did_you_mean(key, list(ENGINES)) or f"Use one of {', '.join(ENGINES)}."
-        raise ResizeError(f"Unknown engine {key!r}.", hint)
-    return ENGINES[key]
+    for engine in ENGINES.values():
+        if key.lower() in (engine.key, engine.name.lower()):
+            return engine
+    hint = did_you_mean(key, list(ENGINES)) or f"Use one of {', '.join(ENGINES)}."
+    raise ResizeError(f"Unknown engine {key!r}.", hint)

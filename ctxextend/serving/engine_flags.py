@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoint.features import SERVE_WITH_FLAGS
-from ctxextend.errors import ResizeError
+from ctxextend.errors import MethodError
 from ctxextend.limits.edits import config_changes
 from ctxextend.plan import Plan
 from ctxextend.positions.positions import nested, with_values
@@ -32,22 +32,22 @@ def engine_flags(plan: Plan, found: Sequence[Statement]) -> str:
         found: What engines would do with the output of the plan.
 
     Raises:
-        ResizeError: The positions are rows of a table or those of a GGUF file, or the engine has
+        MethodError: The positions are rows of a table or those of a GGUF file, or the engine has
             no flags for the rotary settings.
     """
     engine = ENGINES[plan.engine or ""]
     if engine.key not in (*OVERRIDES, "llama.cpp"):
         message = f"{engine.name} has no flags for rotary settings."
         hint = f"Those of vllm, sglang and llama.cpp are known. {WRITE_FOLDER}"
-        raise ResizeError(message, hint)
+        raise MethodError(message, hint)
     for change in plan.changes:
         if change.positions.rows:
             message = f"A longer context needs new rows of {change.name}, which no flag states."
-            raise ResizeError(message, WRITE_FOLDER)
+            raise MethodError(message, WRITE_FOLDER)
     plan.checkpoint.check(SERVE_WITH_FLAGS)
     if not plan.is_changed:
         message = f"The model reads {plan.max_len_before} tokens already, without any flags."
-        raise ResizeError(message, "Serve it as it is.")
+        raise MethodError(message, "Serve it as it is.")
     if engine.key not in OVERRIDES:
         return _llama_cpp_flags(plan)
     override = config_override(plan)
@@ -128,7 +128,7 @@ def _llama_cpp_flags(plan: Plan) -> str:
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Raises:
-        ResizeError: It has none for the settings.
+        MethodError: It has none for the settings.
     """
     length = f"-c {plan.max_len_after}"
     scaled = [change for change in plan.changes if change.scales]
@@ -140,7 +140,7 @@ def _llama_cpp_flags(plan: Plan) -> str:
     facts = folder_facts(plan)
     if facts is None or facts.positions not in STATED_BY_FLAGS or not is_one_kind:
         message = f"llama.cpp has no flags for the {after[TYPE]} settings of this model."
-        raise ResizeError(message, WRITE_FOLDER)
+        raise MethodError(message, WRITE_FOLDER)
     names = [facts.positions]
     if BETAS in facts.has:
         names.append(BETAS)

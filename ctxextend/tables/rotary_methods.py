@@ -440,11 +440,6 @@ def resize_rope(
     if _derives_scale(rope) and not _derives_scale(new_rope):
         factor = new_rope[FACTOR]
         reasons.append(f"the settings state factor {factor:g}, which transformers derived so far")
-    if settings and rope[TYPE] == "default":
-        factor = settings[FACTOR]
-        served = round(factor * lengths.first_trained)
-        if served < lengths.after:
-            reasons.append(f"factor {factor:g} serves only {served:,} tokens")
     return new_rope, MethodChoice(method, settings, reason="; ".join(reasons))
 
 
@@ -515,16 +510,21 @@ def _method_settings(
     """Return the settings of a method: those given, and the smallest factor if it needs one.
 
     Raises:
-        ResizeError: The factor is not allowed.
+        ResizeError: The factor is not allowed, or too small for the length.
     """
     if FACTOR not in method.settings:
         return {}
+    smallest = _smallest_factor(rope, lengths)
     factor = given.get(FACTOR)
     if factor is None:
-        factor = _smallest_factor(rope, lengths)
+        factor = smallest
     if not SCALE.allows(factor):
         message = f"--method {method.name}: factor must be {SCALE.must}, got {factor}."
         raise ResizeError(message, f"State it, as in --method {method.name}:factor=4.")
+    served = round(lengths.after * factor / smallest)
+    if served < lengths.after:
+        message = f"--method {method.name}:factor={factor:g} serves only {served} tokens."
+        raise ResizeError(message, f"Use factor={smallest:g}, or --to {served}.")
     others = {name: value for name, value in given.items() if name != FACTOR}
     return {FACTOR: factor, **others}
 

@@ -11,7 +11,7 @@ from ctxextend.checkpoint.safetensors_file import (
 )
 from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, counted
 from ctxextend.progress import Progress
 from ctxextend.settings import TRAINABLE
 from ctxextend.verification.checks import Check, Evidence
@@ -73,9 +73,10 @@ def _summary(expected: Expected, count: int, size: int, *, are_identical: bool) 
     """Say how many tensors were compared, and how those of a conversion are computed."""
     tables = [table.name for table in expected.plan.stored]
     if expected.conversion is None:
-        tensors = "other tensors" if tables else "tensors"
-        relation = "are byte-identical " if are_identical else ""
-        return f"{count:,} {tensors} {relation}({size:,} bytes compared)"
+        tensors = counted(count, "other tensor" if tables else "tensor")
+        if are_identical:
+            tensors += " is byte-identical" if count == 1 else " are byte-identical"
+        return f"{tensors} ({size:,} bytes compared)"
     relation = "are byte-identical to" if are_identical else "compared with"
     origins = expected.conversion.origins
     adapted = [name for name in origins if layer_pattern(name) in expected.recorded.adapted]
