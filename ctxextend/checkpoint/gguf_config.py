@@ -49,13 +49,6 @@ def in_32_bits(value: Any) -> Any:
     return value
 
 
-def main_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rotary settings of the layers that see the whole input; empty without any."""
-    settings: Mapping[str, Any] = config.get(NEW, {})
-    main: Mapping[str, Any] = settings.get(FULL_LAYERS, settings)
-    return main
-
-
 def read_config(
     name: str, values: Mapping[str, Any], tensors: Collection[str], file: str
 ) -> dict[str, Any]:
