@@ -51,7 +51,7 @@ class GgufFile(TensorFile):
     version: int
     alignment: int  # of tensors, in bytes
     values: Mapping[str, Any]  # by key, in file order; `ARRAY_VALUE` for an array
-    pairs: Mapping[str, bytes]  # the same with their keys, as in the file
+    pairs: Mapping[str, bytes]  # the same with their keys, as in the file, without the recipe
     size: int  # in bytes
 
 
@@ -103,6 +103,7 @@ def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
             raise ValueError(f"the key {key!r:.100} is stated twice, or one of too many")
         values[key] = cursor.value(cursor.number("<I"))
         pairs[key] = bytes(cursor.content[start : cursor.position])
+    pairs.pop(RECIPE_KEY, None)
     alignment = values.get(ALIGNMENT, 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")

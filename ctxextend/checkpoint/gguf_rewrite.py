@@ -36,7 +36,6 @@ def plan_gguf_layout(
         recipe: The text of `RECIPE_KEY`.
     """
     pairs = new_pairs(file, values)
-    pairs.pop(RECIPE_KEY, None)
     counts = struct.pack("<IQQ", file.version, len(file.entries), len(pairs) + 1)
     start = b"".join((MAGIC, counts, *pairs.values()))
     end, ranges = _tensors(file, shapes)
@@ -49,7 +48,10 @@ def plan_gguf_layout(
 
 
 def new_pairs(file: GgufFile, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the pairs of a file with other values, of the types that llama.cpp reads, by key."""
+    """Return the pairs of a file with other values, of the types that llama.cpp reads, by key.
+
+    The recipe is not among them.
+    """
     return {**file.pairs, **{key: _pair(key, value) for key, value in values.items()}}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ctxextend.checkpoint.copy import read_range
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import gguf_file
-from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile
+from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.checkpoint.gguf_rewrite import new_pairs
 from ctxextend.errors import counted
 from ctxextend.verification.checks import Check, Evidence
@@ -23,7 +23,7 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
     edits = {edit.key: edit.after for edit in expected.plan.edits}
     pairs = new_pairs(base, edits)
     stated = {**base.values, **edits}
-    keys = {**pairs, **found.pairs}.keys() - {RECIPE_KEY}
+    keys = {**pairs, **found.pairs}
     faults = [
         f"{key} is {found.values.get(key)!r}, expected {stated.get(key)!r}, or of another type"
         for key in sorted(keys)
