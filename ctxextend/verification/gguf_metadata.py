@@ -41,8 +41,9 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
 
 
 def _gaps(file: GgufFile) -> Iterator[tuple[str, bytearray]]:
-    """Yield each tensor with the bytes after it, which belong to none."""
+    """Yield each tensor, the last one first, with the bytes after it, which belong to none."""
+    end = file.size - file.data_start
     entries = sorted(file.entries.values(), key=lambda entry: (entry.start, entry.end))
-    ends = [*(entry.start for entry in entries[1:]), file.size - file.data_start]
-    for entry, end in zip(entries, ends, strict=False):
+    for entry in reversed(entries):
         yield entry.name, read_range(file.path, file.data_start + entry.end, end - entry.end)
+        end = entry.start
