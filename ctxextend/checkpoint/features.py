@@ -44,18 +44,21 @@ def _incomplete(kind: str, hint: str) -> Mapping[str, Refusal]:
     }
 
 
+def _flags(flags: tuple[str, ...], reason: str, after: str = ".") -> Mapping[str, Refusal]:
+    """Return the refusals of flags; their hints are to remove them, and what comes `after`."""
+    return {flag: Refusal(f"{flag} {reason}", f"Remove {flag}{after}") for flag in flags}
+
+
 ADAPTER = _incomplete("an adapter", "Load it onto its base, and pass the merged model.")
 WITHOUT_CONFIG = _incomplete(
     "a weights file without a config.json", "Pass the folder of a complete checkpoint."
 )
 
+_RUN_MODEL = ("--train", "--tune", "--deep")
 OF_TRANSFORMERS = "the checkpoint of transformers that it was made from"
 # Also of other reasons why a GGUF file cannot be resized.
 GGUF_ROUTE = "Resize the checkpoint that it was made from, and convert that again."
 GGUF_METHODS = ("yarn", "linear", "theta")  # that the keys of the format can state
-_RUNS_MODEL = "{} runs the model in transformers, and does not apply to a GGUF file."
-_IS_WHOLE = "{} does not apply to a GGUF file, which is written as a whole."
-_STATES_TYPE = "{} does not apply to {{name}}: a GGUF file states its architecture."
 _GGUF_RUNS = f"Pass {OF_TRANSFORMERS}; a resized one can be converted again."
 _METHODS = f"Use one of {', '.join(GGUF_METHODS)}. {GGUF_ROUTE}"
 _NO_KEY = {
@@ -79,18 +82,18 @@ GGUF: Mapping[str, Refusal] = {
         "--for: a GGUF file is planned as llama.cpp reads it.",
         f"Use --for llama.cpp, or resize {OF_TRANSFORMERS}.",
     ),
-    **{
-        flag: Refusal(_RUNS_MODEL.format(flag), f"Remove {flag}. {_GGUF_RUNS}")
-        for flag in ("--train", "--tune", "--deep")
-    },
-    **{
-        flag: Refusal(_IS_WHOLE.format(flag), f"Remove {flag}.")
-        for flag in ("--edit-only", "--link")
-    },
-    **{
-        flag: Refusal(_STATES_TYPE.format(flag), f"Remove {flag}.")
-        for flag in ("--model-type", "--table", "--tokenizer")
-    },
+    **_flags(
+        _RUN_MODEL,
+        "runs the model in transformers, and does not apply to a GGUF file.",
+        f". {_GGUF_RUNS}",
+    ),
+    **_flags(
+        ("--edit-only", "--link"), "does not apply to a GGUF file, which is written as a whole."
+    ),
+    **_flags(
+        ("--model-type", "--table", "--tokenizer"),
+        "does not apply to {name}: a GGUF file states its architecture.",
+    ),
     **{
         f"--method {name}": Refusal(f"--method {name}: the GGUF format {reason}.", _METHODS)
         for name, reason in _NO_KEY.items()
@@ -106,7 +109,6 @@ GGUF: Mapping[str, Refusal] = {
     },
 }
 
-_IN_MLX = "{} runs the model in transformers, but only mlx-lm reads {{name}}."
 _BEFORE_MLX = "the checkpoint from before quantisation"
 # Of weights that mlx-lm quantised.
 MLX: Mapping[str, Refusal] = {
@@ -118,8 +120,9 @@ MLX: Mapping[str, Refusal] = {
     "--for": Refusal(
         "--for: only mlx-lm reads {name}.", f"Use --for mlx, or resize {_BEFORE_MLX}."
     ),
-    **{
-        flag: Refusal(_IN_MLX.format(flag), f"Remove {flag}, or use it on {_BEFORE_MLX}.")
-        for flag in ("--train", "--tune", "--deep")
-    },
+    **_flags(
+        _RUN_MODEL,
+        "runs the model in transformers, but only mlx-lm reads {name}.",
+        f", or use it on {_BEFORE_MLX}.",
+    ),
 }

@@ -3,20 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoint.copy import file_fingerprint
 from ctxextend.checkpoint.features import GGUF, GGUF_METHODS, GGUF_ROUTE, SCALED_SETTINGS, Refusal
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.gguf_config import (
-    ARCHITECTURES,
-    ROPE_KEYS,
-    in_32_bits,
-    main_settings,
-    read_config,
-)
+from ctxextend.checkpoint.gguf_config import ARCHITECTURES, ROPE_KEYS, in_32_bits, read_config
 from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
 from ctxextend.checkpoint.json_edit import Edit
@@ -24,7 +18,7 @@ from ctxextend.checkpoint.source import Source
 from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import Layout
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.tables.rope_types import NEW, TYPE
+from ctxextend.tables.rope_types import FULL_LAYERS, NEW, TYPE
 
 ARCHITECTURE = "general.architecture"
 # Tensors of factors that divide frequencies: of llama3 settings, and of longrope ones.
@@ -88,7 +82,8 @@ def open_gguf_checkpoint(source: Source) -> GgufCheckpoint:
         raise CheckpointError(f"{path} is one of several files of a model.", hint)
     name = str(values.get(ARCHITECTURE))
     config = read_config(name, values, file.entries.keys(), file_name)
-    kind = main_settings(config).get(TYPE)
+    settings = config.get(NEW, {})
+    kind = settings.get(FULL_LAYERS, settings).get(TYPE)  # None without rotary positions
     # What llama.cpp applies in addition to rotary settings.
     others = [tensor for tensor in file.entries if tensor.endswith(FACTOR_TENSORS)]
     others += [key for key in OTHER_SCALES if config[name].get(key, 1) != 1]
@@ -101,7 +96,7 @@ def open_gguf_checkpoint(source: Source) -> GgufCheckpoint:
     if kind is not None:
         refused |= _refused_methods(name, kind, others)
     return GgufCheckpoint(
-        source=source._replace(name=Path(file_name).stem),
+        source=source._replace(name=path.stem),
         model=PurePosixPath(),
         config=config,
         weights=Weights(files={file_name: file}),
@@ -130,15 +125,14 @@ def _refused_methods(name: str, kind: str, others: Sequence[str]) -> Mapping[str
     row = ARCHITECTURES[name]
     methods = row.get("methods", GGUF_METHODS)
     cause = row.get("reason", "")
-    hint = f"Use --method {' or '.join(methods)}."
     if others:
-        methods = ()
         cause = f"{others[0]} applies too, and how both are scaled was not trained"
-    if not methods or kind not in ("default", *methods):
+    if others or kind not in ("default", *methods):
         methods = ()
-        hint = GGUF_ROUTE
+    hint = f"Use --method {' or '.join(methods)}."
     names = [f"--method {method}" for method in GGUF_METHODS if method not in methods]
     if not methods:
+        hint = GGUF_ROUTE
         names.append(SCALED_SETTINGS)
     message = f"No such method scales {kind} settings of architecture {name} in {{name}}: {cause}."
     return dict.fromkeys(names, Refusal(message, hint))

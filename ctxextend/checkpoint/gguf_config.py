@@ -49,20 +49,14 @@ def in_32_bits(value: Any) -> Any:
     return value
 
 
-def main_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rotary settings of the layers that see the whole input; empty without any."""
-    settings: Mapping[str, Any] = config.get(NEW, {})
-    main: Mapping[str, Any] = settings.get(FULL_LAYERS, settings)
-    return main
-
-
 def read_config(
     name: str, values: Mapping[str, Any], tensors: Collection[str], file: str
 ) -> dict[str, Any]:
     """Return the metadata of a GGUF file as a config: positions in the words of transformers 5.
 
-    Lengths, and all others, have the names that they have in the file. Nothing but the
-    scaling is checked here: all values are when they are used, as those of any config.
+    Lengths, and all others, have the names that they have in the file. Nothing but the type of
+    scaling and the rotated share of a head is checked here: all values are when they are used, as
+    those of any config.
 
     Args:
         name: Its architecture.
@@ -71,7 +65,7 @@ def read_config(
         file: Its name, for messages.
 
     Raises:
-        CheckpointError: Its scaling is malformed.
+        CheckpointError: Its scaling is malformed, or the rotated share of a head.
         UnsupportedModelError: Its architecture is not known.
     """
     if name not in ARCHITECTURES:
@@ -111,6 +105,10 @@ def read_config(
     if config["has_window_base"]:
         local = {TYPE: "default", THETA: own["rope.freq_base_swa"]}
         if "rope.dimension_count_swa" in own:
-            local[PARTIAL] = own["rope.dimension_count_swa"] / config["head_dim"]
+            try:
+                local[PARTIAL] = own["rope.dimension_count_swa"] / config["head_dim"]
+            except (TypeError, ZeroDivisionError):
+                message = f"{file}: {prefix}rope.dimension_count_swa is not a share of a head."
+                raise CheckpointError(message, f"Convert the model again. {GGUF_ROUTE}") from None
         config[NEW] = {FULL_LAYERS: settings, SLIDING_LAYERS: local}
     return config

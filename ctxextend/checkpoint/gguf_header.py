@@ -51,7 +51,7 @@ class GgufFile(TensorFile):
     version: int
     alignment: int  # of tensors, in bytes
     values: Mapping[str, Any]  # by key, in file order; `ARRAY_VALUE` for an array
-    pairs: Mapping[str, bytes]  # the same with their keys, as in the file
+    pairs: Mapping[str, bytes]  # the same with their keys, as in the file, without the recipe
     size: int  # in bytes
 
 
@@ -71,12 +71,12 @@ def open_gguf(path: Path) -> GgufFile:
         with reading(path), open_source(path) as opened:
             size = os.fstat(opened.fileno()).st_size
             return _read_file(path, _Cursor(opened), size)
-    except (ValueError, KeyError) as error:
+    except KeyError as error:
+        reason = f"it has a value of the unknown type {error}"
+    except ValueError as error:
         reason = str(error)
-        if isinstance(error, KeyError):
-            reason = f"it has a value of the unknown type {error}"
-        message = f"{path} is not a valid GGUF file: {reason}."
-        raise CheckpointError(message, "Download or convert it again, or upgrade gguf.") from None
+    message = f"{path} is not a valid GGUF file: {reason}."
+    raise CheckpointError(message, "Download or convert it again, or upgrade gguf.")
 
 
 def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
@@ -103,6 +103,7 @@ def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
             raise ValueError(f"the key {key!r:.100} is stated twice, or one of too many")
         values[key] = cursor.value(cursor.number("<I"))
         pairs[key] = bytes(cursor.content[start : cursor.position])
+    pairs.pop(RECIPE_KEY, None)
     alignment = values.get(ALIGNMENT, 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"{ALIGNMENT} is {alignment!r:.100}, not a power of 2")
@@ -114,12 +115,12 @@ def _read_file(path: Path, cursor: "_Cursor", size: int) -> GgufFile:
             reason = "overlaps another one, is not aligned, or is truncated"
             raise ValueError(f"the tensor {entry.name!r:.100} {reason}")
         end = entry.end
-    described = dict[str, Any]()
-    for name, entry in entries.items():
-        described[name] = {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
     return GgufFile(
         path=path,
-        header=described,
+        header={
+            name: {"dtype": entry.dtype, "shape": entry.shape, "start": entry.start}
+            for name, entry in entries.items()
+        },
         entries=entries,
         data_start=data_start,
         version=version,

@@ -1,7 +1,8 @@
 """Write a GGUF file with other metadata: all other pairs and all tensors are copied as they are.
 
 A pair that changes keeps its place, new ones follow the others, and the recipe is padded until the
-tensors are aligned as before, modulo 4,096 bytes, so that file systems can share blocks.
+tensors are aligned as before, modulo 4,096 bytes, so that file systems can share blocks; if tensors
+are aligned to more bytes, modulo these.
 """
 
 import struct
@@ -36,35 +37,36 @@ def plan_gguf_layout(
         recipe: The text of `RECIPE_KEY`.
     """
     pairs = new_pairs(file, values)
-    pairs.pop(RECIPE_KEY, None)
     counts = struct.pack("<IQQ", file.version, len(file.entries), len(pairs) + 1)
     start = b"".join((MAGIC, counts, *pairs.values()))
     end, ranges = _tensors(file, shapes)
-    size = len(start) + len(_pair(RECIPE_KEY, recipe)) + len(end)
-    padding = b"\n" * ((file.data_start - size) % DISK_BLOCK)
-    content = start + _pair(RECIPE_KEY, recipe + padding) + end
-    content = content.ljust(padded(len(content), file.alignment), b"\0")
+    text = recipe.decode()
+    size = len(start) + len(_pair(RECIPE_KEY, text)) + len(end)
+    text += "\n" * ((file.data_start - size) % max(DISK_BLOCK, file.alignment))
+    content = start + _pair(RECIPE_KEY, text) + end
     size = sum(item.size for item in ranges)
     return Layout(header=content, ranges=tuple(ranges), tensor_bytes=size)
 
 
 def new_pairs(file: GgufFile, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the pairs of a file with other values, of the types that llama.cpp reads, by key."""
+    """Return the pairs of a file with other values, of the types that llama.cpp reads, by key.
+
+    The recipe is not among them.
+    """
     return {**file.pairs, **{key: _pair(key, value) for key, value in values.items()}}
 
 
 def _pair(key: str, value: Any) -> bytes:
-    name = _text(key.encode())
+    name = _text(key)
     if isinstance(value, float):
         return name + struct.pack("<If", FLOAT32, value)
     if isinstance(value, int):
         return name + struct.pack("<II", UINT32, value)
-    if isinstance(value, str):
-        value = value.encode()
     return name + struct.pack("<I", STRING) + _text(value)
 
 
-def _text(content: bytes) -> bytes:
+def _text(value: str) -> bytes:
+    content = value.encode()
     return struct.pack("<Q", len(content)) + content
 
 
@@ -76,7 +78,6 @@ def _tensors(
 
     ranges = list[TensorRange]()
     position = file.data_start
-    moved_from = file.size  # where tensors start that move, and by how much
     growth = 0
     for name, shape in shapes.items():
         table = file.entries[name]
@@ -87,16 +88,15 @@ def _tensors(
         new_size = padded(table.size // table.shape[0] * shape[0], file.alignment)
         ranges.append(TensorRange(name, size=new_size, offset=None, is_new=True))
         position += old_size
-        moved_from = table.end
         growth = new_size - old_size
     ranges.append(TensorRange("", size=file.size - position, offset=position, is_new=False))
     described = list[bytes]()
     for entry in file.entries.values():
         lengths = shapes.get(entry.name, entry.shape)[::-1]
         start = entry.start
-        if start >= moved_from:
+        if file.data_start + start >= position:  # after the table
             start += growth
-        described.append(_text(entry.name.encode()))
+        described.append(_text(entry.name))
         described.append(struct.pack(f"<I{len(lengths)}Q", len(lengths), *lengths))
         described.append(struct.pack("<IQ", GGMLQuantizationType[entry.dtype], start))
     return b"".join(described), ranges

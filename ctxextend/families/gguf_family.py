@@ -22,7 +22,8 @@ def gguf_family(name: str) -> Family:
     row = ARCHITECTURES[name]
     key = f"{name}.context_length"
     has_table = ConfigCondition("has_table", value=True)
-    tables: tuple[Positions, ...] = (Rows(tensor=POSITION_TABLE, config_key=key, when=has_table),)
+    rows = Rows(tensor=POSITION_TABLE, config_key=key, when=has_table)
+    tables: tuple[Positions, ...] = (rows,)
     note = ""
     if "positions" not in row:
         methods = tuple(row.get("methods", GGUF_METHODS))
@@ -43,10 +44,6 @@ def gguf_family(name: str) -> Family:
         if "reason" in row:
             note = f"it is scaled by {' and '.join(methods) or 'no method'}, since {row['reason']}"
     elif row["positions"] != "learned":
-        when = has_table._replace(value=False)
-        unlimited = Unlimited(scheme=row["positions"], config_key=key, when=when)
-        tables = (
-            Rows(tensor=POSITION_TABLE, config_key=key, when=when._replace(value=True)),
-            unlimited,
-        )
+        has_none = has_table._replace(value=False)
+        tables = (rows, Unlimited(scheme=row["positions"], config_key=key, when=has_none))
     return Family(name, tables=tables, width_keys=("embedding_length",), note=note)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ctxextend.checkpoint.copy import read_range
 from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import gguf_file
-from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile
+from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.checkpoint.gguf_rewrite import new_pairs
 from ctxextend.errors import counted
 from ctxextend.verification.checks import Check, Evidence
@@ -23,7 +23,7 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
     edits = {edit.key: edit.after for edit in expected.plan.edits}
     pairs = new_pairs(base, edits)
     stated = {**base.values, **edits}
-    keys = {**pairs, **found.pairs}.keys() - {RECIPE_KEY}
+    keys = {**pairs, **found.pairs}
     faults = [
         f"{key} is {found.values.get(key)!r}, expected {stated.get(key)!r}, or of another type"
         for key in sorted(keys)
@@ -41,8 +41,9 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
 
 
 def _gaps(file: GgufFile) -> Iterator[tuple[str, bytearray]]:
-    """Yield each tensor with the bytes after it, which belong to none."""
+    """Yield each tensor, the last one first, with the bytes after it, which belong to none."""
+    end = file.size - file.data_start
     entries = sorted(file.entries.values(), key=lambda entry: (entry.start, entry.end))
-    ends = [*(entry.start for entry in entries[1:]), file.size - file.data_start]
-    for entry, end in zip(entries, ends, strict=False):
+    for entry in reversed(entries):
         yield entry.name, read_range(file.path, file.data_start + entry.end, end - entry.end)
+        end = entry.start

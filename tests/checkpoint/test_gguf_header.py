@@ -155,6 +155,19 @@ def test_missing_and_malformed_keys_are_refused(
         refused(path, "model.gguf: ")
 
 
+@pytest.mark.parametrize(("size", "rotated"), [(None, 8), (0, 8), ([8, 8], 8), (8, "x")])
+def test_a_malformed_share_of_a_head_in_layers_with_a_window_is_refused(
+    size: Any, rotated: Any, tmp_path: Path
+) -> None:
+    values = {
+        "gemma3.rope.dimension_count": size,
+        "gemma3.rope.dimension_count_swa": rotated,
+        "gemma3.rope.freq_base_swa": 1e4,
+    }
+    path = write_gguf(tmp_path / "model.gguf", "gemma3", values=values)
+    refused(path, "model.gguf: gemma3.rope.dimension_count_swa is not a share of a head")
+
+
 @pytest.mark.parametrize("key", ["rope.dimension_count", "attention.key_length"])
 def test_numbers_of_heads_per_layer_are_read_next_to_the_size_of_a_head(
     key: str, tmp_path: Path
