@@ -121,8 +121,9 @@ def _not_served(plan: Plan, statement: Statement) -> ResizeError:
             found = _statement_of(other)
             if found is not None and found.is_right:
                 methods.append(other.method)
-    hint = f"Use --method {joined(list(dict.fromkeys(methods)), 'or')}."
-    if not methods:
+    if methods:
+        hint = f"Use --method {joined(list(dict.fromkeys(methods)), 'or')}."
+    else:
         serving = [item.name for item in statements(facts) if item.is_right]
         hint = f"The output would be right in {joined(serving)}."
     return ResizeError(f"{message}.", hint)
