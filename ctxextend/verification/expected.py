@@ -119,7 +119,7 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         planned = _plan_step(model, step)
     except (ResizeError, UnsupportedModelError) as error:
         message = f"The recipe does not apply to {model.ref.source}: {error.message}"
-        raise ResizeError(message, error.hint) from error
+        raise ResizeError(message, "Pass the checkpoint that was resized: --base MODEL.") from error
     if step.convert is None:
         _check_rows(planned.plan, step)
     recorded = Recorded(
