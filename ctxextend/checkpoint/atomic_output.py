@@ -426,12 +426,14 @@ def _leftovers(output: Path) -> list[Path]:
     return sorted(found)
 
 
-def remove_leftovers(output: Path) -> None:
-    """Remove temporary folders of killed runs.
+def remove_leftovers(output: Path, *, backups: bool = True) -> None:
+    """Remove temporary folders of killed runs, and those with a backup if that is wanted.
 
     Where locks are not supported, they might be in use, and are kept.
     """
     for leftover in _leftovers(output):
+        if not backups and (leftover / BACKUP).exists():
+            continue
         with contextlib.suppress(OSError), locked(leftover) as is_locked:
             if is_locked:
                 _remove(leftover)
@@ -440,13 +442,13 @@ def remove_leftovers(output: Path) -> None:
 @contextlib.contextmanager
 def _temporary(output: Path) -> Iterator[Path]:
     """Yield a new locked folder next to an output, and remove it afterwards."""
-    remove_leftovers(output)
+    remove_leftovers(output, backups=False)
     with contextlib.ExitStack() as stack:
         for attempt in range(ATTEMPTS):
             folder = output.parent / f".{output.name}.ctxextend-{os.urandom(4).hex()}"
             _temporary_folders.append(folder)
             stack.callback(_temporary_folders.remove, folder)
-            stack.callback(_remove, folder)
+            stack.callback(_discard, folder, output)
             folder.mkdir()
             try:
                 stack.enter_context(locked(folder))
@@ -455,6 +457,12 @@ def _temporary(output: Path) -> Iterator[Path]:
                 if attempt == ATTEMPTS - 1:
                     raise
         yield folder
+
+
+def _discard(folder: Path, output: Path) -> None:
+    """Remove a temporary folder, unless it has the only copy of an output."""
+    if output.exists() or not (folder / BACKUP).exists():
+        _remove(folder)
 
 
 def remove_atomically(path: Path) -> None:
@@ -466,10 +474,6 @@ def remove_atomically(path: Path) -> None:
 
 @_defer_signals()
 def _remove(path: Path) -> None:
-    """Remove a temporary folder, unless it has the only copy of an output."""
-    output = path.with_name(path.name[1:].rpartition(".ctxextend-")[0])
-    if (path / BACKUP).exists() and not output.exists():
-        return
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return

@@ -12,7 +12,6 @@ from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
     MethodError,
-    ResizeError,
     UnsupportedModelError,
 )
 
@@ -76,7 +75,6 @@ GGUF: Mapping[str, Refusal] = {
     SERVE_WITH_FLAGS: Refusal(
         "A GGUF file states its rotary settings itself.",
         "Write a longer file: remove --dry-run.",
-        ResizeError,
     ),
     "--for": Refusal(
         "--for: a GGUF file is planned as llama.cpp reads it.",

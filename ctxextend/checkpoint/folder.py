@@ -242,21 +242,16 @@ def no_lm_head(model_class: str | None) -> str:
 def open_checkpoint(
     source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> Checkpoint:
-    """Read a checkpoint's config and its weights' headers, and list the other files to copy.
+    """Read a folder's config and its weights' headers, and list the other files to copy.
 
     Args:
-        source: A folder, a weights file in one, or a file that is a whole checkpoint.
+        source: The folder and its origin.
         variant: The variant of the weights, such as ``fp16``; None for plain weights.
         check: Is called with the config, and may raise.
 
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
-        UnsupportedModelError: The architecture of a GGUF file is not known.
     """
-    if filenames.is_gguf(source.file):
-        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
-
-        return open_gguf_checkpoint(source)
     root = source.folder
     with reading(root):
         problems, fingerprints = _list_files(source)  # before any is read

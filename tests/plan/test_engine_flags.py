@@ -80,7 +80,7 @@ def test_engine_flags_of_llama_cpp_keep_a_yarn_type_and_its_first_length() -> No
 
 def test_engine_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
     done = invoke(*resize_words(rotary_configs.save("llama3"), "llama.cpp"), "-q")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "llama.cpp has no flags for the llama3 settings of this model." in done.stderr
     assert "Write a folder: remove --dry-run." in done.stderr
 
@@ -246,7 +246,7 @@ def test_flags_of_other_runtimes_are_refused(runtime: str) -> None:
     rotary_models.make("llama")
     method = "linear" if runtime == "mlx" else "theta"
     done = invoke(*resize_words("llama", runtime, "4x"), "-q", "--method", method)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stdout == ""
     assert "has no flags for rotary settings." in done.stderr
     hint = "Those of vllm, sglang and llama.cpp are known. Write a folder: remove --dry-run."
@@ -256,12 +256,12 @@ def test_flags_of_other_runtimes_are_refused(runtime: str) -> None:
 def test_flags_of_rows_and_of_gguf_files_are_refused() -> None:
     pico.make(Path("gpt2"), "gpt2")
     done = invoke(*resize_words("gpt2", "vllm"), "-q")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stdout == ""
     message = "A longer context needs new rows of transformer.wpe.weight, which no flag states."
     assert message in unwrapped(done.stderr)
     assert "Write a folder: remove --dry-run." in unwrapped(done.stderr)
     write_gguf(Path("model.gguf"))
     done = invoke(*resize_words("model.gguf", "llama.cpp", "4x"), "-q")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "A GGUF file states its rotary settings itself." in unwrapped(done.stderr)

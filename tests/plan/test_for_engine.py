@@ -205,7 +205,7 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
             "llama.cpp",
             "dynamic",
             "llama.cpp ignores the dynamic settings of llama models.",
-            "Use --method yarn or theta or linear.",
+            "Use --method yarn, theta or linear.",
         ),
         (
             "llama",
@@ -221,7 +221,7 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
             "dynamic",
             "SGLang computes other positions for the dynamic settings of llama models: inputs of "
             "every length get the angles of the longest.",
-            "Use --method yarn or theta or linear.",
+            "Use --method yarn, theta or linear.",
         ),
         (
             "llama",
@@ -229,7 +229,7 @@ def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: st
             "switch",
             "mlx-lm computes other positions for the switch settings of llama models: it gives "
             "every input the long list, and computes the attention factor itself.",
-            "Use --method yarn or theta or linear or dynamic.",
+            "Use --method yarn, theta, linear or dynamic.",
         ),
     ],
 )
