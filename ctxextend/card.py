@@ -121,9 +121,8 @@ def extended_card(
     if CARD_FILE in checkpoint.copied:
         card = read_text(checkpoint.root / CARD_FILE, UNDECODED).replace(RECIPE_POINTER, "")
     if card is not None and trained_at is not None:
-        card = card.replace(LOG_POINTER, "").replace(
-            NOT_TRAINED.format(trained_at), BEFORE_TRAINING
-        )
+        card = card.replace(LOG_POINTER, "")
+        card = card.replace(NOT_TRAINED.format(trained_at), BEFORE_TRAINING)
     # The checkpoint, or the nearest Hub model that its recipe names.
     base_model = checkpoint.source.hub_id
     for step in provenance.steps[::-1] if provenance is not None else ():

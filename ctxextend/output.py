@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,21 +182,21 @@ def compute_tensors(plan: Plan, record: Mapping[str, Any], folder: Path) -> NewT
                     f"so do {len(bad)} of the {change.rows_after} rows of the output."
                 )
             warnings.append(text)
+    provenance = {**record["provenance"], "source_fingerprint": fingerprint}
+    tables = [dict(table) for table in provenance.get("tables", ())]
+    for table in tables:
+        if "sha256" in table:
+            table["sha256"] = hashes[table["name"]]
+    if tables:
+        provenance["tables"] = tables
     return NewTensors(
         tensor=values.__getitem__,
-        recipe=recipe_bytes(record, folder, Hashes(fingerprint=fingerprint, tables=hashes)),
+        recipe=recipe_bytes({**record, "provenance": provenance}, folder),
         warnings=tuple(warnings),
     )
 
 
 # The recipe
-
-
-class Hashes(NamedTuple):
-    """What a recipe records of the weights, known once they are written."""
-
-    fingerprint: str | None  # of the source's weights; None if they were not downloaded
-    tables: Mapping[str, str]  # SHA-256 of stored tables in the output, by name
 
 
 def table_hash(array: NDArray[Any]) -> str:
@@ -205,24 +205,8 @@ def table_hash(array: NDArray[Any]) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def recipe_bytes(record: Mapping[str, Any], folder: Path, hashes: Hashes | None = None) -> bytes:
-    """Return the recipe of an output as YAML.
-
-    Args:
-        record: Its values; see `output_record`.
-        folder: The output folder: local paths in the recipe are relative to it.
-        hashes: Those of the weights; by default the placeholders in `record` stay.
-    """
-    if hashes is not None:
-        provenance = {**record["provenance"], "source_fingerprint": hashes.fingerprint}
-        if "tables" in provenance:
-            tables = list[dict[str, Any]]()
-            for table in provenance["tables"]:
-                tables.append(dict(table))
-                if "sha256" in table:
-                    tables[-1]["sha256"] = hashes.tables[table["name"]]
-            provenance["tables"] = tables
-        record = {**record, "provenance": provenance}
+def recipe_bytes(record: Mapping[str, Any], folder: Path) -> bytes:
+    """Return the recipe of an output as YAML; local paths are relative to the output folder."""
     return yaml_text(record, folder).encode("utf-8", UNDECODED)
 
 
