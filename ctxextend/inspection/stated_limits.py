@@ -1,12 +1,10 @@
 """All length limits in a checkpoint: what each states, who uses it, and whether it agrees."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoint.filenames import PARAMS_FILE
 from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.safetensors_file import TensorFile
 from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.limits.statements import (
@@ -16,8 +14,6 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     VLLM,
-    GenerationLimit,
-    StatedLimit,
     config_length_keys,
     generating_table,
     generation_limits,
@@ -29,58 +25,70 @@ from ctxextend.limits.statements import (
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
-from ctxextend.positions.facts import Buffer
 from ctxextend.positions.position_report import PositionReport
-from ctxextend.positions.positions import Keys, nested
+from ctxextend.positions.positions import Keys, Positions, nested
 
 UNUSED = "none"  # no library uses a limit
 NOT_USED = "not used by any library"
+NOT_LOADED_LIMIT = "the model does not load"
 
 
-@dataclass(frozen=True)
-class LongerInputs:
+class LongerInputs(NamedTuple):
     """What happens to inputs of more tokens than a model has positions, if nothing cuts them."""
 
     beyond: str  # in one word or two; see `inspection_result.LibraryLimit`
     effect: str  # as a clause after "inputs of more than 512 tokens"
 
 
-FAIL = LongerInputs(beyond="fails", effect="fail")
-SHARE_LAST_POSITION = LongerInputs(beyond="last position", effect="share the last position")
-GET_COMPUTED_ROWS = LongerInputs(beyond="more rows", effect="get computed rows")
+RUN_AT_ANY_LENGTH = LongerInputs(beyond="any length", effect="run as well")
 REACH_UNTRAINED_ANGLES = LongerInputs(
     beyond="untrained", effect="reach angles that were never trained"
 )
-RUN_AT_ANY_LENGTH = LongerInputs(beyond="any length", effect="run as well")
-
-NOT_LOADED_LIMIT = "the model does not load"
+# By `Positions.longer_inputs`; others run at any length.
+LONGER_INPUTS = {
+    "fail": LongerInputs(beyond="fails", effect="fail"),
+    "share the last position": LongerInputs(
+        beyond="last position", effect="share the last position"
+    ),
+    "get computed rows": LongerInputs(beyond="more rows", effect="get computed rows"),
+    "reach untrained angles": REACH_UNTRAINED_ANGLES,
+}
 
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
     """Return all length limits, those in the config first."""
-    limits = [*_limits_of_own_keys(model, tables), *_limits_of_other_keys(model, tables)]
-    limits += _limits_of_params(model, tables)
+    checkpoint = model.checkpoint
+    own = list[Limit]()
+    other = list[Limit]()
+    for table in tables:
+        if checkpoint.config:
+            own += _own_key_limits(model, table)
+        for path, value in config_length_keys(table.location):
+            other.append(_other_key_limit(model, table, path, value))
+    # All tables that share a key of their own must agree with it; any other key need agree with
+    # only one table.
+    limits = [*_one_per_key(own, agrees=False), *_one_per_key(other, agrees=True)]
+    generating = generating_table(model.tables)
+    of_generating = [table for table in tables if generating and table.name == generating.name]
+    for table in of_generating:
+        limits += _params_limits(checkpoint, table)
     for table in tables:
         if table.location.weights_file:
-            limits.append(_limit_of_rows(model, table))
-        limits += _buffer_limits(model.checkpoint, table)
+            rows = Limit(
+                file=table.location.weights_file,
+                key=table.name,
+                value=table.location.rows,
+                tokens=table.positions,
+                used_by=checkpoint.engine or TRANSFORMERS,
+                table=table.name,
+            )
+            limits.append(rows)
+        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of layers once
     for tokenizer, table in tables_by_tokenizer(tables).items():
-        for stated in stated_limits(model.checkpoint, tokenizer):
-            limits.append(_side_file_limit(model.checkpoint, stated, table))
-    limits += _generation_limits(model, tables)
+        limits += _side_file_limits(checkpoint, tokenizer, table)
+    for table in of_generating:
+        limits += _generation_limits(checkpoint, table)
     return tuple(limits)
-
-
-def _limit_of_rows(model: OpenedModel, table: PositionReport) -> Limit:
-    """Return the limit that the rows of a stored table set."""
-    return Limit(
-        file=table.location.weights_file,
-        key=table.name,
-        value=table.location.rows,
-        tokens=table.positions,
-        used_by=model.checkpoint.engine or TRANSFORMERS,
-        table=table.name,
-    )
 
 
 def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> Iterator[Limit]:
@@ -119,112 +127,37 @@ def tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionR
 # Keys in the config
 
 
-def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits that a type's own keys state, one for each key.
-
-    All tables that share a key must agree with it, so a disagreement with any of them is returned.
-    """
-    if not model.checkpoint.config:
-        return []
-    limits = list[Limit]()
-    for table in tables:
-        limits += _limits_of_length_paths(model, table)
-        default = table.location.family.defaults.get(table.location.config_key)
-        if default is not None and not _states_length(table):
-            limits.append(_default_limit(model, default, table))
-        limits += _following_key_limits(model, table)
-    return [_last_that_disagrees(same_key) for same_key in _group_by_key(limits)]
-
-
-def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits of keys that no table owns, one for each key.
-
-    Such a key need agree with only one table, so an agreement with any of them is returned.
-    """
-    limits = list[Limit]()
-    for table in tables:
-        for path, value in config_length_keys(table.location):
-            limits.append(_other_key_limit(model, table, path, value))
-    return [_last_that_agrees(same_key) for same_key in _group_by_key(limits)]
-
-
-def _limits_of_params(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:
-    """Yield the lengths in Mistral's params.json, which vLLM reads before config.json."""
-    generating = generating_table(model.tables)
-    for table in tables:
-        if generating is None or table.name != generating.name:
-            continue
-        for key, value in params_lengths(model.checkpoint).items():
-            tokens = table.positions
-            reason = ""
-            if value not in (table.positions, table.key_value):
-                tokens = value
-                reason = _why_other_key_disagrees(table, (VLLM,), value)
-            yield Limit(
-                file=PARAMS_FILE,
-                key=key,
-                value=value,
-                tokens=tokens,
-                used_by=VLLM,
-                table=table.name,
-                reason=reason,
-            )
-
-
-def _group_by_key(limits: Sequence[Limit]) -> list[list[Limit]]:
-    """Return the limits of each key, which refer to several tables, in order."""
-    groups = dict[str, list[Limit]]()
+def _one_per_key(limits: Iterable[Limit], *, agrees: bool) -> list[Limit]:
+    """Return the last limit of each key that agrees with its table, or not; else the first."""
+    chosen = dict[str, Limit]()
     for limit in limits:
-        groups.setdefault(limit.key, []).append(limit)
-    return list(groups.values())
+        if limit.key not in chosen or limit.agrees is agrees:
+            chosen[limit.key] = limit
+    return list(chosen.values())
 
 
-def _last_that_disagrees(limits: Sequence[Limit]) -> Limit:
-    """Return the last limit that disagrees with its table; the first limit if all agree."""
-    for limit in reversed(limits):
-        if not limit.agrees:
-            return limit
-    return limits[0]
+def _own_key_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
+    """Yield the limits that keys of the model type state, or transformers' default if none does.
 
-
-def _last_that_agrees(limits: Sequence[Limit]) -> Limit:
-    """Return the last limit that agrees with its table; the first limit if all disagree."""
-    for limit in reversed(limits):
-        if limit.agrees:
-            return limit
-    return limits[0]
-
-
-def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
-    """Yield the limits of the paths that state a table's length; transformers reads one of them."""
-    location = table.location
-    for path in location.length_paths:
-        value = nested(model.checkpoint.config, path)
-        if value is not None:
-            if path in location.engine_paths and type(value) is int:
-                yield _other_key_limit(model, table, path, value)
-                continue
-            library = _reader_of_length(model, table) if path == location.path_in_use else UNUSED
-            yield _own_key_limit(model, ".".join(path), value, table, library)
-
-
-def _default_limit(model: OpenedModel, default: int, table: PositionReport) -> Limit:
-    """Return the limit of a key that is missing, so that transformers uses its default.
-
-    A default that agrees is not shown: the value is None, as the key is not set. A default that
-    disagrees is shown as the value, since it needs to be corrected.
+    transformers reads one of the paths of the length, and none if any length runs.
     """
-    key = f"{table.location.length_key}{NOT_SET}"
-    limit = _own_key_limit(model, key, default, table, _reader_of_length(model, table))
-    if limit.agrees:
-        return replace(limit, value=None)
-    return limit
-
-
-def _following_key_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
-    """Yield the limits of a family's keys that follow the length of a table."""
+    config = model.checkpoint.config
+    location = table.location
+    library = model.checkpoint.engine or TRANSFORMERS
+    if model.checkpoint.engine is None and longer_inputs(table) is RUN_AT_ANY_LENGTH:
+        library = UNUSED
+    for path in location.length_paths:
+        value = nested(config, path)
+        if path in location.engine_paths and type(value) is int:
+            yield _other_key_limit(model, table, path, value)
+        elif value is not None:
+            used_by = library if path == location.path_in_use else UNUSED
+            yield _own_key_limit(model, table, ".".join(path), value, used_by)
+    default = location.family.defaults.get(location.config_key)
+    if default is not None and location.stated(location.effective_key) is None:
+        yield _own_key_limit(model, table, f"{location.length_key}{NOT_SET}", default, library)
     for key in model.architecture.family.limits:
-        value = model.checkpoint.config.get(key)
+        value = config.get(key)
         if isinstance(value, int):
             yield Limit(
                 file=model.checkpoint.config_file,
@@ -237,57 +170,41 @@ def _following_key_limits(model: OpenedModel, table: PositionReport) -> Iterator
             )
 
 
-def _reader_of_length(model: OpenedModel, table: PositionReport) -> str:
-    """Return the library that uses the length in the config: none if any length runs."""
-    if model.checkpoint.engine:
-        return model.checkpoint.engine
-    if longer_inputs(table) is RUN_AT_ANY_LENGTH:
-        return UNUSED
-    return TRANSFORMERS
-
-
 def _own_key_limit(
-    model: OpenedModel, key: str, value: Any, table: PositionReport, library: str
+    model: OpenedModel, table: PositionReport, key: str, value: Any, used_by: str
 ) -> Limit:
-    """Return the limit that a value of a type's own key sets; `value` may be any JSON value."""
-    agrees = type(value) is int and value == table.key_value
-    is_used = library != UNUSED
+    """Return the limit that a value of a type's own key sets; `value` may be any JSON value.
+
+    The value that fits the table stands for all positions, even if it is a length before scaling. A
+    default is only shown if it disagrees.
+    """
+    location = table.location
+    tokens = location.length_of_key(value) if type(value) is int else None
+    agrees = tokens is not None and value == table.key_value
+    is_blocking = not agrees and used_by != UNUSED and location.rows > 0
+    shown = _json_value(value)
     reason = ""
-    if not agrees:
-        reason = _why_own_key_disagrees(table, is_used=is_used)
+    if agrees:
+        tokens = table.positions
+        if key.endswith(NOT_SET):
+            shown = None
+    elif used_by == UNUSED:
+        reason = NOT_USED
+    elif is_blocking:
+        reason = f"{table.name} has {table.positions + location.other_rows} rows"
+        reason += f": {NOT_LOADED_LIMIT}"
+    else:
+        reason = f"the settings serve {table.positions} tokens, but engines read this length"
     return Limit(
         file=model.checkpoint.config_file,
         key=key,
-        value=_json_value(value),
-        tokens=_tokens_of_own_key(value, table),
-        used_by=library,
+        value=shown,
+        tokens=tokens,
+        used_by=used_by,
         table=table.name,
         reason=reason,
-        is_blocking=not agrees and is_used and bool(table.location.rows),
+        is_blocking=is_blocking,
     )
-
-
-def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
-    """Return how many tokens a value of a type's own key stands for; None if it is not an integer.
-
-    The value that fits the table stands for all positions, even if it is a length before scaling.
-    """
-    if type(value) is not int:
-        return None
-    if value == table.key_value:
-        return table.positions
-    location = table.location
-    return location.length_of_key(value)
-
-
-def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
-    """Say what a value of a type's own key does that is not the one that fits the table."""
-    location = table.location
-    if not is_used:
-        return NOT_USED
-    if not location.rows:
-        return f"the settings serve {table.positions} tokens, but engines read this length"
-    return f"{table.name} has {table.positions + location.other_rows} rows: {NOT_LOADED_LIMIT}"
 
 
 def _json_value(value: Any) -> Any:
@@ -305,30 +222,34 @@ def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, valu
 
     Like the table's own key, it agrees with the positions and with a length before scaling.
     """
-    programs = readers(table.location, path)
+    location = table.location
+    programs = readers(location, path)
     agrees = value in (table.positions, table.key_value)
-    tokens = value
-    reason = ""
     remark = ""
-    if agrees:
-        tokens = table.positions
-    else:
-        reason = _why_other_key_disagrees(table, programs, value)
-        if value > table.positions and _may_be_trained_longer(table):
-            remark = _raise_limits_remark(model, value)
+    if not agrees and value > table.positions and _is_unscaled(location):
+        command = resizable_ref(model).resize_command(to=value)
+        raised = f"raise its limits: {command} --method limits"
+        remark = f"if the model was trained at {value} tokens, {raised}"
     return Limit(
         file=model.checkpoint.config_file,
         key=".".join(path),
         value=value,
-        tokens=tokens,
+        tokens=table.positions if agrees else value,
         used_by=", ".join(programs) or UNUSED,
         table=table.name,
-        reason=reason,
+        reason="" if agrees else _other_length(table, programs, value),
         remark=remark,
     )
 
 
-def _why_other_key_disagrees(table: PositionReport, programs: Sequence[str], value: int) -> str:
+def _is_unscaled(location: Positions) -> bool:
+    """Whether positions are rotary ones that may have been trained at a longer length."""
+    if not location.methods or location.trained_length is not None:
+        return False
+    return location.lengths.served == location.lengths.first_trained
+
+
+def _other_length(table: PositionReport, programs: Sequence[str], value: int) -> str:
     """Say what a table's own key states, and which programs may take another value instead."""
     own_key = f"{table.location.length_key} is {table.key_value}"
     if not programs:
@@ -336,159 +257,111 @@ def _why_other_key_disagrees(table: PositionReport, programs: Sequence[str], val
     return f"{own_key}, and {may_take(programs, value)}"
 
 
-def _raise_limits_remark(model: OpenedModel, length: int) -> str:
-    """Return the remark that a model may have been trained at a length, and what to do then."""
-    command = resizable_ref(model).resize_command(to=length)
-    return (
-        f"if the model was trained at {length} tokens, raise its limits: {command} --method limits"
-    )
-
-
-def _may_be_trained_longer(table: PositionReport) -> bool:
-    """Whether rotary positions may have been trained at a longer length that another key states."""
-    if not table.location.methods or table.location.trained_length is not None:
-        return False
-    return table.location.lengths.served == table.location.lengths.first_trained
+def _params_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
+    """Yield the lengths in Mistral's params.json, which vLLM reads before config.json."""
+    for key, value in params_lengths(checkpoint).items():
+        agrees = value in (table.positions, table.key_value)
+        yield Limit(
+            file=PARAMS_FILE,
+            key=key,
+            value=value,
+            tokens=table.positions if agrees else value,
+            used_by=VLLM,
+            table=table.name,
+            reason="" if agrees else _other_length(table, (VLLM,), value),
+        )
 
 
 # Limits of generated texts
 
 
-def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:
+def _generation_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
     """Yield the limits of generated texts, which count the positions of one table."""
-    generating = generating_table(model.tables)
-    if generating is None:
-        return
-    limits = generation_limits(model.checkpoint)
-    for table in tables:
-        if table.name == generating.name:
-            for limit in limits:
-                yield _generation_limit(limit, table)
-
-
-def _generation_limit(limit: GenerationLimit, table: PositionReport) -> Limit:
-    library = UNUSED
-    if limit.is_used:
-        library = GENERATE
-    elif limit.is_of_task:
-        library = OLD_PIPELINES
-    reason = ""
-    if limit.tokens > table.positions and not table.location.needs_no_limit:
-        reason = _consequence(limit.tokens, table)
-    remark = ""
-    if limit.is_deciding and limit.tokens < table.positions:
-        remark = _early_stop(limit, table.positions)
-    return Limit(
-        file=limit.file,
-        key=".".join(limit.path),
-        value=limit.tokens,
-        tokens=limit.tokens,
-        used_by=library,
-        table=table.name,
-        reason=reason,
-        remark=remark,
-    )
-
-
-def _early_stop(limit: GenerationLimit, positions: int) -> str:
-    """Return the remark that `generate()` stops before the context length."""
-    if limit.key == MAX_NEW_TOKENS:
-        return (
-            f"generate() stops after {limit.tokens} new tokens; the context length is {positions}"
+    for limit in generation_limits(checkpoint):
+        used_by = UNUSED
+        if limit.is_used:
+            used_by = GENERATE
+        elif limit.is_of_task:
+            used_by = OLD_PIPELINES
+        reason = ""
+        if limit.tokens > table.positions and not table.location.needs_no_limit:
+            reason = _consequence(limit.tokens, table)
+        remark = ""
+        if limit.is_deciding and limit.tokens < table.positions:
+            stop = f"generate() stops at {limit.tokens} tokens, before the context length of"
+            if limit.key == MAX_NEW_TOKENS:
+                stop = f"generate() stops after {limit.tokens} new tokens; the context length is"
+            remark = f"{stop} {table.positions}"
+        yield Limit(
+            file=limit.file,
+            key=".".join(limit.path),
+            value=limit.tokens,
+            tokens=limit.tokens,
+            used_by=used_by,
+            table=table.name,
+            reason=reason,
+            remark=remark,
         )
-    return f"generate() stops at {limit.tokens} tokens, before the context length of {positions}"
 
 
 # Buffers, and files of tokenizers and of sentence-transformers
 
 
-def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> list[Limit]:
-    """Return the limits that position buffers in the weights set; equal ones of layers once."""
-    limits = list[Limit]()
+def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
+    """Yield the limits that position buffers in the weights set; they count as the config key."""
     for name, file in checkpoint.weights.file_of.items():
         buffer = table.location.buffer(name)
-        has_length = file.entries[name].shape != ()  # masked_bias of old files is a scalar
-        if buffer is not None and has_length:
-            limits.append(_buffer_limit(checkpoint, table, name, file, buffer))
-    return list(dict.fromkeys(limits))
+        shape = file.entries[name].shape
+        if buffer is None or not shape:  # masked_bias of old files is a scalar
+            continue
+        length = shape[0] if buffer.content == "rows" else shape[-1]
+        reason = ""
+        if length != table.key_value:
+            reason = f"{table.name} has {table.positions + table.location.other_rows} rows"
+        yield Limit(
+            file=checkpoint.relative(file),
+            key=layer_pattern(name) if "*" in buffer.name else name,
+            value=length,
+            tokens=length - (table.key_value - table.positions),
+            used_by=TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}",
+            table=table.name,
+            reason=reason,
+        )
 
 
-def _buffer_limit(
-    checkpoint: Checkpoint, table: PositionReport, name: str, file: TensorFile, buffer: Buffer
-) -> Limit:
-    """Return the limit that a position buffer sets, whose length is as the config key counts."""
-    length = _buffer_length(buffer, file.entries[name].shape)
-    reserved_in_key = table.key_value - table.positions
-    key = name
-    if "*" in buffer.name:
-        key = layer_pattern(name)
-    used_by = TRANSFORMERS
-    if not buffer.is_kept:
-        used_by = f"old {TRANSFORMERS}"
-    reason = ""
-    if length != table.key_value:
-        reason = f"{table.name} has {table.positions + table.location.other_rows} rows"
-    return Limit(
-        file=checkpoint.relative(file),
-        key=key,
-        value=length,
-        tokens=length - reserved_in_key,
-        used_by=used_by,
-        table=table.name,
-        reason=reason,
-    )
+def _side_file_limits(
+    checkpoint: Checkpoint, tokenizer: str, table: PositionReport
+) -> Iterator[Limit]:
+    """Yield the limits that files of a tokenizer or of sentence-transformers state.
 
-
-def _buffer_length(buffer: Buffer, shape: tuple[int, ...]) -> int:
-    """Return how many positions a buffer has: rows come first, other positions last."""
-    if buffer.content == "rows":
-        return shape[0]
-    return shape[-1]
-
-
-def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: PositionReport) -> Limit:
-    """Return the limit that a file of a tokenizer or of sentence-transformers states."""
-    used_by = ", ".join(stated.statement.read_by)
-    if used_by == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
-        used_by = UNUSED
-    return Limit(
-        file=stated.file,
-        key=".".join(stated.path),
-        value=_side_file_value(stated),
-        tokens=stated.tokens,
-        used_by=used_by,
-        table=table.name,
-        reason=_side_file_reason(stated, table, used_by),
-    )
-
-
-def _side_file_value(stated: StatedLimit) -> Any:
-    """Return the value to show: a padding strategy with a length, ``{"Fixed": 512}``, as it is."""
-    has_length = stated.tokens is not None
-    if isinstance(stated.value, dict) and has_length:
-        return stated.value
-    return _json_value(stated.value)
-
-
-def _side_file_reason(stated: StatedLimit, table: PositionReport, used_by: str) -> str:
-    """Say what a limit in a side file does that disagrees with a table; empty if it agrees."""
-    tokens = stated.tokens
-    is_padding = stated.statement.meaning == "padding"
-    is_shorter = tokens is not None and tokens < table.positions
-    if is_padding and tokens is None:
-        return ""  # texts are not padded to a length
-    if is_padding and is_shorter:
-        return ""  # padding to a shorter length cuts no text
-    if is_shorter and table.location.family.padding_effect:
-        return ""  # the limit is the padding length too, and so stays the old one
-    reason = _consequence(tokens, table)
-    if not reason:
-        return ""
-    if used_by == UNUSED:
-        return NOT_USED
-    if is_padding:
-        return f"all inputs are padded to {tokens} tokens: {reason}"
-    return reason
+    A padding strategy with a length, ``{"Fixed": 512}``, is shown as it is.
+    """
+    for stated in stated_limits(checkpoint, tokenizer):
+        used_by = ", ".join(stated.statement.read_by)
+        if used_by == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
+            used_by = UNUSED
+        tokens = stated.tokens
+        is_shown = isinstance(stated.value, dict) and tokens is not None
+        is_padding = stated.statement.meaning == "padding"
+        is_shorter = tokens is not None and tokens < table.positions
+        # Padding to a shorter length, or to none, cuts no text. A shorter limit that is the padding
+        # length of a model whose outputs depend on padding stays the old one.
+        is_harmless = is_padding and (is_shorter or tokens is None)
+        is_harmless = is_harmless or (is_shorter and bool(table.location.family.padding_effect))
+        reason = "" if is_harmless else _consequence(tokens, table)
+        if reason and used_by == UNUSED:
+            reason = NOT_USED
+        elif reason and is_padding:
+            reason = f"all inputs are padded to {tokens} tokens: {reason}"
+        yield Limit(
+            file=stated.file,
+            key=".".join(stated.path),
+            value=stated.value if is_shown else _json_value(stated.value),
+            tokens=tokens,
+            used_by=used_by,
+            table=table.name,
+            reason=reason,
+        )
 
 
 # What limits do
@@ -501,62 +374,26 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
         limit: The limit in tokens; None if inputs are not truncated.
         table: The positions.
     """
-    if limit == table.positions:
-        return ""
-    if _has_no_length(table):
-        return ""  # no limit can disagree
-    if limit is None:
-        return _effect_of_no_limit(table)
-    if limit < table.positions:
-        return f"inputs are truncated to {limit} tokens, but {_count_of_positions(table)}"
-    return _effect_of_high_limit(limit, table)
-
-
-def _effect_of_no_limit(table: PositionReport) -> str:
-    """Say what happens to inputs that are not truncated; empty if they run."""
-    longer = longer_inputs(table)
-    if longer in (REACH_UNTRAINED_ANGLES, RUN_AT_ANY_LENGTH):
-        return ""
-    return f"inputs of more than {table.positions} tokens are not truncated and {longer.effect}"
-
-
-def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
-    """Say what happens to inputs between the number of positions and a higher limit."""
     positions = table.positions
-    served = table.location.lengths.served
-    is_served = limit <= served
-    if is_served:
-        key = table.location.effective_key
-        return f"the settings serve {served} tokens, but engines read {positions} from {key}"
-    inputs = f"inputs of {positions + 1} to {limit} tokens"
-    return f"{_count_of_positions(table)}: {inputs} {longer_inputs(table).effect}"
-
-
-def _count_of_positions(table: PositionReport) -> str:
-    return f"the {table.location.owner} has {table.positions} positions"
-
-
-def _states_length(table: PositionReport) -> bool:
-    """Whether the config states the length of a table, so that no default applies."""
     location = table.location
-    return location.stated(location.effective_key) is not None
-
-
-def _has_no_length(table: PositionReport) -> bool:
-    """Whether positions run at any length, and the config states none for them."""
-    return longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table)
+    longer = longer_inputs(table)
+    states_length = location.stated(location.effective_key) is not None
+    if limit == positions or (longer is RUN_AT_ANY_LENGTH and not states_length):
+        return ""
+    if limit is None:
+        if longer in (REACH_UNTRAINED_ANGLES, RUN_AT_ANY_LENGTH):
+            return ""
+        return f"inputs of more than {positions} tokens are not truncated and {longer.effect}"
+    has = f"the {location.owner} has {positions} positions"
+    if limit < positions:
+        return f"inputs are truncated to {limit} tokens, but {has}"
+    served = location.lengths.served
+    if limit <= served:
+        key = location.effective_key
+        return f"the settings serve {served} tokens, but engines read {positions} from {key}"
+    return f"{has}: inputs of {positions + 1} to {limit} tokens {longer.effect}"
 
 
 def longer_inputs(table: PositionReport) -> LongerInputs:
     """Return what happens to inputs of more tokens than positions, if nothing cuts them."""
-    location = table.location
-    match location.longer_inputs:
-        case "fail":
-            return FAIL
-        case "share the last position":
-            return SHARE_LAST_POSITION
-        case "get computed rows":
-            return GET_COMPUTED_ROWS
-        case "reach untrained angles":
-            return REACH_UNTRAINED_ANGLES
-    return RUN_AT_ANY_LENGTH
+    return LONGER_INPUTS.get(table.location.longer_inputs, RUN_AT_ANY_LENGTH)
