@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import yaml
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import is_hub_id
 from ctxextend.errors import printable

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source, resolve_source
 from ctxextend.comparison.python_text import is_held_out, python_documents
 from ctxextend.errors import TrainingError

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, UNDECODED, output_card
+from ctxextend.checkpoint.checkpoint import Checkpoint, Weights
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import delete, edit
 from ctxextend.checkpoint.safetensors_file import ML_DTYPES
-from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import Layout, NewTensors, Output
 from ctxextend.errors import MethodError
 from ctxextend.notes import Note

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.features import SCALED_SETTINGS
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.errors import ResizeError

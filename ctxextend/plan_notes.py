@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint
+from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.limits.edits import length_changes

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoint.checkpoint import MODULES
 from ctxextend.checkpoint.features import CONVERT
-from ctxextend.checkpoint.folder import MODULES
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.writing import Output, OutputFiles, write_output
 from ctxextend.errors import OutputError, listed

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import (
     CtxextendError,
     RecipeError,

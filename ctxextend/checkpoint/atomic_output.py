@@ -448,7 +448,7 @@ def _temporary(output: Path) -> Iterator[Path]:
             folder = output.parent / f".{output.name}.ctxextend-{os.urandom(4).hex()}"
             _temporary_folders.append(folder)
             stack.callback(_temporary_folders.remove, folder)
-            stack.callback(_discard, folder, output)
+            stack.callback(_remove, folder, output)
             folder.mkdir()
             try:
                 stack.enter_context(locked(folder))
@@ -459,12 +459,6 @@ def _temporary(output: Path) -> Iterator[Path]:
         yield folder
 
 
-def _discard(folder: Path, output: Path) -> None:
-    """Remove a temporary folder, unless it has the only copy of an output."""
-    if output.exists() or not (folder / BACKUP).exists():
-        _remove(folder)
-
-
 def remove_atomically(path: Path) -> None:
     """Move a folder or file away, then remove it, so that other runs never see it half removed."""
     if os.path.lexists(path):
@@ -473,7 +467,10 @@ def remove_atomically(path: Path) -> None:
 
 
 @_defer_signals()
-def _remove(path: Path) -> None:
+def _remove(path: Path, output: Path | None = None) -> None:
+    """Remove a temporary folder, unless it has the only copy of an output."""
+    if output is not None and not output.exists() and (path / BACKUP).exists():
+        return
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return

@@ -1,19 +1,27 @@
-"""A model folder: its config, its weights, and its other files, which are copied or skipped."""
+"""Open a model folder: its config, its weights, and its other files, copied or skipped."""
 
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ctxextend.checkpoint import features, filenames
-from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, reading
+from ctxextend.checkpoint.checkpoint import CONFIG, MODULES, Checkpoint, Weights
+from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoint.features import Refusal
-from ctxextend.checkpoint.json_edit import Edit, load_object, parse_json, read_text
-from ctxextend.checkpoint.safetensors_file import TensorFile
+from ctxextend.checkpoint.filenames import SAFETENSORS, SINGLE_FILE, stays_inside
+from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoint.safetensors_file import (
+    COMPILED,
+    MODULE,
+    TensorFile,
+    open_safetensors,
+    plain_names,
+)
 from ctxextend.checkpoint.source import (
     CACHED_MODEL,
     FOLDER,
@@ -23,235 +31,33 @@ from ctxextend.checkpoint.source import (
     has_file,
     look_at,
 )
-from ctxextend.checkpoint.weights import Weights, open_weights
 from ctxextend.errors import CheckpointError
 from ctxextend.notes import Code, Level, Note
 
-if TYPE_CHECKING:
-    from ctxextend.checkpoint.writing import Layout
-
-CONFIG = "config.json"
-DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
 ADAPTER_CONFIG = "adapter_config.json"
-MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
-
-# How the names of transformers classes with an LM head end.
-LM_CLASSES = (
-    "LM",
-    "LMHeadModel",
-    "HeadsModel",
-    "EncoderDecoderModel",
-    "ForPreTraining",
-    "ForConditionalGeneration",
-)
-# Parts of tensor names of LM heads, for configs that state no class.
-LM_TENSORS = r"lm_head\.|predictions\.|vocab_projector\.|embed_out\."
-
 # Keys that every params.json of a Mistral model has; many programs write a file of that name.
 MISTRAL_KEYS = {"dim", "n_layers", "hidden_dim"}
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model folder with its config and the headers of its weights.
-
-    File names are relative to its root.
-    """
-
-    source: Source
-    model: PurePosixPath  # the model's folder: "." or sentence-transformers' subfolder
-    config: Mapping[str, Any]  # empty if there is none, as for adapters
-    weights: Weights
-    generated: Mapping[str, str]  # text files that an output needs but the source lacks
-    copied: tuple[str, ...]  # all files to copy, config.json included, except the weights
-    omitted: Mapping[str, str]  # skipped files, each with the reason
-    fingerprints: Mapping[str, Fingerprint]  # of its files, taken before they are read
-    adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
-    # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
-    objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    config_name: str = CONFIG  # or that of a weights file, which states its config itself
-    # Of a checkpoint that consists of one file, which its output does too; empty for a folder.
-    file_suffix: str = ""
-    engine: str | None = None  # the only engine that reads it, as ``--for`` names it; None: many do
-    recipe: str | None = None  # the text of its recipe, which may be anything; None without one
-    facts: tuple[str, ...] = ()  # what else to know of its files
-    # What cannot be done with it, by feature; see `features`.
-    refused: Mapping[str, Refusal] = field(default_factory=dict)
-    # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
-    # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
-    # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
-    # default_loader.py.
-    mistral_files: tuple[str, ...] = ()
-    params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
-    root: Path = field(init=False)  # the folder
-    config_file: str = field(init=False)  # the file that states the config
-    # Whether it has a config.json, which must state the table's length.
-    has_config: bool = field(init=False)
-    model_class: str | None = field(init=False)  # the transformers class in its config, if any
-    no_lm: str = field(init=False)  # why it is not a language model; empty if it is one
-    # Whether it is of a model that generates text, as far as its config tells.
-    generates: bool = field(init=False)
-    # The paths that an output must not overlap: the folder, unless only a single file is read, and
-    # that file.
-    protected: tuple[Path, ...] = field(init=False)
-    # All source files that an output contains, by their names in it.
-    files: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        config_file = (self.model / self.config_name).as_posix()
-        weights = self.weights
-        files = {*self.copied, *weights.files}
-        if weights.index is not None and weights.index_file not in self.generated:
-            files.add(weights.index_file)
-        root = self.source.folder
-        protected = [root / (self.source.file or "")]
-        if self.copied:
-            protected.append(root)
-        model_class = stated_class(self.config)
-        no_lm = no_lm_head(model_class)
-        if model_class is None and re.search(LM_TENSORS, "\n".join(weights.entries)):
-            no_lm = ""
-        if MODULES in self.copied:
-            no_lm = "it is a sentence encoder, and copies retrieve best on long texts"
-        # Sentence encoders can have such a config too.
-        is_generating = self.config.get("is_encoder_decoder") or self.config.get("is_decoder")
-        values = {
-            "root": root,
-            "config_file": config_file,
-            "has_config": config_file in (*self.copied, *self.generated),
-            "model_class": model_class,
-            "no_lm": no_lm,
-            "generates": MODULES not in self.copied and bool(is_generating or not no_lm),
-            "protected": tuple(protected),
-            "files": frozenset(files),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def relative(self, file: TensorFile) -> str:
-        """Return a weights file's path relative to the root."""
-        return file.path.relative_to(self.root).as_posix()
-
-    def text(self, name: str) -> str:
-        """Return the content of a text file.
-
-        Raises:
-            CheckpointError: The file cannot be read, or is not UTF-8 text.
-        """
-        if name in self.generated:
-            return self.generated[name]
-        return read_text(self.root / name)
-
-    def read_object(self, name: str) -> Mapping[str, Any]:
-        """Return the content of a small file that contains one JSON object.
-
-        Raises:
-            CheckpointError: The file cannot be read, or contains something else.
-        """
-        if name not in self.objects:
-            self.objects[name] = load_object(self.root / name)
-        return self.objects[name]
-
-    def check(self, *requested: str) -> None:
-        """Check that features can be had; see `features`.
-
-        Raises:
-            CtxextendError: One cannot.
-        """
-        for feature in requested:
-            if feature in self.refused:
-                message, hint, error = self.refused[feature]
-                raise error(message.format(name=self.source.reference), hint)
-
-    def file_edits(self, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        """Return the edits to its files that change the config, and other files, so.
-
-        Raises:
-            ResizeError: A file cannot state a value.
-        """
-        return tuple(edits)
-
-    def layout_of_file(
-        self, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], recipe: bytes
-    ) -> "Layout":
-        """Return the layout of an output that is one file, of a format that can be one.
-
-        Args:
-            values: Changed values, by key of the edits of `file_edits`.
-            shapes: Those of changed tensors, by name.
-            recipe: The text of its recipe.
-        """
-        raise NotImplementedError
-
-    def without_mistral_files(self) -> "Checkpoint":
-        """Return the checkpoint without the files in Mistral's own format, with old weights."""
-        skipped = dict.fromkeys(self.mistral_files, "Mistral's own format, not rewritten")
-        return replace(
-            self,
-            copied=tuple(name for name in self.copied if name not in skipped),
-            omitted={**self.omitted, **skipped},
-            mistral_files=(),
-            params=None,
-        )
-
-    def check_unchanged(self) -> None:
-        """Check that no file changed since the checkpoint was opened.
-
-        Raises:
-            CheckpointError: A file changed.
-        """
-        for name, before in self.fingerprints.items():
-            if name in self.omitted or name in self.source.remote:
-                continue
-            now = file_fingerprint(self.root / name)
-            is_same = before.changed == now.changed
-            # A new or removed hard link changes the change time too, but not the content.
-            if max(before.names, now.names) > 1:
-                is_same = before.inode == now.inode
-            if not is_same or (before.size, before.modified) != (now.size, now.modified):
-                message = f"{self.root / name} changed while it was read."
-                raise CheckpointError(message, "Run the command again once the file is complete.")
-
-
-def stated_class(config: Mapping[str, Any]) -> str | None:
-    """Return the transformers class that a config states; None if it states none."""
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name is untrusted, and is shown in commands that users paste.
-    if isinstance(first, str) and first.isidentifier() and first.isascii():
-        return first
-    return None
-
-
-# What to say about a checkpoint
-
-
-def no_lm_head(model_class: str | None) -> str:
-    """Say that a transformers class has no LM head, or that none is stated; empty if it has one."""
-    if model_class is None:
-        return f"{CONFIG} states no model class, and the weights have no LM head"
-    if model_class.endswith(LM_CLASSES):
-        return ""
-    return f"{model_class} has no LM head"
-
-
-# Opening a folder
 
 
 def open_checkpoint(
     source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
 ) -> Checkpoint:
-    """Read a folder's config and its weights' headers, and list the other files to copy.
+    """Read a checkpoint's config and its weights' headers, and list the other files to copy.
 
     Args:
-        source: The folder and its origin.
+        source: A folder, a weights file in one, or a file that is a whole checkpoint.
         variant: The variant of the weights, such as ``fp16``; None for plain weights.
         check: Is called with the config, and may raise.
 
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
+        UnsupportedModelError: The architecture of a GGUF file is not known.
     """
+    if filenames.is_gguf(source.file):
+        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
+
+        return open_gguf_checkpoint(source)
     root = source.folder
     with reading(root):
         problems, fingerprints = _list_files(source)  # before any is read
@@ -503,3 +309,176 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
+
+
+# Weights
+
+
+def open_weights(
+    source: Source, path: Path, model: PurePosixPath, config: Mapping[str, Any] | None
+) -> Weights:
+    """Open a weights file, or the shards in an index, and read their headers.
+
+    Files of PyTorch have the names of the safetensors files that they become, and tensors the names
+    that transformers loads; then shards get a new index.
+
+    Args:
+        source: The checkpoint that they belong to.
+        path: The file or the index.
+        model: The model's folder, relative to the checkpoint's.
+        config: The model's config; None if there is none, so that a single file may be a nanoGPT
+            checkpoint, which contains its config.
+
+    Raises:
+        CheckpointError: The index or a file is malformed or missing, or they contradict.
+    """
+    # A model ties tensors unless its config, or one in it, says that it does not.
+    configs = [config or {}, *(config or {}).values()]
+    ties = all(
+        item.get("tie_word_embeddings") is not False
+        for item in configs
+        if isinstance(item, Mapping)
+    )
+    index = None
+    names = [path.name]
+    if fnmatchcase(path.name, "*.index*.json"):
+        index = load_object(path)
+        names = _shard_names(path, index)
+    files = dict[str, TensorFile]()
+    own_config = None
+    for name in names:
+        stored = path.parent / name
+        if name in source.remote:
+            file: TensorFile = source.remote[name]
+        elif index is not None and not has_file(source, stored):
+            message = f"{path} lists {name}, which is missing."
+            raise CheckpointError(message, "Download or copy that shard too.")
+        else:
+            is_only_file = config is None and index is None
+            file, own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
+        # The names that transformers and PEFT read.
+        output_name = name
+        if index is None or not name.endswith(SAFETENSORS):
+            stem = stored.stem.removeprefix("pytorch_")
+            output_name = PurePosixPath(name).with_name(f"{stem}{SAFETENSORS}").as_posix()
+            if index is None and not re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
+                output_name = SINGLE_FILE
+        if output_name in files:
+            message = f"{path} lists a shard in two formats."
+            raise CheckpointError(message, "Save the checkpoint again.")
+        files[output_name] = file
+    if index is not None:
+        _check_shards(path, index, files)
+
+    tensors = [name for file in files.values() for name in file.entries]
+    joined = "\n".join(tensors)  # one search in a text is faster than one in each name
+    if COMPILED in joined or joined.startswith(MODULE):
+        plain = plain_names(tensors, str(path.parent))
+        if any(name != stored_name for stored_name, name in plain.items()):
+            files = {name: file.with_names(plain) for name, file in files.items()}
+    is_renamed = any(
+        file.path != path.parent / name or any(old != new for old, new in file.names.items())
+        for name, file in files.items()
+    )
+    index_file = ""
+    if index is not None:
+        if is_renamed:
+            index = _new_index(index, files)
+        index_name = path.name.replace("pytorch_model.bin", SINGLE_FILE)
+        index_file = (model / index_name).as_posix()
+    return Weights(
+        files={(model / name).as_posix(): file for name, file in files.items()},
+        index=index,
+        index_file=index_file,
+        is_index_new=is_renamed and index is not None,
+        config=own_config,
+    )
+
+
+def _open_file(
+    path: Path, *, ties: bool, is_only_file: bool
+) -> tuple[TensorFile, dict[str, Any] | None]:
+    """Return a weights file, and the config that a nanoGPT checkpoint contains.
+
+    Args:
+        path: The file.
+        ties: Whether the model ties tensors, so that only one of them is an output's.
+        is_only_file: Whether no config and no index belongs to it, so that it may be nanoGPT's.
+
+    Raises:
+        CheckpointError: The file is malformed, contains no model, or a second config.
+    """
+    with open_source(path) as opened, reading(path):
+        start = opened.read(8)
+    if start == b"version ":
+        message = f"{path} is a Git LFS pointer, not the file itself."
+        raise CheckpointError(message, "Run `git lfs pull` in its folder.")
+    if path.suffix == SAFETENSORS:
+        return open_safetensors(path), None
+    from ctxextend.checkpoint.nanogpt import from_nanogpt, is_nanogpt
+    from ctxextend.checkpoint.pytorch_file import as_tensor_file, find_tensors, unpickle
+
+    content, mapped = unpickle(path)
+    if not is_nanogpt(content):
+        tensors, names = find_tensors(content, path)
+        return as_tensor_file(path, tensors, names, mapped, ties=ties), None
+    if not is_only_file:
+        contains = "which contains its config and all tensors"
+        message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
+        raise CheckpointError(message, "Move it to a separate folder.")
+    config, tensors = from_nanogpt(content, path)
+    return as_tensor_file(path, tensors, {}, mapped, ties=ties), config
+
+
+def _shard_names(path: Path, index: Mapping[str, Any]) -> list[str]:
+    """Return the shards that an index lists.
+
+    Raises:
+        CheckpointError: It lists none, or a file that may be outside the folder.
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        message = f"{path} has no weight_map."
+        raise CheckpointError(message, "Download or save the checkpoint again.")
+    names = set[str]()
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not stays_inside(name):
+            message = f"{path} maps {tensor!r} to {name!r}, which is not a file inside the folder."
+            hint = "Do not use this checkpoint unless you trust its source."
+            raise CheckpointError(message, hint)
+        names.add(PurePosixPath(name).as_posix())
+    return sorted(names)
+
+
+def _check_shards(path: Path, index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> None:
+    """Check that no tensor is in two shards, and that shards have those that the index lists.
+
+    PyTorch shards may contain each other's, since they get other names and a new index.
+    """
+    entries = set[str]()
+    for file in files.values():
+        twice = entries & file.entries.keys()
+        if twice:
+            message = f"{min(twice)!r} is in both {file.path.name} and another shard."
+            raise CheckpointError(message, "Save the checkpoint again.")
+        entries |= file.entries.keys()
+    names_in = {name: file.names.keys() for name, file in files.items()}
+    names_in_any = set[str]().union(*names_in.values())
+    for tensor, name in index["weight_map"].items():
+        if tensor not in names_in.get(PurePosixPath(name).as_posix(), names_in_any):
+            message = f"{path} maps {tensor!r} to {name}, which does not contain it."
+            raise CheckpointError(message, "Download the index again.")
+
+
+def _new_index(index: Mapping[str, Any], files: Mapping[str, TensorFile]) -> dict[str, Any]:
+    metadata = index.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = {}
+    weight_map = dict[str, str]()
+    for name, file in files.items():
+        weight_map |= dict.fromkeys(file.entries, name)
+    total_size = sum(file.tensor_bytes for file in files.values())
+    return {
+        "metadata": metadata | {"total_size": total_size},
+        "weight_map": dict(sorted(weight_map.items())),
+    }

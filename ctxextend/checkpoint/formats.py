@@ -1,6 +1,6 @@
-"""What is read in another way from a file of another format: the checkpoint, and its recipe.
+"""The recipe that a file of any format has.
 
-Imports are in functions, since recipes are read without numpy.
+An import is in a function, since recipes are read without numpy.
 """
 
 from pathlib import Path
@@ -8,31 +8,10 @@ from typing import TYPE_CHECKING
 
 from ctxextend.checkpoint.filenames import RECIPE_FILE, is_gguf
 from ctxextend.checkpoint.json_edit import read_text
-from ctxextend.checkpoint.source import ConfigCheck, Source, has_file
+from ctxextend.checkpoint.source import Source, has_file
 
 if TYPE_CHECKING:
-    from ctxextend.checkpoint.folder import Checkpoint
-
-
-def open_any(
-    source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None
-) -> "Checkpoint":
-    """Open a folder, a weights file in one, or a file that is a whole checkpoint.
-
-    Args:
-        source, variant, check: As in `folder.open_checkpoint`.
-
-    Raises:
-        CheckpointError: A file is missing, malformed or unreadable.
-        UnsupportedModelError: The architecture of the file is not known.
-    """
-    if is_gguf(source.file):
-        from ctxextend.checkpoint.gguf_checkpoint import open_gguf_checkpoint
-
-        return open_gguf_checkpoint(source)
-    from ctxextend.checkpoint.folder import open_checkpoint
-
-    return open_checkpoint(source, variant, check)
+    pass
 
 
 def recipe_text(path: Path) -> str | None:

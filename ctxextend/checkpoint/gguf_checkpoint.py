@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoint.checkpoint import Checkpoint, Weights
 from ctxextend.checkpoint.copy import file_fingerprint
 from ctxextend.checkpoint.features import GGUF, GGUF_METHODS, GGUF_ROUTE, SCALED_SETTINGS, Refusal
 from ctxextend.checkpoint.filenames import GGUF_SUFFIX
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_config import ARCHITECTURES, ROPE_KEYS, in_32_bits, read_config
 from ctxextend.checkpoint.gguf_header import RECIPE_KEY, GgufFile, open_gguf
 from ctxextend.checkpoint.gguf_rewrite import plan_gguf_layout
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.checkpoint.source import Source
-from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import Layout
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.tables.rope_types import FULL_LAYERS, NEW, TYPE

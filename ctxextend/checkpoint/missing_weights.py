@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import not_an_option
 
 SHARD = r"(?P<stem>.*-)[0-9]{5}(?P<total>-of-[0-9]{5}\..*)"

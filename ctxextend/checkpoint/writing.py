@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.atomic_output import atomic_output, check_output
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.copy import (
     CHUNK,
     DISK_BLOCK,
@@ -30,7 +31,6 @@ from ctxextend.checkpoint.copy import (
     write_all,
 )
 from ctxextend.checkpoint.filenames import RECIPE_FILE, SAFETENSORS
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 from ctxextend.progress import Progress, no_progress

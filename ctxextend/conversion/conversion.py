@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.checkpoint import Checkpoint, Weights
 from ctxextend.checkpoint.filenames import SINGLE_FILE, with_variant
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import edit, load_object
 from ctxextend.checkpoint.safetensors_file import (
     TensorFile,
     describe_tensors,
     numpy_dtype,
 )
-from ctxextend.checkpoint.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import Array, Twin, TwinHead

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.checkpoint import MODULES
 from ctxextend.checkpoint.filenames import stays_inside
-from ctxextend.checkpoint.folder import MODULES, load_modules
+from ctxextend.checkpoint.folder import load_modules
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint
+from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.held_out import Ids

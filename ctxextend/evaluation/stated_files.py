@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ctxextend.checkpoint.folder import MODULES, no_lm_head, open_checkpoint, stated_class
+from ctxextend.checkpoint.checkpoint import MODULES, no_lm_head, stated_class
+from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files

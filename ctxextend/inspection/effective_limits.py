@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ctxextend.checkpoint.folder import MODULES, Checkpoint
+from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.inspection.inspection_result import NOT_SET, LibraryLimit, Limit
 from ctxextend.inspection.stated_limits import (
     longer_inputs,

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes

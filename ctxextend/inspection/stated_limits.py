@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ctxextend.checkpoint.checkpoint import Checkpoint, layer_pattern
 from ctxextend.checkpoint.filenames import PARAMS_FILE
-from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.limits.statements import (
     GENERATE,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import CheckpointError
 from ctxextend.families.registry import Architecture

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.checkpoint.filenames import matches
-from ctxextend.checkpoint.folder import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.registry import MAX_CONFIG_DEPTH, Architecture, find_family
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number

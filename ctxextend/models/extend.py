@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import no_lm_head
+from ctxextend.checkpoint.checkpoint import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.registry import Architecture, find_architecture
 from ctxextend.limits.edits import config_changes, lowered_limits

@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.checkpoint.filenames import first_weights
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import DTYPES
 from ctxextend.checkpoint.source import IRREGULAR, LINKED, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line

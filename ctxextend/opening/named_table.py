@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.registry import FAMILIES, Architecture, find_architecture
 from ctxextend.kinds import TableName

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import ADAPTER_PREFIX, Checkpoint
-from ctxextend.checkpoint.formats import open_any
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.folder import ADAPTER_PREFIX, open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, listed
 from ctxextend.families.registry import (
@@ -129,7 +129,7 @@ def open_reference(
     source = resolve_source(
         ref.source, ref.revision, ref.subfolder, ref.variant, check, only_headers=only_headers
     )
-    checkpoint = open_any(source, ref.variant, check)
+    checkpoint = open_checkpoint(source, ref.variant, check)
     stated = {"--model-type": ref.model_type, "--table": ref.table, "--tokenizer": ref.tokenizer}
     checkpoint.check(*(flag for flag, value in stated.items() if value is not None))
     return checkpoint

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.registry import FAMILIES, MAX_CONFIG_DEPTH, is_known
 from ctxextend.notes import Code, Level, Note

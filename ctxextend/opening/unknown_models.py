@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.registry import (
     FAMILIES_HINT,

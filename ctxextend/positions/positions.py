@@ -24,7 +24,7 @@ from ctxextend.tables.rope_types import NONE, Parameters
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ctxextend.checkpoint.folder import Checkpoint
+    from ctxextend.checkpoint.checkpoint import Checkpoint
     from ctxextend.checkpoint.safetensors_file import TensorEntry
     from ctxextend.positions.change import Change, NewTensor
     from ctxextend.positions.position_report import PositionReport

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.notes import Code, Level, Note
 from ctxextend.positions.change import (

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import FROM_BASE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import (
     DTYPES,
     FLOATS,

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import PositionComparison

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ctxextend.checkpoint.folder import MODULES
+from ctxextend.checkpoint.checkpoint import MODULES
 from ctxextend.errors import joined
 from ctxextend.json_output import not_in_json
 from ctxextend.limits.statements import TOKENIZER_CONFIG

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from ctxextend.checkpoint.folder import MODULES
+from ctxextend.checkpoint.checkpoint import MODULES
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling

@@ -9,9 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
+from ctxextend.checkpoint.checkpoint import Weights
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.json_edit import edit
-from ctxextend.checkpoint.weights import Weights
 from ctxextend.checkpoint.writing import NewTensors, Output
 from ctxextend.limits.edits import in_existing_objects, missing_engine_keys
 from ctxextend.positions.rotary_dialects import both_dialects

@@ -4,7 +4,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from ctxextend.checkpoint.weights import layer_pattern
+from ctxextend.checkpoint.checkpoint import layer_pattern
 from ctxextend.output import table_hash
 from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import recipe_values, yaml_text

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import DTYPE_KEYS, Checkpoint
+from ctxextend.checkpoint.checkpoint import DTYPE_KEYS, Checkpoint
 from ctxextend.checkpoint.json_edit import edit
 from ctxextend.checkpoint.safetensors_file import numpy_dtype
 from ctxextend.checkpoint.writing import Layout, plan_layouts

@@ -8,8 +8,8 @@ from io import FileIO
 
 import numpy as np
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.copy import open_source, reading
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import TensorEntry, TensorFile
 from ctxextend.progress import Progress
 

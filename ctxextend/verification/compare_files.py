@@ -6,9 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.card import CARD_FILE
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.copy import reading
 from ctxextend.checkpoint.filenames import IGNORED_NAMES, RECIPE_FILE, matches
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text, shown_value
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.statements import GENERATION_CONFIG

@@ -7,7 +7,7 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.positions.change import Change
 from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.verification.observe import LoadedFrequencies

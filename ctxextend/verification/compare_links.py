@@ -1,6 +1,6 @@
 """Weights files that an output shares with its base: a change of one of them changes both."""
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.verification.expected import Expected
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import are_bit_identical, load
 from ctxextend.models.loaded_frequencies import replace_frequencies

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
+from ctxextend.checkpoint.checkpoint import Checkpoint, layer_pattern
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.safetensors_file import (
     METADATA,
     TensorEntry,
     TensorFile,
 )
-from ctxextend.checkpoint.weights import layer_pattern
 from ctxextend.conversion.conversion import count_origins
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.progress import Progress

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.safetensors_file import COMPUTING, DTYPES
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Keys, nested

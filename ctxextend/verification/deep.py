@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.errors import CheckpointError, joined

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel

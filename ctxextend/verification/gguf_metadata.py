@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.copy import read_range
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.gguf_checkpoint import gguf_file
 from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.checkpoint.gguf_rewrite import new_pairs

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.weights import layer_pattern
+from ctxextend.checkpoint.checkpoint import Checkpoint, layer_pattern
 from ctxextend.conversion.twins import SEPARATOR_KEY
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import (

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import READABLE, variant_of
-from ctxextend.checkpoint.folder import Checkpoint
-from ctxextend.checkpoint.formats import open_any
+from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
 
@@ -25,7 +25,7 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         # Rejects a link that points outside, since the user did not name this file.
         has_file(source, files[0])
         source = resolve_source(files[0])
-    resized = open_any(source, variant)
+    resized = open_checkpoint(source, variant)
     if base.file_suffix or resized.file_suffix:
         before, after = (one.config.get("model_type") for one in (base, resized))
         if before != after:

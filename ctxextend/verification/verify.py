@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
-from ctxextend.checkpoint.folder import Checkpoint
 from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.source import Source, resolve_source
 from ctxextend.errors import (

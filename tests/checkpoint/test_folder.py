@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ctxextend import resize
-from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import Source
 from ctxextend.errors import CheckpointError, OutputError
 from tests.helpers import pico

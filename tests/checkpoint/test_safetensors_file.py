@@ -8,8 +8,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from ctxextend.checkpoint.checkpoint import Weights
 from ctxextend.checkpoint.safetensors_file import numpy_dtype, open_safetensors
-from ctxextend.checkpoint.weights import Weights
 from ctxextend.errors import CheckpointError
 from tests.helpers.hostile_weights import entry, open_with_safetensors, pack
 from tests.helpers.time_limit import time_limit

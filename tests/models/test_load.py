@@ -7,7 +7,8 @@ import pytest
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctxextend import CheckpointError
-from ctxextend.checkpoint.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import Source
 from ctxextend.models.load import load
 from tests.helpers import pico

@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend import inspect, list_families, list_methods, resize
-from ctxextend.checkpoint.folder import Checkpoint
+from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import Page, rendered
