@@ -83,10 +83,7 @@ def _changes_text(expected: Expected) -> str:
         return f"{text}, {edits}" if edits else text
     text = "nothing changed"
     if edits:
-        changed = "length limits"
-        if expected.has_rope_changes:
-            changed = "rotary settings and length limits"
-        text = f"only the {changed} changed ({edits})"
+        text = f"only these values changed: {edits}"
     if expected.base.generated:
         text += f"; {', '.join(sorted(expected.base.generated))} generated"
     return text
