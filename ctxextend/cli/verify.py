@@ -1,11 +1,14 @@
 """`ctxextend verify`."""
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, GAP, Console, Page
+from ctxextend.errors import not_an_option
 from ctxextend.settings import CheckpointRef, Verify
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
     Reads every byte and prints the verdict first; exits with 3 if a check fails. Without
     ctxextend.yaml, it needs --base, --method and --to.
     """
-    from ctxextend.report.next_steps import after_verification
     from ctxextend.verification.verify import verify_checkpoint
 
     with console.progress("Comparing") as progress:
@@ -38,7 +40,9 @@ def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
     add_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
-    console.next_steps(after_verification(settings.resized, passed=verification.passed))
+    if verification.passed and not Path(settings.resized).is_file():
+        folder = shlex.quote(not_an_option(settings.resized))
+        console.next_steps(f"ctxextend evaluate {folder} --data TEXT")
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 

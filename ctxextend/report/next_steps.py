@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import not_an_option
@@ -68,14 +67,6 @@ def after_inspection(inspections: "Sequence[Inspection]") -> str:
     if first.method is not None or first.trainable is not None:
         return f"ctxextend evaluate {source} --data {TEXT}"
     return f"ctxextend resize {source} --to 2x"
-
-
-def after_verification(resized: str, *, passed: bool) -> str:
-    """Return the command that measures a verified output, or shows what is wrong with another."""
-    source = _word(resized)
-    if passed and not Path(resized).is_file():
-        return f"ctxextend evaluate {source} --data {TEXT}"
-    return f"ctxextend inspect {source}"
 
 
 def _word(source: str) -> str:
