@@ -245,21 +245,21 @@ def check_disk_space(path: Path, files: Mapping[str, int]) -> None:
         OutputError: They do not fit.
         PermissionError: The folder, or the nearest parent that exists, is not writable.
     """
-    if not os.access(existing_folder(path), os.W_OK | os.X_OK):
+    folder = existing_folder(path)
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    fits, space = disk_space(path, files)
+    fits, space = disk_space(folder, files)
     if not fits:
         raise OutputError(f"The output {space}.", DISK_FULL_HINT)
 
 
-def disk_space(path: Path, files: Mapping[str, int]) -> tuple[bool, str]:
+def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
     """Return whether files fit on the disk of a folder, and the needed and free bytes as text.
 
     Args:
-        path: The folder, which may not exist yet.
+        folder: The folder, which exists.
         files: Sizes in bytes by relative path.
     """
-    folder = existing_folder(path)
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
     blocks = len(folders)
     for size in files.values():
@@ -296,7 +296,7 @@ def os_errors_as_output_error(
         message = f"{output} could not be written: {reason}."
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
-                _, space = disk_space(output.parent, files)
+                _, space = disk_space(existing_folder(output.parent), files)
                 message += f" It {space}."
         if hint is None:
             hint = "Try again, or choose another --output."
