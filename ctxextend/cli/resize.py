@@ -222,7 +222,6 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     On a terminal, the first line names the output; in a pipe, its path is all of stdout.
     """
     from ctxextend.plan_notes import old_lengths
-    from ctxextend.training.train_result import TrainResult
 
     planned = result.planned
     plan = planned.plan
@@ -248,7 +247,10 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     page.values(items, margin=LABEL_WIDTH)
     console.report(page.lines)
     _show_notes(console, result)
-    if isinstance(result.train, TrainResult) and result.tuning is None:
+    if result.train is not None and result.tuning is None:
+        from ctxextend.training.train_result import TrainResult  # few outputs are trained
+
+        assert isinstance(result.train, TrainResult)
         show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
