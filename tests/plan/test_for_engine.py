@@ -257,7 +257,7 @@ def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
     make_pico: Callable[..., Any],
 ) -> None:
     source = make_pico("gpt2").folder
-    done = invoke("resize", source, "--to", 64, "--for", "mlx", "-o", "out")
+    done = invoke("resize", source, "--to", 64, "--for", "mlx-lm", "-o", "out")
     assert_refused(
         done,
         "mlx-lm does not load gpt2 models: it expects tensor names without transformer.",

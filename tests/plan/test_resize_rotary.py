@@ -178,6 +178,11 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
             "factor must be a number from 1 on, below 1e12, got '0.5'.",
         ),
         (
+            ["--to", "64", "--method", "yarn:factor=2"],
+            1,
+            "--method yarn:factor=2 serves only 32 tokens. Use factor=4, or --to 32.",
+        ),
+        (
             ["--to", "64", "--keep-first", "4"],
             2,
             "--keep-first cannot be used with rotary positions",
