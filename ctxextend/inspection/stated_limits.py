@@ -64,7 +64,7 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
             own += _own_key_limits(model, table)
         for path, value in config_length_keys(table.location):
             other.append(_other_key_limit(model, table, path, value))
-    # All tables that share a key of their own must agree with it; any other key need agree with
+    # All tables that share a key of their type must agree with it; any other key need agree with
     # only one table.
     limits = [*_one_per_key(own, agrees=False), *_one_per_key(other, agrees=True)]
     generating = generating_table(model.tables)
