@@ -85,7 +85,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         main_choice = (changing or choices or [self.settings.choice])[0]
         methods = {item.name: item.choice.text for item in extended if item.choice}
         method = main_choice.name
-        recorded_method = self.settings.method
+        recorded_method = self.settings.choice if self.settings.method is not None else None
         if not extended:
             method = TRUNCATE if is_changed else changes[0].positions.unchanged_method
             recorded_method = TRUNCATION_CHOICE if is_changed else None

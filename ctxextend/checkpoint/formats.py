@@ -4,14 +4,10 @@ An import is in a function, since recipes are read without numpy.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ctxextend.checkpoint.filenames import RECIPE_FILE, is_gguf
 from ctxextend.checkpoint.json_edit import read_text
 from ctxextend.checkpoint.source import Source, has_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def recipe_text(path: Path) -> str | None:

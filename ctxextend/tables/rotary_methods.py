@@ -524,7 +524,7 @@ def _method_settings(
     served = round(lengths.after * factor / smallest)
     if served < lengths.after:
         message = f"--method {method.name}:factor={factor:g} serves only {served} tokens."
-        raise ResizeError(message, f"Use factor={smallest:g}, or --to {served}.")
+        raise ResizeError(message, f"Use factor={smallest:.15g}, or --to {served}.")
     others = {name: value for name, value in given.items() if name != FACTOR}
     return {FACTOR: factor, **others}
 

@@ -119,7 +119,10 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         planned = _plan_step(model, step)
     except (ResizeError, UnsupportedModelError) as error:
         message = f"The recipe does not apply to {model.ref.source}: {error.message}"
-        raise ResizeError(message, "Pass the checkpoint that was resized: --base MODEL.") from error
+        hint = None
+        if step.fingerprint != model.checkpoint.weights.fingerprint():
+            hint = "Pass the checkpoint that was resized: --base MODEL."
+        raise ResizeError(message, hint) from error
     if step.convert is None:
         _check_rows(planned.plan, step)
     recorded = Recorded(
