@@ -212,15 +212,15 @@ class Checkpoint:
             no_lm = ""
         if MODULES in self.copied:
             no_lm = "it is a sentence encoder, and copies retrieve best on long texts"
-        # Sentence encoders can have such a config too.
-        is_generating = self.config.get("is_encoder_decoder") or self.config.get("is_decoder")
+        generates = self.config.get("is_encoder_decoder") or self.config.get("is_decoder")
         values = {
             "root": root,
             "config_file": config_file,
             "has_config": config_file in (*self.copied, *self.generated),
             "model_class": model_class,
             "no_lm": no_lm,
-            "generates": MODULES not in self.copied and bool(is_generating or not no_lm),
+            # A sentence encoder generates nothing, whatever its config says.
+            "generates": bool(generates or not no_lm) and MODULES not in self.copied,
             "protected": tuple(protected),
             "files": frozenset(files),
         }

@@ -104,7 +104,7 @@ def make(
     return Pico(folder, model_class)
 
 
-def make_bart(folder: Path) -> Path:
+def make_bart(folder: Path, length: int = 16) -> Path:
     """Save a model whose encoder and decoder each have a table with two reserved rows."""
     torch.manual_seed(0)
     layers: dict[str, Any] = {
@@ -113,7 +113,7 @@ def make_bart(folder: Path) -> Path:
         for key in ("layers", "attention_heads")
     }
     config = transformers.BartConfig(
-        max_position_embeddings=16,
+        max_position_embeddings=length,
         d_model=WIDTH,
         encoder_ffn_dim=16,
         decoder_ffn_dim=16,
