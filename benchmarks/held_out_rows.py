@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from ctxextend import resize
 from ctxextend.comparison.comparison_settings import read_methods
 from ctxextend.errors import ResizeError
-from ctxextend.evaluation.embedding import Embedder, cosines, open_embedder
-from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.embedding import Embedder, cosines, open_embedder
+from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
+from ctxextend.lab.evaluation_result import (
     MIN_SAMPLES,
     SHARE_BOUNDS,
     Bounds,
@@ -38,18 +38,18 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import choose_masked
-from ctxextend.evaluation.retrieval import (
+from ctxextend.lab.losses import choose_masked
+from ctxextend.lab.retrieval import (
     MRR,
     QUERY_TOKENS,
     RECALL_AT_1,
     query_starts,
     score_rankings,
 )
-from ctxextend.evaluation.scorer import ScoredWindow, open_scorer
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import SEARCH_FACTOR
+from ctxextend.lab.scorer import ScoredWindow, open_scorer
+from ctxextend.lab.text_tokenizer import TextTokenizer
+from ctxextend.lab.unseen_text import read_unseen
+from ctxextend.lab.windows import SEARCH_FACTOR
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import open_model

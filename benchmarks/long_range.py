@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.comparison.python_text import python_documents
-from ctxextend.evaluation.evaluation_result import ContextLosses, Estimate
+from ctxextend.lab.evaluation_result import ContextLosses, Estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat

@@ -23,7 +23,7 @@ from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
 from ctxextend import convert, resize
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, Estimate, estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

@@ -22,12 +22,12 @@ from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from benchmarks.points import ratio_point
 from ctxextend import resize
-from ctxextend.evaluation.eval_model import ResizableFiles, open_eval_model, open_files
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
-from ctxextend.evaluation.losses import BY_POSITION, plan_losses
-from ctxextend.evaluation.scorer import Scorer, open_scorer
-from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import cut_windows
+from ctxextend.lab.eval_model import ResizableFiles, open_eval_model, open_files
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
+from ctxextend.lab.losses import BY_POSITION, plan_losses
+from ctxextend.lab.scorer import Scorer, open_scorer
+from ctxextend.lab.unseen_text import read_unseen
+from ctxextend.lab.windows import cut_windows
 from ctxextend.held_out import Ids
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.long_inputs import Ids, input_losses
-from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.lab.evaluation_result import Estimate, estimate
 
 __all__ = ["CUE", "INPUTS", "PASSAGE", "passage_gain"]
 

@@ -1,6 +1,6 @@
 """The points of figures: what benchmarks keep in `results` of the scores that their tables show."""
 
-from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.lab.evaluation_result import Estimate
 
 __all__ = ["Point", "point", "ratio_point"]
 

@@ -53,7 +53,7 @@ from benchmarks.minute_search import (
     search_lines,
 )
 from benchmarks.points import ratio_point
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     SAME_TEXT,
     TRUNCATED,
@@ -325,7 +325,7 @@ def write_halves(minute: Minute, source: str, arguments: argparse.Namespace) -> 
 def _long_range_documents(minute: Minute, source: str, count: int, seed: int) -> Iterator[str]:
     """Yield documents of `benchmarks.long_range`; each seed has other choices."""
     from ctxextend.comparison.python_text import python_documents
-    from ctxextend.evaluation.eval_model import open_files
+    from ctxextend.lab.eval_model import open_files
     from ctxextend.opening.opened_model import open_model
     from ctxextend.settings import CheckpointRef
 

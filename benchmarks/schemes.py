@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat

@@ -39,8 +39,8 @@ from benchmarks.machine import find_versions
 from benchmarks.points import ratio_point
 from ctxextend import evaluate, resize
 from ctxextend.comparison.python_text import default_documents
-from ctxextend.evaluation.effective_result import Effective, LengthResult
-from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.lab.effective_result import Effective, LengthResult
+from ctxextend.lab.evaluation_result import Estimate, estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.effective_text import depth_range, effective_verdict, percent
 from ctxextend.report.numbers import NumberFormat

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from benchmarks.minute_search import queries_about, token_ids
 from benchmarks.points import point
 from ctxextend import convert
-from ctxextend.evaluation.embedding import EmbeddedChunks, Embedder, open_embedder
-from ctxextend.evaluation.eval_model import open_eval_model
-from ctxextend.evaluation.evaluation_result import Estimate, estimate
-from ctxextend.evaluation.retrieval import MRR, NDCG_AT_10, score_rankings
-from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.lab.embedding import EmbeddedChunks, Embedder, open_embedder
+from ctxextend.lab.eval_model import open_eval_model
+from ctxextend.lab.evaluation_result import Estimate, estimate
+from ctxextend.lab.retrieval import MRR, NDCG_AT_10, score_rankings
+from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.held_out import Ids
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

@@ -35,8 +35,8 @@ EMBED = """
 import json, sys, time
 import numpy as np
 import torch
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import open_eval_model
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 torch.set_num_threads(int(sys.argv[3]))
 embedder = open_embedder(open_eval_model(CheckpointRef(sys.argv[1]), "fp32"))

@@ -21,7 +21,7 @@ from ctxextend.errors import (
     UnsupportedModelError,
     VerificationError,
 )
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.notes import Note

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.evaluation.evaluate import evaluate_checkpoint
-from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.search_set import read_search_set
+from ctxextend.lab.evaluate import evaluate_checkpoint
+from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.search_set import read_search_set
 from ctxextend.json_output import Result
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Events

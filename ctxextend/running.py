@@ -7,7 +7,7 @@ from typing import Any
 
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.errors import DataError, RecipeError, joined
-from ctxextend.evaluation.eval_model import check_source
+from ctxextend.lab.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note

@@ -35,7 +35,10 @@ class Heading(StrEnum):
     ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 
 
-ALL_MEASURES = ("position", "context", "effective", "retrieval")
+# The measures of `evaluate`: one module each, whose import would take time.
+MEASURES = tuple(
+    sorted(path.stem for path in (Path(__file__).parent / "lab/measures").glob("[a-z]*.py"))
+)
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 TRAINABLE = {
     "new": "the new rows of the position table",

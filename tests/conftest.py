@@ -29,7 +29,7 @@ from packaging.version import Version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
+from ctxextend.lab.eval_model import EvalModel, open_eval_model
 from ctxextend.report import figures
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico, trainings

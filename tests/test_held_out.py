@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, fingerprint, held_out_windows, read_ids
 from ctxextend.text_data import check_paths
 from tests.helpers.trainings import train

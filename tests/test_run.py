@@ -17,7 +17,7 @@ import ctxextend
 from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.opening.opened_model import open_reference
 from ctxextend.planned import Planned
 from ctxextend.provenance import read_provenance

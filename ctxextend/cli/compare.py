@@ -11,7 +11,7 @@ from ctxextend.settings import CheckpointRef, Compare, Figures
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
-    from ctxextend.evaluation.effective_result import Effective
+    from ctxextend.lab.effective_result import Effective
     from ctxextend.report.numbers import NumberFormat
 
 
@@ -88,7 +88,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
 
 
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
-    from ctxextend.evaluation.evaluation_result import text_summary
+    from ctxextend.lab.evaluation_result import text_summary
 
     if comparison.row_type == "checkpoint":
         length = f"{comparison.max_len_after:,} tokens"
@@ -150,7 +150,7 @@ def _ranked_cells(
 
 
 def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
-    from ctxextend.evaluation.evaluation_result import MODEL
+    from ctxextend.lab.evaluation_result import MODEL
     from ctxextend.report.phrases import (
         TOKENS_COLUMN,
         metric_column,

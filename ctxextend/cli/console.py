@@ -31,7 +31,7 @@ from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
-    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.lab.evaluation_result import Evaluation
     from ctxextend.report.numbers import NumberFormat
 
 SCHEMA_VERSION = 1

@@ -7,7 +7,7 @@ from ctxextend.cli.console import Cell, Page
 from ctxextend.errors import joined
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.effective_result import Effective, TaskResult
+    from ctxextend.lab.effective_result import Effective, TaskResult
 
 # Heat map characters from 0 to 100 %.
 UNICODE_SHADES = " \u2591\u2592\u2593\u2588"

@@ -10,7 +10,7 @@ from ctxextend.errors import counted
 from ctxextend.settings import CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation import evaluation_result as results
+    from ctxextend.lab import evaluation_result as results
 
 
 # The reading modes, in the order in which they are shown.
@@ -34,7 +34,7 @@ def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: 
     Language models: loss by position and by context length. Encoders: document retrieval. Both:
     up to which length they find what a text hides. The base reads the same text in short windows.
     """
-    from ctxextend.evaluation.evaluate import evaluate_checkpoint
+    from ctxextend.lab.evaluate import evaluate_checkpoint
 
     options.check_figures(figures)
     with console.progress("Reading", unit="tokens") as progress:
@@ -78,7 +78,7 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
 
 
 def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
-    from ctxextend.evaluation.evaluation_result import text_summary
+    from ctxextend.lab.evaluation_result import text_summary
 
     length = f"{evaluation.max_len:,} tokens"
     if evaluation.base is not None:

@@ -13,7 +13,7 @@ from ctxextend.cli.show_training import show_training
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
 from ctxextend.pipeline import RunResult

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from ctxextend.comparison.comparison_settings import read_methods
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.evaluation.eval_model import ResizableFiles
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.eval_model import ResizableFiles
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.output import plan_recipe
 from ctxextend.plan import Plan, make_plan

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ctxextend.comparison.metrics import LOSS
 from ctxextend.errors import size_text
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     MIN_SAMPLES,
     SLIDING,
     DocumentScores,

@@ -13,14 +13,14 @@ from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.python_text import default_documents
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.errors import MethodError
-from ctxextend.evaluation.eval_model import ResizableFiles, load_eval_model, open_files
-from ctxextend.evaluation.evaluate import check_start
-from ctxextend.evaluation.evaluation_run import (
+from ctxextend.lab.eval_model import ResizableFiles, load_eval_model, open_files
+from ctxextend.lab.evaluate import check_start
+from ctxextend.lab.evaluation_run import (
     EvaluationRun,
     applicable_measures,
     plan_evaluation,
 )
-from ctxextend.evaluation.search_set import read_search_set
+from ctxextend.lab.search_set import read_search_set
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import OpenedModel

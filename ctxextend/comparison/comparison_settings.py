@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ctxextend.evaluation.eval_model import ENCODER
+from ctxextend.lab.eval_model import ENCODER
 from ctxextend.settings import Compare, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD, MethodChoice
 from ctxextend.tables.methods import METHODS, parse_method

@@ -3,9 +3,9 @@
 import time
 
 from ctxextend.comparison.comparison_result import CheckpointFacts
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.embedding import last_states
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.lab import eval_model
+from ctxextend.lab.embedding import last_states
+from ctxextend.lab.eval_model import ModelFiles
 from ctxextend.models.devices import peak_memory, torch_threads
 from ctxextend.models.load import token_ids
 from ctxextend.settings import Evaluate

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel
 from ctxextend.limits.edits import config_changes
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters

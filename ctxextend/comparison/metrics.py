@@ -7,8 +7,8 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED
+from ctxextend.lab.evaluation_result import (
     LOSS_BOUNDS,
     SHARE_BOUNDS,
     Bounds,

@@ -7,9 +7,9 @@ from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.comparison.metrics import METRICS
 from ctxextend.errors import DataError
-from ctxextend.evaluation.effective import EffectiveTask
-from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
-from ctxextend.evaluation.evaluation_run import EvaluationRun
+from ctxextend.lab.effective import EffectiveTask
+from ctxextend.lab.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
+from ctxextend.lab.evaluation_run import EvaluationRun
 
 
 def check_ranked(run: EvaluationRun, advice: str = "") -> None:

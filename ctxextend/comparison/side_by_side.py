@@ -17,24 +17,24 @@ from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.errors import CheckpointError, joined
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
-from ctxextend.evaluation.evaluate import check_start, open_base
-from ctxextend.evaluation.evaluation_result import Estimate, estimate
-from ctxextend.evaluation.evaluation_run import (
+from ctxextend.lab import eval_model
+from ctxextend.lab.effective import EffectiveTask, effective_lengths
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import ENCODER, EvalModel, ModelFiles
+from ctxextend.lab.evaluate import check_start, open_base
+from ctxextend.lab.evaluation_result import Estimate, estimate
+from ctxextend.lab.evaluation_run import (
     KIND_NAMES,
     EvaluationRun,
     check_length,
     plan_evaluation,
 )
-from ctxextend.evaluation.losses import LossTask
-from ctxextend.evaluation.retrieval import DocumentTask
-from ctxextend.evaluation.search_set import SearchSet, read_search_set
-from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
-from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import context_lengths
+from ctxextend.lab.losses import LossTask
+from ctxextend.lab.retrieval import DocumentTask
+from ctxextend.lab.search_set import SearchSet, read_search_set
+from ctxextend.lab.stated_files import StatedFiles, length_errors, open_to_evaluate
+from ctxextend.lab.unseen_text import read_unseen
+from ctxextend.lab.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.keywords import keyword_arguments
 from ctxextend.models.devices import torch_threads

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ctxextend.comparison.tuning_result import PartLosses, TableTraining, Tuning
 from ctxextend.comparison.tuning_settings import check_tuning_text, tuning_settings
 from ctxextend.errors import TrainingInterrupted
-from ctxextend.evaluation.eval_model import ENCODER, load_eval_model, open_files
+from ctxextend.lab.eval_model import ENCODER, load_eval_model, open_files
 from ctxextend.planned import Planned, Reference
 from ctxextend.progress import Events
 from ctxextend.recipe import Recipe

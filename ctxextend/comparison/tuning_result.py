@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.lab.evaluation_result import Estimate
 from ctxextend.json_output import Result
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from ctxextend.errors import DataError, MethodError, ResizeError, counted
-from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.eval_model import ENCODER
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import read_ids
 from ctxextend.plan import Plan
 from ctxextend.settings import Train

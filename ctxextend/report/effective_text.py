@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ctxextend.errors import joined
-from ctxextend.evaluation.effective_result import (
+from ctxextend.lab.effective_result import (
     OPTIONAL_TASKS,
     Cell,
     Effective,

@@ -20,8 +20,8 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
-from ctxextend.evaluation.effective_result import TaskResult
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.effective_result import TaskResult
+from ctxextend.lab.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ctxextend.checkpoint.source import public_name
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     MODEL,
     SLIDING,
     Estimate,

@@ -8,7 +8,7 @@ from ctxextend.errors import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
-    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.lab.evaluation_result import Evaluation
     from ctxextend.inspection.inspection_result import Inspection
 
 STEPS = 200  # of a first training

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.lab.evaluation_result import Estimate
 
 LOSS_UNIT = "nats/token"
 MAX_EXPONENT = 700  # whose exponential is a float

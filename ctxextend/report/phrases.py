@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.metrics import METRICS
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
     SAME_TEXT,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ctxextend.comparison.tuning_result import Tuning
 from ctxextend.errors import counted, time_text
-from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.lab.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
 LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"

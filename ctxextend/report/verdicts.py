@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG
 from ctxextend.errors import joined
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
     SAME_TEXT,

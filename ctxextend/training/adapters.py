@@ -14,7 +14,7 @@ from safetensors.torch import save
 from transformers.pytorch_utils import Conv1D
 
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel
 from ctxextend.models.extend import to_tensor
 from ctxextend.settings import CheckpointRef, Train
 from ctxextend.training.trainable import TrainableParameters

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ctxextend.errors import CheckpointError, TrainingError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, EvalModel
 from ctxextend.settings import FROZEN, Train
 from ctxextend.training.memory import checkpoint_activations, disable_dropout
 from ctxextend.training.trainable import Names, TrainableParameters

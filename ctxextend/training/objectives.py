@@ -16,12 +16,12 @@ from ctxextend.errors import (
     UnsupportedModelError,
     install_command,
 )
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.embedding import POOLINGS, last_states, read_pooling
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
-from ctxextend.evaluation.losses import Span
-from ctxextend.evaluation.position_ids import position_base
-from ctxextend.evaluation.scorer import identity_lm_head, open_scorer
+from ctxextend.lab import eval_model
+from ctxextend.lab.embedding import POOLINGS, last_states, read_pooling
+from ctxextend.lab.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.lab.losses import Span
+from ctxextend.lab.position_ids import position_base
+from ctxextend.lab.scorer import identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_divergence, chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX, Pieces
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctxextend.errors import DataError, counted
-from ctxextend.evaluation.search_set import read_rows
+from ctxextend.lab.search_set import read_rows
 from ctxextend.held_out import Ids, fingerprint
 from ctxextend.text_data import BEGINNING
 

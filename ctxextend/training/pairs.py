@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import read_prompts
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.embedding import read_prompts
+from ctxextend.lab.eval_model import EvalModel
 from ctxextend.held_out import Ids
 from ctxextend.training.train_data import (
     IGNORE_INDEX,

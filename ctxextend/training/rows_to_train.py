@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import ResizableFiles
+from ctxextend.lab import eval_model
+from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.opening.opened_model import open_model
 from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
 from ctxextend.settings import FROZEN, Train

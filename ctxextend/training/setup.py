@@ -8,9 +8,9 @@ import torch
 
 from ctxextend.checkpoint.checkpoint import MODULES
 from ctxextend.errors import TrainingError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.embedding import read_pooling
-from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel
+from ctxextend.lab import eval_model
+from ctxextend.lab.embedding import read_pooling
+from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel
 from ctxextend.training.choose_parameters import choose_parameters, default_learning_rate
 from ctxextend.training.objectives import (
     Contrastive,

@@ -15,7 +15,7 @@ from ctxextend.checkpoint.atomic_output import (
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.writing import write_output
 from ctxextend.errors import ResizeError, counted, listed
-from ctxextend.evaluation.eval_model import open_files
+from ctxextend.lab.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.planned import Planned

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
+from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.held_out import Ids
 
 Tokens = NDArray[np.int32]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ctxextend.errors import TrainingError
-from ctxextend.evaluation.eval_model import ResizableFiles
+from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.settings import Train
 from ctxextend.tables.layouts import find_formula
 from ctxextend.training.training_source import refuse_rows, without_rows

@@ -12,7 +12,7 @@ from ctxextend.checkpoint.checkpoint import DTYPE_KEYS, Checkpoint
 from ctxextend.checkpoint.json_edit import edit
 from ctxextend.checkpoint.safetensors_file import numpy_dtype
 from ctxextend.checkpoint.writing import Layout, plan_layouts
-from ctxextend.evaluation import eval_model
+from ctxextend.lab import eval_model
 from ctxextend.output import index_text
 from ctxextend.training.trainable import TrainableParameters
 

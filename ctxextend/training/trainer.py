@@ -27,7 +27,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from ctxextend.checkpoint.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoint.copy import sync
 from ctxextend.errors import OutputError, TrainingError, TrainingInterrupted, one_line
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
+from ctxextend.lab.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import SourceError, TrainingError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
+from ctxextend.lab import eval_model
+from ctxextend.lab.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.opening.opened_model import OpenedModel

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
 from ctxextend.checkpoint.nanogpt import from_nanogpt, read_characters
-from ctxextend.evaluation.eval_model import open_eval_model
+from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make

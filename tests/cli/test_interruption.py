@@ -54,7 +54,7 @@ def interrupt(*_: object, **__: object) -> None:
         ),
         ("ctxextend.demo.find_words", "demo", "Stopped: nothing was kept.\n"),
         (
-            "ctxextend.evaluation.evaluate.open_text",
+            "ctxextend.lab.evaluate.open_text",
             "evaluate tiny-gpt2 --data book.txt",
             NOTHING_MEASURED,
         ),

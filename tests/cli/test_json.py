@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from ctxextend import convert, resize
 from ctxextend.cli.app import COMMANDS, build_app
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
+from ctxextend.lab.evaluation_result import Evaluation, LossEstimate
 from ctxextend.json_output import to_json
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import EVALUATIONS, EXTENDED

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from ctxextend.cli.console import STYLES
-from ctxextend.evaluation.effective_result import LengthResult, TaskResult
-from ctxextend.evaluation.evaluation_result import ContextPoint, Estimate, Evaluation
+from ctxextend.lab.effective_result import LengthResult, TaskResult
+from ctxextend.lab.evaluation_result import ContextPoint, Estimate, Evaluation
 from ctxextend.report.numbers import NumberFormat
 from tests.helpers.evaluations import (
     EFFECTIVE,

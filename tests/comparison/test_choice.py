@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ctxextend.comparison.comparison_result import Comparison, Row
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     LOSS_BOUNDS,
     SHARE_BOUNDS,
     Bounds,

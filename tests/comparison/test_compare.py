@@ -9,7 +9,7 @@ import torch
 import ctxextend
 from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.trainings import make_encoder, make_source

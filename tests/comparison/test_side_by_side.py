@@ -17,10 +17,10 @@ from sentence_transformers import SentenceTransformer
 import ctxextend
 from ctxextend.comparison import costs, side_by_side
 from ctxextend.errors import CtxextendError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import EvalModel, load_eval_model
-from ctxextend.evaluation.evaluation_result import Evaluation, estimate
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab import eval_model
+from ctxextend.lab.eval_model import EvalModel, load_eval_model
+from ctxextend.lab.evaluation_result import Evaluation, estimate
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.json_output import to_json
 from tests.helpers.json_schemas import check, check_result
 from tests.helpers.rotary_models import make as make_rotary

@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from ctxextend.evaluation.cached_text import CACHE_NAMES, find_cache, read_text, run_model
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
-from ctxextend.evaluation.scorer import Scorer, open_scorer
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.cached_text import CACHE_NAMES, find_cache, read_text, run_model
+from ctxextend.lab.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.lab.scorer import Scorer, open_scorer
+from ctxextend.lab.text_tokenizer import TextTokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import EffectiveTask, plan_effective
-from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
-from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.trials import Answer, EncoderTrials, Trials
+from ctxextend.lab import eval_model
+from ctxextend.lab.effective import EffectiveTask, plan_effective
+from ctxextend.lab.effective_result import MIN_TRIALS, Effective
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
+from ctxextend.lab.scorer import Scorer
+from ctxextend.lab.trials import Answer, EncoderTrials, Trials
 from ctxextend.settings import CheckpointRef, Evaluate
 from tests.helpers.mock_models import counts, mock_model
 

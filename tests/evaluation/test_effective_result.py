@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ctxextend.evaluation.effective_result import (
+from ctxextend.lab.effective_result import (
     Cell,
     Effective,
     LengthResult,

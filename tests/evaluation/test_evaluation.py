@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import CAUSAL, open_eval_model
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.scorer import open_scorer
+from ctxextend.lab.eval_model import CAUSAL, open_eval_model
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
+from ctxextend.lab.scorer import open_scorer
 from ctxextend.json_output import to_json
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
@@ -212,7 +212,7 @@ def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, te
 def test_evaluate_rejects_empty_text_before_loading_a_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", None)
+    monkeypatch.setattr("ctxextend.lab.eval_model.load_eval_model", None)
     Path("empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         ctxextend.evaluate("tiny-gpt2", "empty.txt")

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import LossTask, plan_losses
-from ctxextend.evaluation.scorer import ScoredWindow, Scorer, open_scorer
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
+from ctxextend.lab.losses import LossTask, plan_losses
+from ctxextend.lab.scorer import ScoredWindow, Scorer, open_scorer
 from ctxextend.resizing import resize
 from ctxextend.settings import CheckpointRef
 from tests.helpers.pico import Pico, add_tensors, edit_json
@@ -110,7 +110,7 @@ def test_scorer_computes_logits_in_chunks(
     def note_size(head: Any, states: Any, logits: torch.Tensor) -> None:
         sizes.append(len(logits))
 
-    monkeypatch.setattr("ctxextend.evaluation.scorer.MAX_LOGITS", 4 * 32)
+    monkeypatch.setattr("ctxextend.lab.scorer.MAX_LOGITS", 4 * 32)
     model.model.get_output_embeddings().register_forward_hook(note_size)
     found = scorer.losses([window])[0]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ctxextend.evaluation.needle_text import (
+from ctxextend.lab.needle_text import (
     KEY,
     MASKED_FORM,
     NEEDLE,
@@ -16,7 +16,7 @@ from ctxextend.evaluation.needle_text import (
     NeedleForm,
     NeedleTexts,
 )
-from ctxextend.evaluation.needles import NeedleWords
+from ctxextend.lab.needles import NeedleWords
 
 FIRST_WORD = 1000  # token of the first word; the haystack has tokens from 10 to 99
 WORDS = NeedleWords(

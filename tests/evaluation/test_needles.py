@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.needles import LONG_KEY, find_words
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.eval_model import EvalModel
+from ctxextend.lab.needles import LONG_KEY, find_words
+from ctxextend.lab.text_tokenizer import TextTokenizer
 
 ENGLISH = "The lobster lives in the sea, and is seldom seen by day. "
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import EvalModel
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
     SAME_TEXT,
@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     Retrieval,
     TokensRead,
 )
-from ctxextend.evaluation.retrieval import DocumentTask, RetrievalTask, plan_retrieval
+from ctxextend.lab.retrieval import DocumentTask, RetrievalTask, plan_retrieval
 from tests.helpers.mock_models import counts, mock_model
 
 

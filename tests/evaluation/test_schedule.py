@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ctxextend.evaluation.schedule import forward_operations, predict_seconds, schedule_texts
+from ctxextend.lab.schedule import forward_operations, predict_seconds, schedule_texts
 
 SECONDS = {64: 1.0, 128: 2.0, 256: 4.0, 512: 10.0}
 

@@ -16,12 +16,12 @@ from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
 
 import ctxextend
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import Evaluation, TokensRead
-from ctxextend.evaluation.retrieval import score_rankings
-from ctxextend.evaluation.search import plan_search
-from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import EvalModel
+from ctxextend.lab.evaluation_result import Evaluation, TokensRead
+from ctxextend.lab.retrieval import score_rankings
+from ctxextend.lab.search import plan_search
+from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.settings import Evaluate
 from tests.helpers.trainings import invoke, make_encoder
 from tests.helpers.word_tokenizer import text_of

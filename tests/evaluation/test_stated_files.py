@@ -13,7 +13,7 @@ import transformers
 import ctxextend
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.comparison import costs
-from ctxextend.evaluation import eval_model
+from ctxextend.lab import eval_model
 from ctxextend.families.registry import POSITION_SCHEMES
 from tests.helpers import pico
 from tests.helpers.json_schemas import check

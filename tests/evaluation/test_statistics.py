@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from ctxextend.evaluation.effective_result import tail
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.effective_result import tail
+from ctxextend.lab.evaluation_result import (
     Estimate,
     estimate,
     estimate_loss,

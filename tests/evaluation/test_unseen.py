@@ -10,8 +10,8 @@ import yaml
 
 import ctxextend
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, held_out_windows
 from tests.helpers.trainings import invoke, make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     MODEL,
     SLIDING,
     Bucket,

@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ctxextend.evaluation.effective_result import (
+from ctxextend.lab.effective_result import (
     THRESHOLD,
     Cell,
     Effective,
     LengthResult,
     TaskResult,
 )
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
     SAME_TEXT,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel
 
 
 class MockModel(torch.nn.Module):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED, EvalModel
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from tests.helpers.tiny import make_config, shrink
 
 CAUSAL_TYPES = ("gpt2", "gpt_neo", "opt", "biogpt", "bert-generation", "gpt_bigcode", "openai-gpt")

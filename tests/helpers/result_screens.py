@@ -4,7 +4,7 @@ from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Page, rendered
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import EVALUATIONS
 from tests.helpers.repository import ROOT

@@ -25,7 +25,7 @@ from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_metho
 from benchmarks.measure import Cost, Row, alternate, measure
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
-from ctxextend.evaluation.search_set import SearchSet
+from ctxextend.lab.search_set import SearchSet
 from ctxextend.settings import Evaluate
 from ctxextend.tables.methods import METHODS
 from tests.helpers.repository import ROOT

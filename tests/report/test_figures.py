@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from ctxextend import inspect, resize
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
     evaluation_figure,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ctxextend import inspect, resize
-from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.lab.evaluation_result import Estimate
 from ctxextend.report.next_steps import (
     after_evaluation,
     after_inspection,

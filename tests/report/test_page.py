@@ -15,7 +15,7 @@ import yaml
 
 from ctxextend import resize
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
+from ctxextend.lab.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import write_figure

@@ -11,7 +11,7 @@ from jsonschema import validate
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel
 from ctxextend.tables.layouts import LAYOUTS, LayoutFit, fit_layout, sinusoidal_rows
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ctxextend import convert, resize
 from ctxextend.errors import CheckpointError
-from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, open_eval_model
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.embedding import POOLINGS, Embedder, last_states
+from ctxextend.lab.eval_model import ENCODER, EvalModel, open_eval_model
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import (

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation import position_ids
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED
-from ctxextend.evaluation.position_ids import position_base
+from ctxextend.lab import position_ids
+from ctxextend.lab.eval_model import CAUSAL, MASKED
+from ctxextend.lab.position_ids import position_base
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ctxextend import resize, train
-from ctxextend.evaluation.eval_model import open_eval_model
+from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive

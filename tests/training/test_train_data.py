@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.evaluation.eval_model import CAUSAL
+from ctxextend.lab.eval_model import CAUSAL
 from ctxextend.held_out import HeldOut
 from ctxextend.training.train_data import (
     IGNORE_INDEX,

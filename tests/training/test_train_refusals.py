@@ -69,7 +69,7 @@ def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
     def load(*_: object) -> None:
         pytest.fail("a model was loaded")
 
-    monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", load)
+    monkeypatch.setattr("ctxextend.lab.eval_model.load_eval_model", load)
     for name, text in TEXTS.items():
         Path(name).write_bytes(text)
     done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out", *dry_run)

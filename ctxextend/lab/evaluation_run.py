@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import EffectiveTask, plan_effective
-from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelOrFiles
-from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.losses import LossTask, plan_losses
-from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
-from ctxextend.evaluation.scorer import Scorer, open_scorer
-from ctxextend.evaluation.search import SearchTask, plan_search
-from ctxextend.evaluation.search_set import SearchSet
-from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import (
+from ctxextend.lab import eval_model
+from ctxextend.lab.effective import EffectiveTask, plan_effective
+from ctxextend.lab.embedding import Embedder, open_embedder
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelOrFiles
+from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.losses import LossTask, plan_losses
+from ctxextend.lab.retrieval import RetrievalTask, plan_retrieval
+from ctxextend.lab.scorer import Scorer, open_scorer
+from ctxextend.lab.search import SearchTask, plan_search
+from ctxextend.lab.search_set import SearchSet
+from ctxextend.lab.unseen_text import read_unseen
+from ctxextend.lab.windows import (
     TextWindows,
     context_lengths,
     cut_windows,

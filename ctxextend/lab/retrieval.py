@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import EmbeddedChunks, Embedder, cosines, cut_ends
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.embedding import EmbeddedChunks, Embedder, cosines, cut_ends
+from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
     SAME_TEXT,

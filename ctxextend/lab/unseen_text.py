@@ -6,8 +6,8 @@ from itertools import chain
 import numpy as np
 
 from ctxextend import held_out
-from ctxextend.evaluation.eval_model import ModelOrFiles
-from ctxextend.evaluation.windows import refuse_short_text
+from ctxextend.lab.eval_model import ModelOrFiles
+from ctxextend.lab.windows import refuse_short_text
 from ctxextend.held_out import Ids
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents

@@ -13,7 +13,7 @@ import numpy as np
 
 from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.evaluation.text_tokenizer import TextTokenizer, check_tokenizer_name
+from ctxextend.lab.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load

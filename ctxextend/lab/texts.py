@@ -16,19 +16,19 @@ SEARCH_FACTOR = 8  # tokens read to find long documents, per requested token
 
 
 @dataclass(frozen=True)
-class TextWindows:
-    """Windows of equal length, cut from documents."""
+class Texts:
+    """What models read: documents, windows of equal length that are cut from them, a search set."""
 
-    windows: tuple[Ids, ...] = ()  # each of shape (tokens,), in text order
+    windows: tuple[Ids, ...] = ()  # each of shape (tokens,), in text order, without special tokens
     documents: tuple[Ids, ...] = ()  # the documents read, each of shape (tokens,)
     across_documents: bool = False  # whether windows span several documents
-    # what limited the windows: ``tokens``, ``time``, or the end of the ``text``; empty without
+    # what limited the windows: ``tokens``, or the end of the ``text``; empty without any
     limited_by: str = ""
-
-    @property
-    def ids(self) -> Ids:
-        """The ids of all documents, shape (tokens,)."""
-        return np.concatenate([np.empty(0, np.int64), *self.documents])
+    length: int = 0  # tokens of a window, special tokens included
+    lengths: tuple[int, ...] = ()  # context lengths to measure, shortest first
+    seed: int = 0  # for masks and needles
+    search_set: SearchSet | None = None
+    base: Reader | None = None  # which has read all of it before any other model does
 
 
 def cut_windows(

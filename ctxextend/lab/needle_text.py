@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctxextend.evaluation.needles import RIVALS, NeedleWords
+from ctxextend.lab.needles import RIVALS, NeedleWords
 from ctxextend.held_out import Ids
 
 NEEDLE = "needle"

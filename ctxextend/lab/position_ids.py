@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.eval_model import EvalModel, prepare_inputs
+from ctxextend.lab.eval_model import EvalModel, prepare_inputs
 from ctxextend.models.load import first_trial_token
 
 if TYPE_CHECKING:

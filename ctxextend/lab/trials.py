@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.cached_text import CacheUse, read_text
-from ctxextend.evaluation.embedding import Embedder, cosines
-from ctxextend.evaluation.needle_text import NeedleTexts, Question
-from ctxextend.evaluation.scorer import ScoredWindow, Scorer
+from ctxextend.lab.cached_text import CacheUse, read_text
+from ctxextend.lab.embedding import Embedder, cosines
+from ctxextend.lab.needle_text import NeedleTexts, Question
+from ctxextend.lab.scorer import ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
 # Tasks of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section 3):

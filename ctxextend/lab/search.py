@@ -4,15 +4,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ctxextend.evaluation.embedding import Embedder, read_prompts
-from ctxextend.evaluation.eval_model import check_same_tokens, check_vocabulary
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab.embedding import Embedder, read_prompts
+from ctxextend.lab.eval_model import check_same_tokens, check_vocabulary
+from ctxextend.lab.evaluation_result import (
     TRUNCATED,
     Estimate,
     SearchResult,
 )
-from ctxextend.evaluation.retrieval import NDCG_AT_10, DocumentTask
-from ctxextend.evaluation.search_set import SearchSet
+from ctxextend.lab.retrieval import NDCG_AT_10, DocumentTask
+from ctxextend.lab.search_set import SearchSet
 
 
 class SearchTask(DocumentTask):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import counted
-from ctxextend.evaluation.effective_result import Effective
+from ctxextend.lab.effective_result import Effective
 from ctxextend.json_output import Result, not_in_json
 
 # How a text is read: by the model; by the base in back-to-back windows, in sliding windows, or in

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctxextend.evaluation import evaluation_result as results
-from ctxextend.evaluation.eval_model import MASKED, EvalModel, batches
-from ctxextend.evaluation.evaluation_result import (
+from ctxextend.lab import evaluation_result as results
+from ctxextend.lab.eval_model import MASKED, EvalModel, batches
+from ctxextend.lab.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,
@@ -22,7 +22,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.scorer import Losses, ScoredWindow, Scorer
+from ctxextend.lab.scorer import Losses, ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
 # What is measured. By position, every token of a window is scored; by context length, the targets

@@ -13,7 +13,7 @@ from ctxextend.checkpoint.checkpoint import MODULES, no_lm_head, stated_class
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
+from ctxextend.lab.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
 from ctxextend.families.registry import POSITION_SCHEMES
 from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.eval_model import (
+from ctxextend.lab.eval_model import (
     CAUSAL,
     EvalModel,
     batches,

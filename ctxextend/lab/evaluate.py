@@ -4,20 +4,20 @@ from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.effective import check_effective
-from ctxextend.evaluation.eval_model import CAUSAL, PASS_BASE, EvalModel, ModelFiles
-from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.evaluation_run import (
+from ctxextend.lab import eval_model
+from ctxextend.lab.effective import check_effective
+from ctxextend.lab.eval_model import CAUSAL, PASS_BASE, EvalModel, ModelFiles
+from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.evaluation_run import (
     KIND_NAMES,
     applicable_measures,
     check_length,
     check_measures,
     plan_evaluation,
 )
-from ctxextend.evaluation.search_set import read_search_set
-from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
-from ctxextend.evaluation.unseen_text import read_start, read_unseen
+from ctxextend.lab.search_set import read_search_set
+from ctxextend.lab.stated_files import StatedFiles, length_errors, open_to_evaluate
+from ctxextend.lab.unseen_text import read_start, read_unseen
 from ctxextend.held_out import Ids
 from ctxextend.keywords import keyword_arguments
 from ctxextend.models.devices import check_device, torch_threads

@@ -9,7 +9,7 @@ from hashlib import sha256
 import numpy as np
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 
 OTHER_MEASURE = "Measure the loss by position instead: --measure position."

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.cached_text import find_cache
-from ctxextend.evaluation.effective_result import (
+from ctxextend.lab.cached_text import find_cache
+from ctxextend.lab.effective_result import (
     MIN_DEPTHS,
     MIN_TRIALS,
     THRESHOLD,
@@ -22,24 +22,24 @@ from ctxextend.evaluation.effective_result import (
     count_depths,
     make_cells,
 )
-from ctxextend.evaluation.embedding import Embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, ModelFiles
-from ctxextend.evaluation.needle_text import (
+from ctxextend.lab.embedding import Embedder
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED, ModelFiles
+from ctxextend.lab.needle_text import (
     MASKED_FORM,
     NEEDLES_FORM,
     POINTERS_FORM,
     NeedleForm,
     NeedleTexts,
 )
-from ctxextend.evaluation.needles import OTHER_MEASURE, NeedleWords, find_words
-from ctxextend.evaluation.schedule import (
+from ctxextend.lab.needles import OTHER_MEASURE, NeedleWords, find_words
+from ctxextend.lab.schedule import (
     Schedule,
     forward_operations,
     predict_seconds,
     schedule_texts,
 )
-from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.trials import (
+from ctxextend.lab.scorer import Scorer
+from ctxextend.lab.trials import (
     HIDDEN_TOKENS,
     PASSAGES,
     SHORTEST_OF_ENCODERS,

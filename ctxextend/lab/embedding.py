@@ -14,7 +14,7 @@ from ctxextend.checkpoint.filenames import stays_inside
 from ctxextend.checkpoint.folder import load_modules
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import (
+from ctxextend.lab.eval_model import (
     EvalModel,
     batches,
     errors_as_unsupported,

@@ -1,0 +1,169 @@
+"""What models score: one record for all measures, and what follows from its values."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.json_output import not_in_json
+from ctxextend.lab.statistics import (
+    LOSS_BOUNDS,
+    SHARE_BOUNDS,
+    UNBOUNDED,
+    Estimate,
+    estimate,
+    wilson_interval,
+)
+
+# How a text is read: in one pass; in windows that overlap by half or not at all, by a model that is
+# too short for it; by an encoder, its first tokens only, or in chunks of which the mean is taken,
+# of the whole text or of what the longer model reads of it.
+ONE_PASS = "one_pass"
+SLIDING = "sliding"
+SEPARATE = "separate"
+START = "start"
+CHUNKS = "chunks"
+SAME_TEXT = "same_text"
+READING_NAMES = {
+    ONE_PASS: "",
+    SLIDING: "sliding windows of {length:,}",
+    SEPARATE: "separate windows of {length:,}",
+    START: "first {length:,} tokens",
+    CHUNKS: "chunks of the whole text",
+    SAME_TEXT: "chunks of the same text",
+}
+
+# Units of values: a loss in nats per token, of which lower is better; a share from 0 to 1; or 0 or
+# 1 for each of several independent trials.
+NATS = "nats"
+SHARE = "share"
+TRIALS = "trials"
+MAX_LOSS = 700  # whose exponential is a float
+
+Part = tuple[float, float]  # positions, or depths from 0 to 1: the first one, and the end
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What one model scores in a measure, reading in one way."""
+
+    model: str  # name of the model, or of the method
+    measure: str  # the name of a module of `lab.measures`
+    name: str  # of what is scored: ``loss``, ``nDCG@10``, ``needle``
+    reading: str
+    length: int  # tokens read at once, at most
+    # of each document, which is one sample: shape (k,)
+    values: Sequence[NDArray[np.float64]] = field(metadata=not_in_json)
+    tokens: int  # of a document that are read, the median
+    unit: str = SHARE
+    part: Part | None = None  # of each document; None: all of it
+    chance: float | None = None  # the mean by guessing, if that is known
+
+    json_properties: ClassVar = ("samples", "mean", "interval", "perplexity")
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The mean over all values."""
+        return estimate(self.values, LOSS_BOUNDS if self.unit == NATS else SHARE_BOUNDS)
+
+    @property
+    def mean(self) -> float:
+        """The mean over all values."""
+        return self.estimate.mean
+
+    @property
+    def samples(self) -> int:
+        """The number of documents or trials with a value."""
+        return self.estimate.tokens if self.unit == TRIALS else self.estimate.samples
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the 95 % confidence interval of the mean; None if it is unknown."""
+        if self.unit != TRIALS:
+            return self.estimate.interval
+        found = int(sum(values.sum() for values in self.values))
+        return wilson_interval(found, self.estimate.tokens)
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp(mean) of a loss; None of other scores."""
+        return exponential(self.mean) if self.unit == NATS else None
+
+    @property
+    def label(self) -> str:
+        """The model, and how it reads if that is not in one pass."""
+        reading = READING_NAMES[self.reading].format(length=self.length)
+        return f"{self.model}, {reading}" if reading else self.model
+
+    def minus(self, other: "Score") -> "Difference":
+        """Return the difference to another score of the same documents, paired by value."""
+        pairs = zip(self.values, other.values, strict=True)
+        bounds = UNBOUNDED if self.unit == NATS else (-1.0, 1.0)
+        change = estimate([own - reference for own, reference in pairs], bounds)
+        return Difference(score=self, other=other, change=change)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better or worse a score is than another one."""
+
+    score: Score = field(metadata=not_in_json)
+    other: Score = field(metadata=not_in_json)
+    change: Estimate = field(metadata=not_in_json)
+
+    @property
+    def outcome(self) -> int | None:
+        """1 if the score is better, -1 if it is worse, 0 within chance, None if that is unknown."""
+        sign = self.change.sign
+        if sign is None or self.score.unit != NATS:
+            return sign
+        return -sign
+
+    @property
+    def percent(self) -> tuple[float, float, float]:
+        """The difference and the ends of its 95 % interval, in per cent.
+
+        Of perplexity, or in points of a share. Without an interval, all three are the difference.
+        """
+        ends = self.change.interval or (self.change.mean, self.change.mean)
+        lower, upper = ends
+        shown = []
+        for value in (self.change.mean, lower, upper):
+            if self.score.unit == NATS:
+                value = exponential(value) - 1
+            shown.append(100 * value)
+        return shown[0], shown[1], shown[2]
+
+    def json_more(self) -> dict[str, Any]:
+        """Return the values that ``--json`` prints, in one flat object."""
+        percent, lower, upper = self.percent
+        return {
+            "model": self.score.model,
+            "other": self.other.model,
+            "reading": self.other.reading,
+            "measure": self.score.measure,
+            "name": self.score.name,
+            "length": self.score.length,
+            "other_length": self.other.length,
+            "mean": self.change.mean,
+            "interval": self.change.interval,
+            "percent": percent,
+            "percent_interval": (lower, upper) if self.change.interval else None,
+            "outcome": {1: "better", -1: "worse", 0: "tied", None: "unknown"}[self.outcome],
+        }
+
+
+def exponential(value: float) -> float:
+    """Return exp(value), at most e^700."""
+    return math.exp(min(value, MAX_LOSS))
+
+
+def select(scores: Iterable[Score], **wanted: Any) -> Iterator[Score]:
+    """Yield the scores whose fields have these values."""
+    for score in scores:
+        if all(getattr(score, name) == value for name, value in wanted.items()):
+            yield score
