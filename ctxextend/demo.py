@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source, resolve_source
-from ctxextend.comparison.python_text import is_held_out, python_documents
+from ctxextend.lab.python_text import is_held_out, python_documents
 from ctxextend.errors import TrainingError
 from ctxextend.lab.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
 from ctxextend.lab.needles import find_words

@@ -68,8 +68,8 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
     if settings.report is not None:
-        from ctxextend.report.html import write_report
         from ctxextend.report.next_steps import after_inspection
+        from ctxextend.report.page import write_report
 
         next_command = after_inspection(inspections)
         write_report(inspections, settings.report, options.command_line(), next_command)
@@ -434,6 +434,7 @@ def _add_rows(
 ) -> list[dict[str, Any]]:
     from ctxextend.json_output import to_json
     from ctxextend.positions.table_report import report_rows
+    from ctxextend.report.numbers import number
 
     if not range(*rows.indices(table.rows)):
         raise ResizeError(
@@ -447,8 +448,8 @@ def _add_rows(
         texts = (
             f"  {row['row']}",
             "-" if row["position"] is None else str(row["position"]),
-            page.numbers.number(row["norm"], None),
-            page.numbers.number(row["cosine_to_next"], None),
+            number(row["norm"]),
+            number(row["cosine_to_next"]),
             row["origin"],
             "; ".join(row["remarks"]),
         )

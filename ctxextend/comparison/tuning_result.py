@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ctxextend.lab.evaluation_result import Estimate
+from ctxextend.lab.statistics import Estimate
 from ctxextend.json_output import Result
 
 

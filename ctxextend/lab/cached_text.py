@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.held_out import Ids
 from ctxextend.lab.eval_model import prepare_inputs, rope_types
 from ctxextend.lab.scorer import UNKNOWN_VOCABULARY, Scorer, identity_lm_head
-from ctxextend.held_out import Ids
 from ctxextend.models.load import first_trial_token
 
 if TYPE_CHECKING:

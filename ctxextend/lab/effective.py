@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
+from ctxextend.held_out import Ids
 from ctxextend.lab.cached_text import find_cache
 from ctxextend.lab.effective_result import (
     MIN_DEPTHS,
@@ -49,7 +50,6 @@ from ctxextend.lab.trials import (
     MaskedTrials,
     Trials,
 )
-from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.settings import Evaluate
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctxextend.lab.needles import RIVALS, NeedleWords
 from ctxextend.held_out import Ids
+from ctxextend.lab.needles import RIVALS, NeedleWords
 
 NEEDLE = "needle"
 KEY = "key"

@@ -9,8 +9,8 @@ from hashlib import sha256
 import numpy as np
 
 from ctxextend.errors import DataError
-from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
+from ctxextend.lab.text_tokenizer import TextTokenizer
 
 OTHER_MEASURE = "Measure the loss by position instead: --measure position."
 SEPARATOR = ":"  # of key and value

@@ -1,8 +1,9 @@
 """What models score: one record for all measures, and what follows from its values."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,13 +29,12 @@ SEPARATE = "separate"
 START = "start"
 CHUNKS = "chunks"
 SAME_TEXT = "same_text"
-READING_NAMES = {
-    ONE_PASS: "",
-    SLIDING: "sliding windows of {length:,}",
-    SEPARATE: "separate windows of {length:,}",
-    START: "first {length:,} tokens",
-    CHUNKS: "chunks of the whole text",
-    SAME_TEXT: "chunks of the same text",
+READING_NAMES = {  # after the name of a model
+    SLIDING: "in sliding windows",
+    SEPARATE: "in separate windows",
+    START: "first tokens only",
+    CHUNKS: "in chunks of the whole text",
+    SAME_TEXT: "in chunks of the same text",
 }
 
 # Units of values: a loss in nats per token, of which lower is better; a share from 0 to 1; or 0 or
@@ -96,8 +96,11 @@ class Score:
     @property
     def label(self) -> str:
         """The model, and how it reads if that is not in one pass."""
-        reading = READING_NAMES[self.reading].format(length=self.length)
-        return f"{self.model}, {reading}" if reading else self.model
+        return f"{self.model} {READING_NAMES.get(self.reading, '')}".rstrip()
+
+    def of_part(self, part: Part, values: Sequence[NDArray[np.float64]]) -> "Score":
+        """Return the score of a part of each document, by its values."""
+        return replace(self, part=part, values=values)
 
     def minus(self, other: "Score") -> "Difference":
         """Return the difference to another score of the same documents, paired by value."""
@@ -167,3 +170,32 @@ def select(scores: Iterable[Score], **wanted: Any) -> Iterator[Score]:
     for score in scores:
         if all(getattr(score, name) == value for name, value in wanted.items()):
             yield score
+
+
+def curves(scores: Iterable[Score], parts: int = sys.maxsize) -> dict[str, list[Score]]:
+    """Return the scores of each curve by its label: by part if there are any, else by length.
+
+    `parts` is how many of them a curve has at most; adjacent ones are then merged.
+    """
+    scores = list(scores)
+    has_parts = any(score.part is not None for score in scores)
+    by_label = dict[str, list[Score]]()
+    for score in scores:
+        if (score.part is not None) == has_parts:
+            by_label.setdefault(score.label, []).append(score)
+    for label, own in by_label.items():
+        if not has_parts:
+            by_label[label] = sorted(own, key=lambda score: score.length)
+            continue
+        size = math.ceil(len(own) / parts)
+        by_label[label] = [_merged(own[i : i + size]) for i in range(0, len(own), size)]
+    return by_label
+
+
+def _merged(scores: Sequence[Score]) -> Score:
+    """Return the score of adjacent parts of the same documents."""
+    first, last = scores[0].part, scores[-1].part
+    assert first is not None and last is not None
+    of_documents = zip(*(score.values for score in scores), strict=True)
+    values = [np.concatenate(of_document) for of_document in of_documents]
+    return scores[0].of_part((first[0], last[1]), values)

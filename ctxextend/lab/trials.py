@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.held_out import Ids
 from ctxextend.lab.cached_text import CacheUse, read_text
 from ctxextend.lab.embedding import Embedder, cosines
 from ctxextend.lab.needle_text import NeedleTexts, Question
 from ctxextend.lab.scorer import ScoredWindow, Scorer
-from ctxextend.held_out import Ids
 
 # Tasks of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section 3):
 # which of several texts has a passage, if they differ only in it, or if they are all different.

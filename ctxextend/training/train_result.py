@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ctxextend.checkpoint.folder import ADAPTER_CONFIG
 from ctxextend.errors import counted
-from ctxextend.lab.evaluation_result import Estimate
+from ctxextend.lab.statistics import Estimate
 from ctxextend.json_output import Result, not_in_json
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ctxextend.opening.opened_model import OpenedModel
-
 # The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see
 # its model card.
 HELD_OUT_BELOW = 256 / 20
@@ -17,9 +15,12 @@ MIN_CHARACTERS = 40
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def default_documents(opened: OpenedModel) -> list[str]:
-    """Return text that the bundled model was not trained on; for other models, long texts first."""
-    if opened.checkpoint.source.kind == "bundled":
+def default_documents(kind: str) -> list[str]:
+    """Return text that the bundled model was not trained on; for other models, long texts first.
+
+    `kind` is that of the source of the model.
+    """
+    if kind == "bundled":
         return [text for text in python_documents() if is_held_out(text)]
     return sorted(map("\n\n".join, _python_texts()), key=len, reverse=True)
 

@@ -1,0 +1,6 @@
+def describe_effective(scores):
+    return []
+
+
+def effective_length(scores):
+    return None
