@@ -120,7 +120,7 @@ def score_rankings(
         ranked = gain[np.lexsort((gain, -comparable))]
         ideal = np.sort(gain)[::-1]
         discount = 1 / np.log2(np.arange(2, len(gain[:10]) + 2))
-        ndcg = ranked[:10] @ discount / (ideal[:10] @ discount)
+        ndcg = float(ranked[:10] @ discount / (ideal[:10] @ discount))
         scores.setdefault(NDCG_AT_10, []).append(ndcg)
         scores.setdefault(MRR, []).append(1 / (1 + np.argmax(ranked > 0)))
         for cutoff in RECALL_CUTOFFS:

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ctxextend.checkpoint.source import resolve_source
+from ctxextend.checkpoint.source import public_name, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.held_out import Ids
 from ctxextend.keywords import keyword_arguments
@@ -108,7 +108,7 @@ def evaluate_models(
         base = _open_base(files, settings, first[1].kind, remarks)
     else:
         model = load_eval_model(files[0], settings.precision, settings.device)
-        base = models.model_facts(models.public_name(files[0].name), files[0], model), model
+        base = models.model_facts(public_name(files[0].name), files[0], model), model
         loading = models.load_methods(base[0], model, methods)
         first = next(loading)
     remarks.notes += first[1].notes
@@ -187,15 +187,15 @@ def _open_candidates(
 ) -> tuple[list[ModelFiles], MethodPlans | None, int]:
     """Return the files of the models, the methods if there are any, and the length of a window."""
     files = list[ModelFiles]()
+    methods: MethodPlans | None = None
     if candidates.to is not None:
         resizable = open_files(open_model(refs[0]))
         files.append(resizable)
-        methods: MethodPlans | None = models.plan_methods(resizable, candidates)
+        methods = models.plan_methods(resizable, candidates)
         length = methods.max_len
         if max(settings.length, default=0) > length:
             raise ResizeError(f"--length must be at most --to {length}.", "Use a larger --to.")
     else:
-        methods = None
         files += [open_to_evaluate(ref, settings.length) for ref in refs]
         shortest = min(one.max_len for one in files)
         length = max(settings.length, default=max(shortest, MIN_WINDOW))
@@ -313,7 +313,7 @@ def _open_base(
         warning = f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"
         remarks.warnings.append(warning)
         return None
-    facts = models.model_facts(models.public_name(base_files.name), base_files, model)
+    facts = models.model_facts(public_name(base_files.name), base_files, model)
     return facts, model
 
 
