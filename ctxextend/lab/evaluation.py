@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ctxextend.errors import size_text
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.lab.effective_length import effective_length
 from ctxextend.lab.scores import NATS, ONE_PASS, SEPARATE, START, Difference, Score, select
 from ctxextend.lab.statistics import MIN_SAMPLES
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
@@ -143,7 +144,8 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     def effective_length(self, model: str | None = None) -> int | None:
         """Return the effective length of a model, by default the best one; None without one."""
-        return effective_length([*self.of_effective(model or self.order[0])])
+        name = model or self.recommended
+        return effective_length([*select(self.scores, model=name, measure="effective")])
 
     @property
     def has_little_text(self) -> bool:
