@@ -50,25 +50,25 @@ def quantity(score: Score) -> str:
 
 def _ranked(evaluation: Evaluation, measured: Sequence[Score]) -> str:
     best, *others = measured
-    clauses = [
-        f"{best.model} is best at {evaluation.length:,} tokens: {quantity(best)} {score_text(best)}"
-    ]
     tied = list[str]()
     worse = list[Difference]()
     for score in others:
-        difference = score.minus(best)
+        difference = best.minus(score)
         if difference.outcome:
             worse.append(difference)
         else:
             tied.append(score.model)
+    clauses = [
+        f"{best.model} is best at {evaluation.length:,} tokens: {quantity(best)} {score_text(best)}"
+    ]
     if tied:
         verb = "are" if len(tied) > 1 else "is"
         clauses.append(f"{joined(tied)} {verb} as good within chance")
     if len(worse) > MAX_NAMED:
-        clauses.append(f"the other {len(worse)} are worse, by {_amount(worse[0])} or more")
+        clauses.append(f"better than the other {len(worse)} by {_amount(worse[0])} or more")
     elif worse:
-        amounts = [f"{one.score.model} by {_amount(one)}" for one in worse]
-        clauses.append(f"worse: {joined(amounts)}")
+        amounts = [f"{one.other.model} by {_amount(one)}" for one in worse]
+        clauses.append(f"better than {joined(amounts)}")
     return f"{'; '.join(clauses)}."
 
 

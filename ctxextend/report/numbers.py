@@ -8,13 +8,13 @@ from ctxextend.lab.scores import NATS, Difference, Score, exponential
 def number(value, low=None, high=None, signed=False, suffix=""):
     if value is None or math.isnan(value):
         return "-"
-    w = value / 10 if low is None or math.isnan(low) else (high - low) / 2
+    w = value / 100 if low is None or math.isnan(low) else (high - low) / 2
     w = abs(w)
-    d = 2 if not 0 < w < math.inf else min(max(1 - math.floor(math.log10(w)), 0), 4)
+    d = 2 if not 0 < w < math.inf else min(max(0 - math.floor(math.log10(w)), 0), 4)
     f = lambda x: f"{x:{'+' if signed else ''},.{d}f}"
     t = f(value) + suffix
     if low is not None and not math.isnan(low):
-        t += f" ({f(low)} to {f(high)})"
+        t += f" ({low:,.{d}f} to {high:,.{d}f})"
     return t
 
 
@@ -25,8 +25,8 @@ def score_text(score: Score, with_interval: bool = True) -> str:
     return number(v[0], *(v[1:] if with_interval else ()))
 
 
-def difference_text(d: Difference) -> str:
+def difference_text(d: Difference, with_interval: bool = True) -> str:
     p = d.percent
-    if d.change.interval is None:
+    if d.change.interval is None or not with_interval:
         p = (p[0], math.nan, math.nan)
     return number(*p, signed=True, suffix=" %" if d.score.unit == NATS else " points")
