@@ -208,7 +208,7 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
 def figure_files(figures: Figures, result: Any, next_command: str, draw: Any) -> Files:
     """Return the report and the figure of a measurement, if requested, with how each is written."""
     from ctxextend.report.figures import write_figure
-    from ctxextend.report.html import write_report
+    from ctxextend.report.page import write_report
 
     return [
         (

@@ -4,8 +4,7 @@ import importlib.util
 import io
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -27,9 +26,10 @@ from ctxextend.report.numbers import score_text, shown_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
-    from ctxextend.lab.evaluation import Evaluation
+    from ctxextend.lab.evaluation import Evaluation, ModelFacts
 
 # In inches: the column of a paper, a plot without its legend, and a line of a legend.
 WIDTH = 3.4
@@ -37,10 +37,8 @@ HEIGHT = 2.3
 BAR_HEIGHT = 0.36
 LEGEND_LINE = 0.16
 MAX_NAME = 48  # characters of a legend or axis label
-MAX_PLOTS = 2  # of a measure with several scores; tables have them all
 MAX_BANDS = 2  # more bands of intervals would hide each other
 WIDE_RANGE = 8  # ratio of perplexities from which on an axis is logarithmic
-MAX_TICKS = 6
 EFFECTIVE = "effective"  # the measure of what is found in texts
 
 # Distinguishable with any colour vision deficiency, and by dashes in grayscale print.
@@ -225,15 +223,14 @@ def short_name(text: str) -> str:
     return name
 
 
-def set_log_scale(axes: "Axes", axis: str) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
+def set_log_scale(axis: "XAxis | YAxis") -> None:
+    """Make an axis logarithmic, with plain numbers at 1 and 3 times the powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set(**{f"{axis}scale": "log"})
-    ticks = axes.xaxis if axis == "x" else axes.yaxis
-    ticks.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ticks.set_major_formatter("{x:g}")
-    ticks.set_minor_formatter(NullFormatter())
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 # Scores
@@ -247,12 +244,9 @@ def evaluation_figure(evaluation: "Evaluation") -> "Figure":
 
 def evaluation_plots(evaluation: "Evaluation") -> list[Plot]:
     """Return the plots of all measures."""
-    mark = None
-    if evaluation.base is not None:
-        mark = evaluation.base.max_len
     plots = list[Plot]()
     for scores in scores_by_measure(evaluation).values():
-        plots += measure_plots(scores, mark)
+        plots += measure_plots(scores, evaluation.base)
     return plots
 
 
@@ -271,85 +265,74 @@ def measure_title(measure: str) -> str:
     return str(getattr(module, measure).title)
 
 
-def axis_of(scores: Sequence[Score]) -> str:
-    """Return the field in which scores of the same label differ: length, part or name."""
-    repeated = Counter((score.label, score.name, score.part) for score in scores)
-    if max(repeated.values()) > 1 or scores[0].measure == EFFECTIVE:
-        return "length"
-    if any(score.part is not None for score in scores):
-        return "part"
-    return "name"
+def line_name(score: Score, others: Sequence[Score] = ()) -> str:
+    """Return what a score's line in a plot or table is called, without folders.
 
-
-def line_name(score: Score, scores: Sequence[Score]) -> str:
-    """Return the name of a score's line among others in a plot or table, without folders."""
+    Among others with several names, with its name.
+    """
     name = score.label.replace(score.model, public_name(score.model), 1)
-    if len({other.name for other in scores}) > 1:
+    if any(other.name != score.name for other in others):
         name += f", {score.name}"
     return name
 
 
-def measure_plots(scores: Sequence[Score], mark: int | None) -> list[Plot]:
-    """Return bars of the scores of a measure, and curves over positions or lengths.
+def has_lengths(scores: Sequence[Score]) -> bool:
+    """Whether the scores of a measure, or of a part of it, differ in their lengths."""
+    kinds = {(score.label, score.name, score.part) for score in scores}
+    return len(kinds) < len(scores) or scores[0].measure == EFFECTIVE
+
+
+def measure_plots(scores: Sequence[Score], base: "ModelFacts | None") -> list[Plot]:
+    """Return bars of the first score of a measure, or curves over positions or lengths.
 
     Args:
         scores: All of a measure.
-        mark: The context length of the base, which curves mark.
+        base: The base, whose context length is marked.
     """
-    title = measure_title(scores[0].measure)
-    axis = axis_of(scores)
-    if scores[0].measure == EFFECTIVE:
-        return [_curve_plot(title, [*select(scores, part=None)], mark)]
-    names = dict.fromkeys(score.name for score in scores)
+    first = scores[0]
+    title = measure_title(first.measure)
+    if first.measure != EFFECTIVE:
+        scores = [*select(scores, name=first.name)]
+    whole = [*select(scores, part=None)]
+    parts = [score for score in scores if score.part is not None]
+    mark = base.max_len if base is not None else None
     plots = []
-    for name in [*names][:MAX_PLOTS]:
-        own = title
-        if len(names) > 1:
-            own += f": {name}"
-        whole = [*select(scores, name=name, part=None)]
-        if axis == "length":
-            plots.append(_curve_plot(own, whole, mark))
-            continue
-        if whole:
-            height = BAR_HEIGHT * len(whole) + 0.6
-            plots.append(Plot(own, partial(_draw_bars, scores=whole), height))
-        if axis == "part":
-            parts = [score for score in select(scores, name=name) if score.part is not None]
-            plots.append(_curve_plot(f"{own} by position", parts, mark))
+    if has_lengths(scores):
+        plots.append(Plot(title, partial(_draw_curves, scores=whole, mark=mark)))
+    elif whole:
+        height = BAR_HEIGHT * len(whole) + 0.6
+        plots.append(
+            Plot(f"{title}: {_value_label(whole)}", partial(_draw_bars, scores=whole), height)
+        )
+    if parts and not has_lengths(scores):
+        plots.append(Plot(title, partial(_draw_curves, scores=parts, mark=mark)))
     return plots
 
 
-def _curve_plot(title: str, scores: Sequence[Score], mark: int | None) -> Plot:
-    return Plot(title, partial(_draw_curves, scores=scores, mark=mark))
-
-
 def _draw_bars(axes: "Axes", scores: Sequence[Score]) -> None:
-    """Draw a bar of each score, the first on top, with its name above and its number at the side."""
+    """Draw a bar per score, the first on top, with its name above and its number at the side."""
     side = axes.get_yaxis_transform()  # shares of the width, and the data's heights
     for number, score in enumerate(scores):
         mean, low, high = shown_values(score)
         axes.barh(number, mean, 0.3, color=COLOURS[number % len(COLOURS)], alpha=0.6)
         axes.hlines(number, low, high, color=INK, linewidth=1)
-        name = axes.text(
-            0, number - 0.2, short_name(line_name(score, [score])), transform=side, va="bottom"
-        )
-        name.set_in_layout(False)
+        name = short_name(line_name(score))
+        axes.text(0, number - 0.2, name, transform=side, va="bottom", in_layout=False)
         axes.text(1.02, number, score_text(score), transform=side, va="center_baseline")
     axes.set(ylim=(len(scores) - 0.6, -0.8), yticks=[], xlabel=_value_label(scores))
     axes.grid(visible=False, axis="y")
     if _has_wide_range(scores):
-        set_log_scale(axes, "x")
+        set_log_scale(axes.xaxis)
 
 
 def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> None:
-    """Draw a curve per label: steps over parts, or points over lengths."""
+    """Draw a curve per name: steps over parts, or points over lengths."""
     curves = dict[str, list[Score]]()
     for score in scores:
         curves.setdefault(line_name(score, scores), []).append(score)
-    has_steps = scores[0].part is not None
-    last = 0.0
+    has_parts = scores[0].part is not None
+    last = max((score.part or (0, score.length))[1] for score in scores)
     for number, (name, own) in enumerate(curves.items()):
-        own.sort(key=lambda score: score.part or (score.length, 0))
         places = []
         values = []
         for score in own:
@@ -357,27 +340,22 @@ def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> Non
                 places.append(place)
                 values.append(shown_values(score))
         means, lows, highs = np.array(values).T
-        last = max(last, *places)
         style = curve_style(number)
-        if not has_steps:
-            style |= {"marker": ".", "markersize": 5}
-        axes.plot(places, means, label=short_name(name), **style)
+        axes.plot(places, means, marker="" if has_parts else ".", label=short_name(name), **style)
         if len(curves) <= MAX_BANDS:
-            axes.fill_between(places, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+            label = "95 % interval" if number == 0 else ""
+            colour = style["color"]
+            axes.fill_between(places, lows, highs, color=colour, alpha=0.15, lw=0, label=label)
     axes.set_ylabel(_value_label(scores))
     if _has_wide_range(scores):
-        set_log_scale(axes, "y")
-    if has_steps:
-        step = 2 ** max(math.ceil(math.log2(last / 4)), 0)
+        set_log_scale(axes.yaxis)
+    if has_parts:
         axes.set(xlabel="position", xlim=(0, last))
-        axes.set_xticks(np.arange(0, last + 1, step))
+        axes.set_xticks(np.arange(0, last + 1, 2 ** max(math.ceil(math.log2(last / 4)), 0)))
     else:
-        lengths = sorted({score.length for score in scores}, reverse=True)
-        lengths = lengths[:: math.ceil(len(lengths) / MAX_TICKS)]
         axes.set_xscale("log", base=2)
         axes.set_xlabel("context length (tokens)")
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.minorticks_off()
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     if mark is not None and mark < last:
         label = f"length of the base: {mark:,}"
         axes.axvline(mark, color=SOFT, linestyle=":", linewidth=1, label=label)
@@ -389,7 +367,7 @@ def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> Non
 
 def _value_label(scores: Sequence[Score]) -> str:
     if scores[0].unit == NATS:
-        return "perplexity (95 % interval)"
+        return "perplexity"
     if scores[0].measure == EFFECTIVE:
         return "answers found (%)"
     return f"{scores[0].name} (%)"

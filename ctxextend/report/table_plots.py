@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoint.source import public_name
 from ctxextend.inspection.inspection_result import Inspection, short_names, tables_by_part
 from ctxextend.positions.table_report import TableReport
 from ctxextend.report.figures import (
     COLOURS,
-    INK,
     WIDTH,
     Plot,
     curve_style,
@@ -47,101 +47,82 @@ def table_plots(inspections: Sequence[Inspection]) -> list[Plot]:
     names = {key: public_name(name) for key, name in short_names(inspections).items()}
     if len(set(names.values())) < len(names):  # models of the same name in different folders
         names = {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
-    groups = tables_by_part(inspections)
-    shared = {
-        "Row norm by position": _draw_norms,
-        "Cosine similarity to the next position": _draw_cosines,
-        "Spectrum": _draw_spectra,
-    }
     plots = list[Plot]()
-    for group in groups:
-        tables = []
-        for inspection, table in group:
-            tables.append((short_name(names[id(inspection)]), table))
-        part = ""
-        if len(groups) > 1:
-            part = f" ({tables[0][1].part})"
-        for title, draw in shared.items():
-            plots.append(Plot(f"{title}{part}", partial(draw, tables=tables)))
+    for group in tables_by_part(inspections):
+        tables = [(short_name(names[id(inspection)]), table) for inspection, table in group]
+        _, first = tables[0]
+        part = f" ({first.part})" if first.part else ""
+        plots += [
+            Plot(f"Row norm by position{part}", partial(_draw_norms, tables=tables)),
+            Plot(f"Cosine to the next position{part}", partial(_draw_cosines, tables=tables)),
+            Plot(f"Spectrum{part}", partial(_draw_spectra, tables=tables)),
+        ]
         for name, table in tables:
-            title = "Cosine similarity of positions"
-            if len(tables) > 1:
-                title += f", {name}"
-            plots.append(Plot(f"{title}{part}", partial(_draw_map, table=table), 0.8 * WIDTH))
+            title = f"Cosines of positions, {name}{part}"
+            plots.append(Plot(title, partial(_draw_map, table=table), 0.8 * WIDTH))
     return plots
 
 
 def _draw_norms(axes: "Axes", tables: Tables) -> None:
     """Draw norms by position, those of reserved rows at negative ones."""
-    reserved_norms = []
-    for number, (name, table) in enumerate(tables):
-        count = table.reserved_rows
-        reserved = table.norms[:count]
-        reserved_norms.append(reserved)
-        if count:
-            label = f"reserved rows of {name}"
-            colour = COLOURS[number % len(COLOURS)]
-            axes.plot(range(-count, 0), reserved, "*", color=colour, label=label)
-    _draw_rows(axes, tables, "norms")
-    axes.set_ylabel("Euclidean norm")
     norms = [table.stats.norms for _, table in tables]
+    reserved_norms = [table.norms[: table.reserved_rows] for _, table in tables]
+    for number, (name, table) in enumerate(tables):
+        if table.reserved_rows:
+            axes.plot(
+                range(-table.reserved_rows, 0),
+                reserved_norms[number],
+                "*",
+                color=COLOURS[number % len(COLOURS)],
+                label=f"reserved rows of {name}",
+            )
+    _draw_rows(axes, tables, norms)
+    axes.set_ylabel("Euclidean norm")
     if needs_log_scale(np.concatenate(reserved_norms), np.concatenate(norms)):
-        set_log_scale(axes, "y")
+        set_log_scale(axes.yaxis)
 
 
 def _draw_cosines(axes: "Axes", tables: Tables) -> None:
-    _draw_rows(axes, tables, "cosines")
+    _draw_rows(axes, tables, [table.stats.cosines for _, table in tables])
     axes.set_ylabel("cosine similarity")
 
 
-def _draw_rows(axes: "Axes", tables: Tables, field: str) -> None:
-    """Draw a statistic of each position, and mark new rows, broken rows and outliers."""
-    outliers = list[tuple[int, float]]()
+def _draw_rows(axes: "Axes", tables: Tables, values: Sequence[NDArray[np.float64]]) -> None:
+    """Draw a value per position of each table; mark new rows, broken rows and outliers."""
     for number, (name, table) in enumerate(tables):
-        values = getattr(table.stats, field)
+        own = values[number]
         style = curve_style(number)
-        axes.plot(values, label=name, **style)
-        # A hatched piece along the bottom for each range of new rows; the legend names one.
+        axes.plot(own, label=name, **style)
+        # Bands along the bottom, of which the legend names one.
         label = f"new rows of {name}"
-        for start, stop in table.new_rows or ():
-            axes.axvspan(
-                start - table.reserved_rows - 0.5,
-                stop - table.reserved_rows - 0.5,
-                ymin=BAND * number,
-                ymax=BAND * (number + 0.8),
-                facecolor="none",
-                edgecolor=style["color"],
-                hatch="/////",
-                label=label,
-            )
+        for row_range in table.new_rows or ():
+            start, stop = np.array(row_range) - table.reserved_rows - 0.5
+            bottom = BAND * number
+            top = bottom + 0.8 * BAND
+            axes.axvspan(start, stop, bottom, top, color=style["color"], alpha=0.4, label=label)
             label = ""
-        # Crosses along the top.
         broken = sorted({*table.stats.zeros, *table.stats.nonfinite})
         if broken:
             axes.plot(
                 broken,
-                [1.0] * len(broken),
+                np.ones(len(broken)),  # along the top
                 "x",
                 label=f"zero or non-finite rows of {name}",
                 color=style["color"],
                 clip_on=False,
                 transform=axes.get_xaxis_transform(),
             )
-        for position in table.outlier_reasons:
-            if position < len(values):
-                outliers.append((position, values[position]))
-    if outliers:
-        places, heights = zip(*outliers, strict=True)
-        axes.plot(
-            places,
-            heights,
-            "o",
-            label="outliers",
-            color=INK,
-            markersize=7,
-            markerfacecolor="none",
-            markeredgewidth=0.7,
-        )
+        outliers = [position for position in table.outlier_reasons if position < len(own)]
+        if outliers:
+            axes.plot(
+                outliers,
+                own[outliers],
+                "o",
+                label=f"outliers of {name}",
+                color=style["color"],
+                markersize=8,
+                markerfacecolor="none",
+            )
     axes.set_xlabel("position")
     axes.margins(y=0.05 + BAND * len(tables))
     low, high = axes.get_ylim()
@@ -151,17 +132,14 @@ def _draw_rows(axes: "Axes", tables: Tables, field: str) -> None:
 
 
 def _draw_spectra(axes: "Axes", tables: Tables) -> None:
-    lowest = 10.0
     for number, (name, table) in enumerate(tables):
         eigenvalues = table.stats.eigenvalues
-        total = eigenvalues.sum() or 1  # 0 if all rows are equal
-        shares = 100 * eigenvalues[:MAX_COMPONENTS] / total
+        shares = 100 * eigenvalues[:MAX_COMPONENTS] / (eigenvalues.sum() or 1)
         shares = shares[shares > MIN_SHARE]
-        lowest = min([lowest, *(shares / 2)])
         axes.plot(range(1, len(shares) + 1), shares, label=name, **curve_style(number))
-    axes.set(xlabel="principal component", ylabel="explained variance (%)", ylim=(lowest, 100))
+    axes.set(xlabel="principal component", ylabel="explained variance (%)")
     axes.locator_params(axis="x", integer=True)
-    set_log_scale(axes, "y")
+    set_log_scale(axes.yaxis)
 
 
 def _draw_map(axes: "Axes", table: TableReport) -> None:
@@ -171,10 +149,10 @@ def _draw_map(axes: "Axes", table: TableReport) -> None:
     step = 2 ** max(math.ceil(math.log2(len(values) / MAX_MAP_POSITIONS)), 0)
     rows = values[::step].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.linalg.norm(rows, axis=1)
-        has_direction = np.isfinite(norms) & (norms > 0)
-        unit = rows / np.where(has_direction, norms, np.nan)[:, None]
-        cosines = np.clip(unit @ unit.T, -1, 1)  # NaN for rows without a direction
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        norms[~np.isfinite(norms) | (norms == 0)] = np.nan  # rows without a direction
+        unit = rows / norms
+        cosines = np.clip(unit @ unit.T, -1, 1)
     low = -step / 2  # centres each cell on its position
     high = len(cosines) * step - step / 2
     image = axes.imshow(
@@ -190,6 +168,6 @@ def _draw_map(axes: "Axes", table: TableReport) -> None:
         label += f" (1 in {step} shown)"
     axes.set(xlabel=label, ylabel=label)
     axes.grid(visible=False)
-    axes.figure.colorbar(image, cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity")
+    axes.figure.colorbar(image, ax=axes, label="cosine similarity")
     # Cells without a cosine are transparent and show the hatching.
     axes.patch.set(facecolor="white", hatch="xxxx")
