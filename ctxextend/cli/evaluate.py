@@ -72,7 +72,7 @@ def next_command(evaluation: "Evaluation", ref: CheckpointRef) -> str:
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     """Add the verdict, what was read, the ranking, and a table of each measure with a curve."""
-    from ctxextend.lab.effective_length import describe_effective
+    from ctxextend.lab.effective_length import effective_text
     from ctxextend.lab.measures import all_measures
     from ctxextend.lab.scores import SEPARATE, select
 
@@ -89,7 +89,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         if measure.name == "effective":
             for name, own in groupby(scores, key=lambda score: score.model):
                 if models > 1:
-                    page.text(f"{name}: {' '.join(describe_effective([*own]))}")
+                    page.text(f"{name}: {effective_text([*own])}")
         elif models <= MOST_CURVES:
             _add_curves(page, measure.title, scores, evaluation)
 

@@ -410,4 +410,4 @@ def _doubtful(scores: Sequence[Score]) -> Iterator[str]:
     for one, other in zip(sliding, separate, strict=True):
         cost = one.minus(other)
         if cost.outcome == -1:
-            yield UNSUITABLE_TEXT.format(amount=number(*cost.percent, suffix=" %"))
+            yield UNSUITABLE_TEXT.format(amount=number(*cost.percent, suffix=" %", digits=1))

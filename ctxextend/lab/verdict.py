@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ctxextend.errors import counted, joined
-from ctxextend.lab.effective_length import describe_effective
+from ctxextend.lab.effective_length import effective_text
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
 from ctxextend.report.numbers import number, score_text
@@ -36,7 +36,7 @@ def verdict(evaluation: Evaluation) -> str:
         sentences.append(_of_context(effect))
     of_best = [*select(evaluation.scores, model=best.model, measure="effective")]
     if len(measured) == 1 and of_best:
-        sentences += describe_effective(of_best)
+        sentences.append(effective_text(of_best))
     sentences += _doubts(evaluation)
     return " ".join(sentences)
 
@@ -115,14 +115,14 @@ def _change(difference: Difference) -> str:
     if difference.change.interval is None:
         lower = upper = math.nan
     unit = " %" if difference.score.unit == NATS else " points"
-    amount = number(percent, lower, upper, suffix=unit)
+    amount = number(percent, lower, upper, suffix=unit, digits=1)
     return f"{quantity(difference.score)} {direction} by {amount}"
 
 
 def _amount(difference: Difference) -> str:
     percent, _, _ = difference.percent
     unit = " %" if difference.score.unit == NATS else " points"
-    return f"{number(abs(percent))}{unit}"
+    return f"{number(abs(percent), digits=1)}{unit}"
 
 
 def _doubts(evaluation: Evaluation) -> Iterator[str]:
