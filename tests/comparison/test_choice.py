@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-
 from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.lab.evaluation_result import (
     LOSS_BOUNDS,
@@ -22,10 +21,11 @@ from ctxextend.lab.evaluation_result import (
     difference_bounds,
     estimate,
 )
+from ctxextend.report.verdicts import comparison_verdict
+
 from ctxextend.json_output import to_json
 from ctxextend.report.figures import error_bar
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.trainings import invoke, make_encoder
 from tests.helpers.word_tokenizer import write_texts

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
+from ctxextend.lab.evaluation_result import Evaluation
 
 import ctxextend
-from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.trainings import make_encoder, make_source

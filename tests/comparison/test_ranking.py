@@ -3,11 +3,11 @@
 import math
 
 import numpy as np
-
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_settings import evaluate_for
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
+
 from ctxextend.settings import Compare
 from tests.helpers.evaluations import WITHOUT_BASE
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from ctxextend.lab.evaluation_result import Evaluation, estimate
 from sentence_transformers import SentenceTransformer
 
 import ctxextend
 from ctxextend.comparison import costs, side_by_side
 from ctxextend.errors import CtxextendError
+from ctxextend.json_output import to_json
 from ctxextend.lab import eval_model
 from ctxextend.lab.eval_model import EvalModel, load_eval_model
-from ctxextend.lab.evaluation_result import Evaluation, estimate
 from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.json_output import to_json
 from tests.helpers.json_schemas import check, check_result
 from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book

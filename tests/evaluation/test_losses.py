@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
 from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.lab.embedding import open_embedder
 from ctxextend.lab.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.lab.losses import LossTask, plan_losses
 from ctxextend.lab.scorer import ScoredWindow, Scorer, open_scorer
 from ctxextend.resizing import resize

@@ -4,10 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from ctxextend.errors import DataError
-from ctxextend.lab.embedding import open_embedder
-from ctxextend.lab.eval_model import EvalModel
 from ctxextend.lab.evaluation_result import (
     CHUNKS,
     MODEL,
@@ -18,6 +14,10 @@ from ctxextend.lab.evaluation_result import (
     TokensRead,
 )
 from ctxextend.lab.retrieval import DocumentTask, RetrievalTask, plan_retrieval
+
+from ctxextend.errors import DataError
+from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.eval_model import EvalModel
 from tests.helpers.mock_models import counts, mock_model
 
 

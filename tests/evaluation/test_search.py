@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from ctxextend.lab.evaluation_result import Evaluation, TokensRead
+from ctxextend.lab.retrieval import score_rankings
+from ctxextend.lab.search import plan_search
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
@@ -18,9 +21,6 @@ import ctxextend
 from ctxextend.errors import DataError
 from ctxextend.lab.embedding import open_embedder
 from ctxextend.lab.eval_model import EvalModel
-from ctxextend.lab.evaluation_result import Evaluation, TokensRead
-from ctxextend.lab.retrieval import score_rankings
-from ctxextend.lab.search import plan_search
 from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.settings import Evaluate
 from tests.helpers.trainings import invoke, make_encoder

@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-
 from ctxextend.lab.effective_result import tail
 from ctxextend.lab.evaluation_result import (
     Estimate,
@@ -10,6 +9,7 @@ from ctxextend.lab.evaluation_result import (
     estimate_loss,
     t_quantile,
 )
+
 from ctxextend.json_output import to_json
 
 
