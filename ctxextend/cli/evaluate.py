@@ -132,7 +132,10 @@ def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
         rank = margin
         if margin and number <= len(evaluation.ranking):
             rank = f"{number:>2} "
-        row: list[Cell] = [f"{rank}{evaluation.label(score)}", score_text(score)]
+        row: list[Cell] = [
+            f"{rank}{evaluation.label(score)}",
+            score_text(score, with_interval=False),
+        ]
         if score is best:
             row.append("")
         else:
@@ -143,7 +146,7 @@ def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
             text = difference_text(short, with_interval=False)
             row.append("unchanged" if short.change.mean == 0 else text)
         rows.append(row)
-    header = ["", f"{quantity(best)} (95 %)", f"{best.model} beside it", "short inputs"]
+    header = ["", quantity(best), f"{best.model} beside it (95 %)", "short inputs"]
     columns = max(map(len, rows)) if len(rows) > 1 else 2
     page.line()
     page.table(header[:columns], [[*row, ""][:columns] for row in rows])

@@ -176,9 +176,9 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
             return self.auto
         best = self.ranking[0]
         for score in self.ranking:
-            if score.model in (self.auto, DEFAULT_METHOD) and score is not best:
-                if not score.minus(best).outcome or self.has_little_text:
-                    return score.model
+            is_auto = score.model in (self.auto, DEFAULT_METHOD)
+            if is_auto and (self.has_little_text or not score.minus(best).outcome):
+                return score.model
         if self.auto and self.has_little_text:
             return self.auto
         # `switch` is for short inputs, which scores of long ones do not rank: long inputs get from
