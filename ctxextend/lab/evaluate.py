@@ -313,8 +313,10 @@ def _open_base(
         warning = f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"
         remarks.warnings.append(warning)
         return None
-    facts = models.model_facts(public_name(base_files.name), base_files, model)
-    return facts, model
+    label = public_name(base_files.name)
+    if label in models.short_names([one.name for one in files]):
+        label = f"{label} (base)"
+    return models.model_facts(label, base_files, model), model
 
 
 def _cut_texts(
