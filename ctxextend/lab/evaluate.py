@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ctxextend.checkpoint.source import public_name, resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.held_out import Ids
 from ctxextend.keywords import keyword_arguments
@@ -108,7 +108,8 @@ def evaluate_models(
         base = _open_base(files, settings, first[1].kind, remarks)
     else:
         model = load_eval_model(files[0], settings.precision, settings.device)
-        base = models.model_facts(public_name(files[0].name), files[0], model), model
+        name = models.base_name(files[0].name, methods.plans)
+        base = models.model_facts(name, files[0], model), model
         loading = models.load_methods(base[0], model, methods)
         first = next(loading)
     remarks.notes += first[1].notes
@@ -313,10 +314,9 @@ def _open_base(
         warning = f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"
         remarks.warnings.append(warning)
         return None
-    label = public_name(base_files.name)
-    if label in models.short_names([one.name for one in files]):
-        label = f"{label} (base)"
-    return models.model_facts(label, base_files, model), model
+    names = models.short_names([one.name for one in files])
+    base_name = models.base_name(base_files.name, names)
+    return models.model_facts(base_name, base_files, model), model
 
 
 def _cut_texts(

@@ -101,6 +101,8 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
         """How the base scores in what ranks the models, for each way in which it reads."""
         if self.base is None or not self.ranking:
             return []
+        if any(model.source == self.base.source and not model.recipe for model in self.models):
+            return []  # it is ranked itself
         best = self.ranking[0]
         own = select(
             self.scores, model=self.base.name, measure=best.measure, name=best.name, part=None

@@ -8,6 +8,7 @@ from ctxextend.lab.effective_length import effective_text
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
 from ctxextend.report.numbers import percent_text, score_text
+from ctxextend.tables.method_facts import SWITCH
 
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 
@@ -131,7 +132,7 @@ def _doubts(evaluation: Evaluation) -> Iterator[str]:
             sentence += f"; auto takes {evaluation.auto}"
         yield f"{sentence}."
     elif evaluation.recommended != best.model:
-        reason = "scores of long inputs do not say what the other is for"
-        if evaluation.recommended == evaluation.auto:
-            reason = "auto takes it"
+        reason = "auto takes it"
+        if best.model.partition(":")[0] == SWITCH:
+            reason = f"scores of long inputs do not say what {best.model} is for"
         yield f"Use {evaluation.recommended}: {reason}."
