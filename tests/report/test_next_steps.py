@@ -1,5 +1,6 @@
 """The command to type after a result."""
 
+<<<<<<< HEAD
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,10 @@ def test_after_evaluation_depends_on_whether_a_longer_context_helps(
     assert after_evaluation(found, ["a.txt"]) == command.format(EXTENDED.source)
     source = WITHOUT_BASE.source
     assert after_evaluation(WITHOUT_BASE) == f"ctxextend inspect {source}"
+=======
+from ctxextend import inspect, resize
+from ctxextend.report.next_steps import after_inspection
+>>>>>>> report
 
 
 def test_after_inspection_trains_new_rows_and_resizes_others() -> None:
