@@ -86,9 +86,7 @@ ALL = evaluation(
 
 
 @pytest.mark.parametrize(("name", "plots"), [("evaluation", 5), ("tables", 5)])
-def test_page_is_well_formed_html_and_loads_nothing(
-    name: str, plots: int, tmp_path: Path
-) -> None:
+def test_page_is_well_formed_html_and_loads_nothing(name: str, plots: int, tmp_path: Path) -> None:
     found = {"evaluation": ALL, "tables": [inspect("tiny-gpt2")] * 2}[name]
     page = page_of(found, tmp_path)
     tags = PageParser(page).tags
