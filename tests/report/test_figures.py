@@ -13,24 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from ctxextend.lab.evaluation_result import Evaluation
-from ctxextend.report.html import comparison_panels
-from ctxextend.report.table_panels import tables_figure
 from safetensors.torch import save_file
 
 from ctxextend import inspect, resize
 from ctxextend.inspection.inspection_result import Inspection
-<<<<<<< HEAD
-from ctxextend.report.figures import (
-    evaluation_figure,
-    panel_figure,
-    save,
-    write_figure,
-)
-=======
 from ctxextend.report.figures import evaluation_figure, render, save, write_figure
 from ctxextend.report.table_plots import tables_figure
->>>>>>> report
 from tests.helpers import pico
 from tests.helpers.scored import (
     BASE,
