@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 def evaluate(
-    references: Sequence[str | PathLike[str]],
+    references: str | PathLike[str] | Sequence[str | PathLike[str]],
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     revision: str | None = None,
