@@ -62,7 +62,7 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
     hidden = PASSAGES * HIDDEN_TOKENS if reader.kind == ENCODER else 0
     needed = texts.length - special + hidden
     if len(text) < needed:
-        refuse_short_text(len(text), needed)
+        refuse_short_text(len(text), needed, "Pass more text with --data.")
     if reader.kind == ENCODER:
         # At most a quarter hides nothing; the passages must not be in what hides them.
         size = max(min(len(text) - texts.length, len(text) // 4), hidden)
