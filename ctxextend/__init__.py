@@ -18,9 +18,6 @@ from ctxextend.version import __version__ as __version__
 # Public names by module, imported on first use; __init__.pyi lists the same for type checkers and
 # editors.
 _MODULES = {
-    "comparison.compare": ("compare",),
-    "comparison.comparison_result": ("Comparison",),
-    "comparison.side_by_side": ("compare_checkpoints",),
     "errors": (
         "CheckpointError",
         "CtxextendError",
@@ -35,8 +32,9 @@ _MODULES = {
         "UnsupportedModelError",
         "VerificationError",
     ),
-    "evaluation.evaluate": ("evaluate",),
-    "evaluation.evaluation_result": ("Evaluation",),
+    "lab.evaluate": ("evaluate",),
+    "lab.evaluation": ("Evaluation",),
+    "lab.scores": ("Score",),
     "families.listing": ("FamilyTable", "list_families"),
     "inspection.inspect": ("inspect",),
     "positions.position_report": ("RopeReport", "SchemeReport"),

@@ -5,17 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.lab.evaluate import evaluate_checkpoint
-from ctxextend.lab.evaluation_result import Evaluation
-from ctxextend.lab.search_set import read_search_set
 from ctxextend.json_output import Result
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Events
 from ctxextend.recipe import Recipe
-from ctxextend.settings import Evaluate, Run, Train
+from ctxextend.settings import Candidates, Evaluate, Run, Train
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
+    from ctxextend.lab.evaluation import Evaluation
     from ctxextend.training.train_result import TrainResult
 
 Folder = str | os.PathLike[str] | None
@@ -29,7 +27,7 @@ class RunResult(Result, shows=("output",)):
     # The resize or conversion; of a recipe that trains, it is planned, and written after that.
     resize: ResizeResult | Planned | None = None
     train: "TrainResult | Train | None" = None  # of a dry run, the settings; so of `evaluate`
-    evaluate: Evaluation | Evaluate | None = None
+    evaluate: "Evaluation | Evaluate | None" = None
     dry_run: bool = False  # True if nothing was written
 
     @property
@@ -55,6 +53,8 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
     """
     evaluate = recipe.evaluate
     if evaluate is not None:  # fail now rather than after a long training run
+        from ctxextend.lab.search_set import read_search_set
+
         if evaluate.data:
             check_texts(evaluate.data, evaluate.text_field)
         read_search_set(evaluate)
@@ -86,11 +86,13 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
     is_first = getattr(result.train, "is_first", True)
     if evaluate is None or not is_first:
         return result
+    from ctxextend.lab.evaluate import evaluate_models
+
     with events.progress("Reading", "tokens") as step:
         ref = recipe.checkpoint
         output = result.output
         if output is not None:
             path = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
             ref = replace(ref, source=path, revision=None, subfolder=None)
-        evaluation = evaluate_checkpoint(ref, evaluate, step)
+        evaluation = evaluate_models(ref, Candidates(models=ref.source), evaluate, step)
     return replace(result, evaluate=evaluation)

@@ -605,7 +605,7 @@ TEXT_HELP = "Text file, folder or hf:OWNER/NAME."
 
 @settings_class
 class Reading(Settings):
-    """How `evaluate`, `compare` and `train` read text, and what they compute on."""
+    """How `evaluate` and `train` read text, and what they compute on."""
 
     text_field: str = advanced(
         kinds.ANY_TEXT,
@@ -639,9 +639,12 @@ class Reading(Settings):
     )
 
 
+NO_BASE = "none"  # instead of a base checkpoint
+
+
 @settings_class
 class Evaluate(Reading):
-    """How to evaluate a checkpoint at its context length."""
+    """What to measure of models, and on which text; without any, on Python's documentation."""
 
     data: tuple[str, ...] = setting(
         kinds.FILE,
@@ -649,6 +652,7 @@ class Evaluate(Reading):
         "PATH",
         default=(),
         heading=Heading.TEXT,
+        shown="Python's documentation",
         is_repeated=True,
         kw_only=False,
     )
@@ -659,9 +663,8 @@ class Evaluate(Reading):
         heading=Heading.TEXT,
     )
     base: str | None = setting(
-        kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
+        kinds.CHECKPOINT, "Base checkpoint, or none.", "MODEL", shown="from ctxextend.yaml"
     )
-    no_base: bool = flag("Skip the base checkpoint.", heading=Heading.MEASURES)
     # By default doublings up to the model's length.
     length: tuple[int, ...] = setting(
         kinds.length(MIN_WINDOW),
@@ -685,55 +688,73 @@ class Evaluate(Reading):
         "B",
         shown="up to 4,096 tokens",
     )
-    # ``position``: loss by position; ``context``: loss by context length; ``effective``: how far
-    # it reads; ``retrieval``: document retrieval.
     measure: tuple[str, ...] = setting(
-        kinds.choice(*ALL_MEASURES),
-        f"{', '.join(ALL_MEASURES)}.",
+        kinds.choice(*MEASURES),
+        f"{', '.join(MEASURES)}.",
         "NAME",
         default=(),
         heading=Heading.MEASURES,
         shown="all that apply",
         is_repeated=True,
     )
-    budget: int = setting(
-        kinds.integer(),
-        "Time for --measure effective.",
-        "SECONDS",
-        default=120,
-        heading=Heading.MEASURES,
+
+    conflicts: ClassVar[Sequence[Conflict]] = (
+        Conflict(
+            ("base", "measure"),
+            lambda given: given.base == NO_BASE and "retrieval" in given.measure,
+            "--base none cannot be used with --measure retrieval, which requires a base.",
+        ),
+        Conflict(
+            ("measure", "search"),
+            lambda given: "search" in given.measure,
+            "--measure search requires --search.",
+            "Add --search DIR.",
+            missing=("search",),
+        ),
+    )
+
+
+@settings_class
+class Candidates(Settings):
+    """What is measured side by side: models as they are, or one model resized by methods."""
+
+    models: tuple[str, ...] = setting(
+        kinds.CHECKPOINT,
+        "Folders, files, Hub ids or bundled tiny-gpt2.",
+        "MODEL",
+        default=MISSING,
+        is_repeated=True,
+        is_argument=True,
+        in_recipe=False,
+    )
+    to: int | Factor | None = setting(
+        kinds.NEW_LENGTH, "Compare methods that resize to N, e.g. 4096 or 4x.", "N"
+    )
+    # ``all``: every method with its defaults
+    method: "tuple[MethodChoice | str, ...]" = setting(
+        kinds.METHOD_OR_ALL,
+        "With --to: a method, e.g. stretch:keep-first=5.",
+        "NAME",
+        default=(),
+        shown="all",
+        is_repeated=True,
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
-        excludes("no_base", "base"),
+        requires("method", "to"),
         Conflict(
-            ("no_base", "measure"),
-            lambda given: given.no_base and "retrieval" in given.measure,
-            "--no-base cannot be used with --measure retrieval, which requires the base "
-            "checkpoint.",
+            ("to", "models"),
+            lambda given: given.to is not None and len(given.models) > 1,
+            "--to is for one MODEL, got several.",
+            "Remove it to measure them as they are.",
         ),
         Conflict(
-            ("measure", "data"),
-            lambda given: bool(given.measure) and not given.data,
-            "--measure applies to text.",
-            "Pass files or folders: --data book.txt --data articles.jsonl.",
-        ),
-        Conflict(
-            ("data", "search", "measure"),
-            lambda given: not (given.data or given.search or given.measure),
-            "No text given.",
-            "Pass files or folders: --data book.txt --data articles.jsonl.",
+            ("to",),
+            lambda given: isinstance(given.to, int) and given.to < MIN_WINDOW,
+            f"--to must be at least {MIN_WINDOW} to measure methods, got {{to}}.",
+            "Use a larger --to.",
         ),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "measure", tuple(dict.fromkeys(self.measure)))
-
-    @property
-    def measures_effective_only(self) -> bool:
-        """Whether only the effective length is measured, which needs no base."""
-        return self.measure == ("effective",)
 
 
 @settings_class
@@ -929,68 +950,6 @@ class Train(Reading):
         if self.trainable in FROZEN:
             return adapters
         return f"{text} and {adapters}"
-
-
-@settings_class
-class Compare(Evaluate):
-    """How to compare methods on a model, or several models; without text, on Python's docs."""
-
-    models: tuple[str, ...] = setting(
-        kinds.CHECKPOINT,
-        "Model as in evaluate, or several, to compare side by side.",
-        "MODEL",
-        default=MISSING,
-        is_repeated=True,
-        is_argument=True,
-        in_recipe=False,
-    )
-    to: int | Factor | None = setting(
-        kinds.NEW_LENGTH, "New context length, e.g. 4096, 4k, 1m or 4x.", "N", kw_only=False
-    )
-    # ``all``: every method with its defaults
-    method: "tuple[MethodChoice | str, ...]" = setting(
-        kinds.METHOD_OR_ALL,
-        "Method, e.g. stretch:keep-first=5.",
-        "NAME",
-        default=(),
-        heading=Heading.MEASURES,
-        shown="all",
-        is_repeated=True,
-    )
-
-    # Not those of `Evaluate`: without text, methods are compared on Python's documentation.
-    conflicts: ClassVar[Sequence[Conflict]] = (
-        Conflict(
-            ("to", "length"),
-            lambda given: isinstance(given.to, int) and max(given.length, default=0) > given.to,
-            "--length must be at most --to {to}.",
-            "Use a larger --to.",
-        ),
-        Conflict(
-            ("to", "models"),
-            lambda given: given.to is not None and len(given.models) > 1,
-            "--to is for one MODEL, got several.",
-            "Remove it to compare them as they are.",
-        ),
-        Conflict(
-            ("method", "models"),
-            lambda given: given.method != () and len(given.models) > 1,
-            "--method is for one MODEL, got several.",
-            "Remove it to compare them as they are.",
-        ),
-        Conflict(
-            ("to",),
-            lambda given: isinstance(given.to, int) and given.to < MIN_WINDOW,
-            f"--to must be at least {MIN_WINDOW} to compare methods, got {{to}}.",
-            "Use a larger --to.",
-        ),
-        Conflict(
-            ("data", "search", "models"),
-            lambda given: len(given.models) > 1 and not (given.data or given.search),
-            "compare needs text for several models, and --data is missing.",
-            "Add --data TEXT.",
-        ),
-    )
 
 
 @settings_class

@@ -47,7 +47,6 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "inspect",
     "verify",
     "evaluate",
-    "compare",
     "run",
     "recipes",
     "families",

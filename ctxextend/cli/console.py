@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -30,9 +30,7 @@ from ctxextend.json_output import to_json
 from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Comparison
-    from ctxextend.lab.evaluation_result import Evaluation
-    from ctxextend.report.numbers import NumberFormat
+    from ctxextend.lab.evaluation import Evaluation
 
 SCHEMA_VERSION = 1
 # Exit codes: a flag does not apply, a check failed, after Ctrl-C.
@@ -69,7 +67,7 @@ class Page:
     """Lines to print, and the properties of the terminal."""
 
     width: int = sys.maxsize  # characters per line
-    unicode: bool = True  # whether charts and numbers may use non-ASCII characters
+    unicode: bool = True  # whether charts may use non-ASCII characters
     has_charts: bool = False  # whether curves are drawn, by a library that takes time to import
     lines: list[Pieces] = field(default_factory=list)
 
@@ -92,13 +90,6 @@ class Page:
         if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
             return cls.for_stdout()
         return cls()
-
-    @cached_property
-    def numbers(self) -> "NumberFormat":
-        """The number format for this page's encoding."""
-        from ctxextend.report.numbers import NumberFormat
-
-        return NumberFormat("±" if self.unicode else "+-")
 
     def line(self, *cells: Cell) -> None:
         """Add a line without wrapping; an empty line without arguments."""
@@ -297,7 +288,7 @@ class Console:
     def measurement(
         self,
         command: str,
-        result: "Evaluation | Comparison",
+        result: "Evaluation",
         lines: Iterable[Pieces],
         files: Files,
         value: Any = None,

@@ -1,217 +1,187 @@
 """`ctxextend evaluate`."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Cell, Console, Page
-from ctxextend.cli.effective import add_effective
-from ctxextend.errors import counted
-from ctxextend.settings import CheckpointRef, Evaluate, Figures
+from ctxextend.errors import counted, not_an_option
+from ctxextend.settings import Candidates, CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
-    from ctxextend.lab import evaluation_result as results
+    from ctxextend.lab.evaluation import Evaluation
+    from ctxextend.lab.scores import Score
+
+COLUMNS = 4  # of losses by position
+MOST_CURVES = 3  # models of which curves are shown, besides the ranking
+OUTCOME_STYLES = {1: "right", -1: "wrong", 0: "", None: ""}
+# What limited the text that was read.
+TEXT_LIMITS = {"tokens": "limited by --tokens", "text": "all of the text", "": ""}
 
 
-# The reading modes, in the order in which they are shown.
-MODES_IN_TABLES = {"model": "model", "sliding": "base, sliding", "truncated": "base, separate"}
-MODES_IN_SENTENCES = {
-    "model": "the model",
-    "sliding": "the base in sliding windows",
-    "truncated": "the base in separate windows",
-}
-SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
-
-
-@options.command(CheckpointRef, Evaluate, Figures, without=("table", "trained_length"))
-def evaluate(ref: CheckpointRef, settings: Evaluate, figures: Figures, console: Console) -> None:
-    """Measure how much a longer context helps on your text.
+@options.command(CheckpointRef, Candidates, Evaluate, Figures, without=("source", "table"))
+def evaluate(
+    ref: CheckpointRef,
+    candidates: Candidates,
+    settings: Evaluate,
+    figures: Figures,
+    console: Console,
+) -> None:
+    """Measure how well models read long text, beside their base.
 
     Examples:
-        ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
-        ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
+        ctxextend evaluate gpt2-4096 --data articles.jsonl
+        ctxextend evaluate gpt2-bands gpt2-rotary --data articles.jsonl --length 4096
+        ctxextend evaluate gpt2 --to 4x --method bands --method copy
 
-    Language models: loss by position and by context length. Encoders: document retrieval. Both:
-    up to which length they find what a text hides. The base reads the same text in short windows.
+    Language models: loss by position and context length. Encoders: retrieval, or a search set.
+    All: up to which length they find what a text hides.
     """
-    from ctxextend.lab.evaluate import evaluate_checkpoint
+    from ctxextend.lab.evaluate import evaluate_models
 
     options.check_figures(figures)
     with console.progress("Reading", unit="tokens") as progress:
-        evaluation = evaluate_checkpoint(ref, settings, progress)
+        evaluation = evaluate_models(ref, candidates, settings, progress)
 
-    from ctxextend.report.figures import evaluation_figure
-    from ctxextend.report.next_steps import after_evaluation
-
-    next_command = after_evaluation(evaluation, settings.data)
-
+    for reason in dict.fromkeys(evaluation.skipped.values()):
+        names = [name for name, other in evaluation.skipped.items() if other == reason]
+        console.note(f"Skipped {', '.join(names)}: {reason}")
+    command = next_command(evaluation, replace(ref, source=candidates.models[0]))
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
-    files = options.figure_files(figures, evaluation, next_command, evaluation_figure)
+    files = options.figure_files(figures, evaluation, command)
     console.measurement("evaluate", evaluation, page.lines, files)
-    console.next_steps(next_command)
+    console.next_steps(command)
 
 
-def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
-    """Add the verdict and the settings, then every measure that was taken."""
-    from ctxextend.report.verdicts import evaluation_verdict
+def next_command(evaluation: "Evaluation", ref: CheckpointRef) -> str:
+    """Return the command that follows: to write the best method, or to use the best model."""
+    if evaluation.auto:
+        return ref.resize_command(to=evaluation.length, method=evaluation.recommended)
+    named = [model for model in evaluation.models if model.name == evaluation.recommended]
+    source = shlex.quote(not_an_option(named[0].source if named else ref.source))
+    references = evaluation.main_references
+    if references and evaluation.ranking[0].minus(references[0]).outcome == 1:
+        return f"ctxextend verify {source} --deep"
+    return f"ctxextend inspect {source}"
 
-    page.text(evaluation_verdict(evaluation, page.numbers), "title")
+
+def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
+    """Add the verdict, what was read, the ranking, and a table of each measure with a curve."""
+    from ctxextend.lab.effective_length import effective_text
+    from ctxextend.lab.measures import all_measures
+    from ctxextend.lab.scores import SEPARATE, select
+
+    page.text(evaluation.verdict, "title")
     page.line()
-    page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
     page.values(_settings(evaluation))
-    if evaluation.positions is not None:
-        _add_positions(page, evaluation.positions)
-    if evaluation.contexts is not None:
-        _add_contexts(page, evaluation.contexts, evaluation)
-    if evaluation.effective is not None:
-        add_effective(
-            page,
-            evaluation.effective,
-            evaluation.base_max_len,
-            has_headline=evaluation.has_other_measures,
-        )
-    if evaluation.retrieval is not None:
-        _add_retrieval(page, evaluation.retrieval)
-    if evaluation.search is not None:
-        _add_search(page, evaluation.search, evaluation)
+    _add_ranking(page, evaluation)
+    models = len(evaluation.models)
+    shown = [score for score in evaluation.ranked_scores if score.reading != SEPARATE]
+    if models > 1:  # losses by position would not fit the screen
+        shown = [*select(shown, part=None)]
+    for measure in all_measures():
+        scores = [*select(shown, measure=measure.name)]
+        if measure.name == "effective":
+            for name, own in groupby(scores, key=lambda score: score.model):
+                if models > 1:
+                    page.text(f"{name}: {effective_text([*own])}")
+        elif models <= MOST_CURVES:
+            _add_curves(page, measure.title, scores, evaluation)
 
 
-def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
-    from ctxextend.lab.evaluation_result import text_summary
-
-    length = f"{evaluation.max_len:,} tokens"
-    if evaluation.base is not None:
-        length += f"; base {evaluation.base}: {evaluation.base_max_len:,} tokens"
-    yield "length", length
+def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
+    models = evaluation.models
+    if evaluation.auto:  # methods on the base
+        models = ()
+    for model in models:
+        parts = [model.scheme, model.kind, f"{model.max_len:,} tokens"]
+        if model.tokens_per_second is not None:
+            parts.append(f"{model.tokens_per_second:,.0f} tokens/s")
+            parts.append(model.size)
+        yield "model", f"{model.source}: {', '.join(parts)}"
+    base = evaluation.base
+    if base is not None:
+        yield "base", f"{base.source}: {base.scheme}, {base.kind}, {base.max_len:,} tokens"
     if evaluation.documents:
-        text = text_summary(evaluation.documents, evaluation.tokens, evaluation.limited_by)
-        if evaluation.across_documents:
-            text += "; windows cross document boundaries"
-        yield "text", text
+        parts = [f"{evaluation.tokens:,} tokens", counted(evaluation.documents, "document")]
+        if evaluation.limited_by:
+            parts.append(TEXT_LIMITS[evaluation.limited_by])
+        yield "text", ", ".join(parts)
     yield "run", f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
 
 
-def _add_positions(page: Page, positions: "results.PositionLosses") -> None:
-    from ctxextend.tables.stats import describe_range
+def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
+    """Add a table of the scores that rank models and of the base, and the best beside each."""
+    from ctxextend.lab.scores import SEPARATE
+    from ctxextend.lab.verdict import quantity
+    from ctxextend.report.numbers import difference_text, score_text
 
+    if not evaluation.ranking:
+        return
+    best = evaluation.ranking[0]
+    margin = "   " if len(evaluation.ranking) > 1 else ""
+    rows = list[list[Cell]]()
+    for number, score in enumerate((*evaluation.ranking, *evaluation.references), 1):
+        if score.reading == SEPARATE:
+            continue
+        rank = margin
+        if margin and number <= len(evaluation.ranking):
+            rank = f"{number:>2} "
+        row: list[Cell] = [
+            f"{rank}{evaluation.label(score)}",
+            score_text(score, with_interval=False),
+        ]
+        if score is best:
+            row.append("")
+        else:
+            difference = best.minus(score)
+            row.append((difference_text(difference), OUTCOME_STYLES[difference.outcome]))
+        short = evaluation.of_short(score.model)
+        if short is not None and short.score.measure == "context":
+            text = difference_text(short, with_interval=False)
+            row.append("unchanged" if short.change.mean == 0 else text)
+        rows.append(row)
+    header = ["", quantity(best), f"{best.model} beside it (95 %)", "short inputs"]
+    columns = max(map(len, rows)) if len(rows) > 1 else 2
     page.line()
-    numbers = page.numbers
-    modes = [mode for mode in MODES_IN_TABLES if mode in positions.losses]
-    windows = counted(positions.windows, "window")
-    page.text(
-        f"Perplexity by position, {windows} of {positions.length:,} tokens",
-        "title",
-    )
-    header = ["positions", *(numbers.head(MODES_IN_TABLES[mode]) for mode in modes)]
-    rows = list[list[str]]()
-    spans = [(describe_range(item.start, item.stop), item.losses) for item in positions.buckets]
-    for span, losses in (*spans, ("all", positions.losses)):
-        rows.append([span, *(numbers.perplexity(losses.get(mode)) for mode in modes)])
-    page.table(header, rows)
-    for mode, name in MODES_IN_SENTENCES.items():
-        change = positions.changes.get(mode)
-        if change is not None:
-            compared = numbers.compared(change, name)
-            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
+    page.table(header[:columns], [[*row, ""][:columns] for row in rows])
 
 
-def _add_contexts(
-    page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
+def _add_curves(
+    page: Page, title: str, scores: "Sequence[Score]", evaluation: "Evaluation"
 ) -> None:
-    page.line()
-    numbers = page.numbers
-    reference = contexts.reference
-    targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
-    windows = counted(contexts.windows, "window")
-    page.text(f"Loss by context length (same {targets}, {windows})", "title")
-    has_base = any(point.against_base is not None for point in contexts.points)
-    header = ["context", numbers.head("perplexity"), numbers.head(f"nats vs. {reference}")]
-    if has_base:
-        header += [numbers.head("base"), numbers.head("vs. base")]
-    rows = list[list[Cell]]()
-    for point in contexts.points:
-        change = numbers.change(point.change)
-        if point.context == reference:
-            change = "reference"
-        cells: list[Cell] = [f"{point.context:>7}", numbers.perplexity(point.loss)]
-        cells.append((change, SIGN_STYLES[point.change.sign]))
-        if has_base:
-            cells += [numbers.perplexity(point.base), numbers.change(point.against_base)]
+    """Add a table of scores by position or by context length, without intervals."""
+    from ctxextend.lab.scores import Part, curves
+    from ctxextend.lab.verdict import quantity
+    from ctxextend.report.numbers import score_text
+
+    of_one_name = [score for score in scores if score.name == scores[0].name]
+    by_label = curves(of_one_name, COLUMNS)
+    if all(len(own) == 1 for own in by_label.values()):
+        return
+    columns = dict[Part, str]()
+    rows = list[dict[Part, str]]()
+    for own in by_label.values():
+        cells = dict[Part, str]()
+        for score in own:
+            place = score.part or (score.length, score.length)
+            columns[place] = f"{score.length:,}"
+            if score.part is not None:
+                columns[place] = f"{place[0]:,}-{place[1] - 1:,}"
+            cells[place] = score_text(score, with_interval=False)
         rows.append(cells)
-    page.table(header, rows)
-    last = contexts.points[-1]
-    if last.context <= reference:
-        page.text(f"No context longer than {reference:,} tokens was measured.")
-    if last.against_base is not None:
-        base = min(evaluation.base_max_len or last.context, last.context)
-        compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")
-        page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
-
-
-def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
-    from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_note
-    from ctxextend.report.verdicts import against_chunks
-
+    places = sorted(columns)
     page.line()
-    numbers = page.numbers
-    page.line(("Document retrieval", "title"))
-    queries = (
-        f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond "
-        "the base's context"
+    page.text(f"{title} ({quantity(scores[0])})", "title")
+    labels = [evaluation.label(own[0]) for own in by_label.values()]
+    page.table(
+        ["", *(columns[place] for place in places)],
+        [
+            [label, *(cells.get(place, "-") for place in places)]
+            for label, cells in zip(labels, rows, strict=True)
+        ],
     )
-    documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
-    page.text(f"{queries}; {documents}; {retrieval.pooling} pooling")
-    header = [
-        "documents as",
-        TOKENS_COLUMN,
-        numbers.head("recall@1 (%)"),
-        numbers.head("MRR"),
-        numbers.head("recall@1 vs. row 1"),
-    ]
-    rows = list[list[Cell]]()
-    for mode, scores in retrieval.modes.items():
-        read = retrieval.tokens_read[mode]
-        rows.append(
-            [
-                short_reading_name(mode, read),
-                f"{read.median:,}",
-                numbers.percent(scores.recall),
-                numbers.estimate(scores.reciprocal_rank),
-                numbers.percent(scores.change, signed=True),
-            ]
-        )
-    page.table(header, rows)
-    clauses = [*against_chunks(retrieval, numbers)]
-    if clauses:
-        page.text(f"The model: {'; '.join(clauses)}.")
-    page.text(tokens_note(retrieval.tokens_read))
-
-
-def _add_search(
-    page: Page, search: "results.SearchResult", evaluation: "results.Evaluation"
-) -> None:
-    from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_note
-
-    page.line()
-    numbers = page.numbers
-    base = evaluation.base_max_len
-    page.line(("Search", "title"))
-    parts = [f"{search.summary} to {search.length:,} tokens"]
-    if base:
-        parts.append(f"{search.longer_than_base:,} longer than the base's {base:,} tokens")
-    parts.append(f"{search.pooling} pooling")
-    page.text("; ".join(parts))
-    columns = [*search.scores["model"]]
-    if search.changes:
-        columns.append("nDCG@10 vs. row 1")
-    rows = list[list[Cell]]()
-    for mode, scores in search.scores.items():
-        read = search.tokens_read[mode]
-        cells: list[Cell] = [short_reading_name(mode, read), f"{read.median:,}"]
-        cells += [numbers.estimate(score) for score in scores.values()]
-        if search.changes:
-            cells.append(numbers.change(search.changes.get(mode)))
-        rows.append(cells)
-    page.table(["documents as", TOKENS_COLUMN, *map(numbers.head, columns)], rows)
-    page.text(tokens_note(search.tokens_read))

@@ -205,17 +205,19 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         raise WrongFlags(error.message, error.hint) from error
 
 
-def figure_files(figures: Figures, result: Any, next_command: str, draw: Any) -> Files:
-    """Return the report and the figure of a measurement, if requested, with how each is written."""
-    from ctxextend.report.figures import write_figure
+def figure_files(figures: Figures, evaluation: Any, next_command: str) -> Files:
+    """Return the report and the figure of an evaluation, if requested, with how to write each."""
+    if figures.plot is None and figures.report is None:
+        return []
+    from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.page import write_report
 
     return [
         (
             figures.report,
-            lambda path: write_report(result, path, command_line(), next_command),
+            lambda path: write_report(evaluation, path, command_line(), next_command),
         ),
-        (figures.plot, lambda path: write_figure(path, lambda: draw(result))),
+        (figures.plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation))),
     ]
 
 

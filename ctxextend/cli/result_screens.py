@@ -4,7 +4,6 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Page, Pieces, rendered
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.inspect import add_inspections
@@ -12,10 +11,9 @@ from ctxextend.cli.resize import show_output, show_plan
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
-from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
+from ctxextend.lab.evaluation import Evaluation
 from ctxextend.pipeline import RunResult
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.training.train_result import TrainingPlan, TrainResult
@@ -73,9 +71,6 @@ def show(result: Result, console: Transcript) -> None:
         case Evaluation():
             _add_remarks(result, console)
             add_evaluation(page, result)
-        case Comparison():
-            _add_remarks(result, console)
-            add_comparison(page, result)
         case Inspection():
             console.note(*result.notes)
             add_inspections(page, [result])
@@ -104,7 +99,7 @@ def show(result: Result, console: Transcript) -> None:
             console.note(repr(result))
 
 
-def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:
+def _add_remarks(result: Evaluation | TrainingPlan, console: Transcript) -> None:
     console.note(*result.notes)
     console.warning(*result.warnings)
 

@@ -22,7 +22,7 @@ def run(settings: RunRecipe, console: Console) -> None:
     must not have changed.
     """
     from ctxextend.cli.evaluate import add_evaluation
-    from ctxextend.lab.evaluation_result import Evaluation
+    from ctxextend.lab.evaluation import Evaluation
     from ctxextend.planned import ResizeResult
     from ctxextend.recipe import read_recipe
     from ctxextend.running import run_file

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,14 @@ from ctxextend.checkpoint.filenames import stays_inside
 from ctxextend.checkpoint.folder import load_modules
 from ctxextend.checkpoint.json_edit import load_object
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.held_out import Ids
 from ctxextend.lab.eval_model import (
     EvalModel,
     batches,
     errors_as_unsupported,
+    ignore,
     prepare_inputs,
 )
-from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
     import torch
@@ -59,10 +59,6 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
 }
 
 
-def _ignore(tokens: int) -> None:
-    """Do nothing with the number of tokens that were read."""
-
-
 @dataclass(frozen=True)
 class Embedder:
     """An encoder with its pooling; embeddings have length 1."""
@@ -77,7 +73,7 @@ class Embedder:
         return " + ".join(self.poolings)
 
     def embed(
-        self, texts: Sequence[Ids], advance: Callable[[int], None] = _ignore
+        self, texts: Sequence[Ids], advance: Callable[[int], None] = ignore
     ) -> NDArray[np.float32]:
         """Return the embeddings of texts, shape (texts, d).
 
@@ -97,83 +93,39 @@ class Embedder:
             advance(ids.numel())
         return np.stack([embeddings[i] for i in range(len(texts))])
 
-    def embed_chunks(
-        self, texts: Sequence[Ids], advance: Callable[[int], None] = _ignore
-    ) -> "EmbeddedChunks":
-        """Embed texts in consecutive chunks of `model.max_text` tokens."""
-        size = self.model.max_text
-        chunks = list[Ids]()
-        first = []
-        for text in texts:
-            first.append(len(chunks))
-            chunks += [text[start : start + size] for start in range(0, max(len(text), 1), size)]
-        first.append(len(chunks))
-        return EmbeddedChunks(
-            embedder=self,
-            texts=tuple(texts),
-            first=first,
-            tokens=np.array([max(len(chunk), 1) for chunk in chunks]),
-            chunks=self.embed(chunks, advance),
-        )
 
+def embed_chunks(
+    embed: Callable[[Sequence[Ids]], NDArray[np.float32]], texts: Sequence[Ids], size: int
+) -> list[NDArray[np.float32]]:
+    """Return the embeddings of consecutive chunks of each text, each of shape (chunks, d).
 
-@dataclass(frozen=True)
-class EmbeddedChunks:
-    """The embeddings of consecutive chunks of texts.
-
-    Normalized means over chunks embed whole texts, or the start of each. Chunks count by their
-    tokens: a last chunk of a few tokens would distort a mean in which all count alike.
+    Args:
+        embed: Returns the embeddings of texts.
+        texts: Token ids without special tokens.
+        size: Tokens of a chunk.
     """
-
-    embedder: Embedder
-    texts: tuple[Ids, ...]
-    first: list[int]  # index of the first chunk of each text, then the number of all chunks
-    tokens: NDArray[np.int64]  # of each chunk, at least 1, shape (chunks,)
-    chunks: NDArray[np.float32]  # embeddings of all chunks of all texts, shape (chunks, d)
-
-    @property
-    def means(self) -> NDArray[np.float32]:
-        """The normalized means over all chunks of a text, shape (texts, d)."""
-        return normalize(np.stack([self._sum(*pair) for pair in pairwise(self.first)]))
-
-    def means_of_starts(
-        self, tokens: int, advance: Callable[[int], None] = _ignore
-    ) -> NDArray[np.float32]:
-        """Return `means` of the first tokens of each text, shape (texts, d).
-
-        Only the last chunk of a text that is cut is embedded again, if it is cut too.
-        """
-        size = self.embedder.model.max_text
-        ends = cut_ends(self.texts, tokens, size)
-        of_ends = dict[int, NDArray[np.float32]]()
-        if ends:
-            of_ends |= zip(ends, self.embedder.embed([*ends.values()], advance), strict=True)
-        sums = []
-        for index, (first, stop) in enumerate(pairwise(self.first)):
-            if len(self.texts[index]) > tokens:
-                stop = first + tokens // size  # only complete chunks
-            total = self._sum(first, stop)
-            if index in ends:
-                total += len(ends[index]) * of_ends[index]
-            sums.append(total)
-        return normalize(np.stack(sums))
-
-    def _sum(self, first: int, stop: int) -> NDArray[np.floating[Any]]:
-        """Return the sum of the embeddings of some chunks, each times its tokens, shape (d,)."""
-        weighted = self.chunks[first:stop] * self.tokens[first:stop, None]
-        total: NDArray[np.floating[Any]] = weighted.sum(axis=0)
-        return total
+    chunks = list[Ids]()
+    ends = []
+    for text in texts:
+        chunks += [text[start : start + size] for start in range(0, max(len(text), 1), size)]
+        ends.append(len(chunks))
+    return np.split(embed(chunks), ends[:-1])
 
 
-def cut_ends(texts: Sequence[Ids], tokens: int, size: int) -> dict[int, Ids]:
-    """Return the last chunks of texts that are cut to some tokens, where chunks are cut too.
+def mean_embeddings(
+    chunks: Sequence[NDArray[np.float32]], texts: Sequence[Ids], size: int
+) -> NDArray[np.float32]:
+    """Return the normalized means of the embeddings of chunks, shape (texts, d).
 
-    By index of the text; chunks have `size` tokens.
+    Chunks count by their tokens: a last chunk of a few tokens would distort a mean in which all
+    count alike.
     """
-    start = tokens // size * size
-    if start == tokens:
-        return {}
-    return {i: text[start:tokens] for i, text in enumerate(texts) if len(text) > tokens}
+    means = []
+    for vectors, text in zip(chunks, texts, strict=True):
+        starts = np.arange(0, max(len(text), 1), size)
+        tokens = np.minimum(max(len(text), 1) - starts, size)
+        means.append((vectors * tokens[:, None]).sum(axis=0))
+    return normalize(np.stack(means))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:

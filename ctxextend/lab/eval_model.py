@@ -13,8 +13,8 @@ import numpy as np
 
 from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.lab.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.held_out import Ids
+from ctxextend.lab.text_tokenizer import TextTokenizer, check_tokenizer_name
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.opening.opened_model import OpenedModel, open_model
@@ -431,6 +431,10 @@ def prepare_inputs(
     if position_ids is not None:
         inputs["position_ids"] = position_ids
     return inputs
+
+
+def ignore(tokens: int) -> None:
+    """Do nothing with the number of tokens that were read."""
 
 
 def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[list[int]]:

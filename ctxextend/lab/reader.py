@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.held_out import Ids
 from ctxextend.lab.embedding import Embedder, open_embedder
-from ctxextend.lab.eval_model import EvalModel
+from ctxextend.lab.eval_model import EvalModel, ignore
 from ctxextend.lab.scorer import Losses, ScoredWindow, Scorer, open_scorer
 
 
@@ -22,7 +22,7 @@ class Reader:
     model: EvalModel
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
     is_dry: bool = False  # whether it only counts; its losses and embeddings are then 0
-    advance: Callable[[int], None] = lambda tokens: None  # gets the tokens of each batch
+    advance: Callable[[int], None] = ignore  # gets the tokens of each batch
     memory: dict[Any, Any] = field(default_factory=dict)  # what several measures need
 
     @property

@@ -1,6 +1,6 @@
 """Token losses of a language model, with few logits in memory at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import UnsupportedModelError
+from ctxextend.held_out import Ids
 from ctxextend.lab.eval_model import (
     CAUSAL,
     EvalModel,
     batches,
     errors_as_unsupported,
+    ignore,
     prepare_inputs,
 )
-from ctxextend.held_out import Ids
 from ctxextend.models.load import first_trial_token
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class Scorer:
     batch_size: int | None  # windows per batch; None: as many as fit 4,096 tokens
     has_separate_head: bool  # whether the LM head can be applied to selected hidden states
 
-    def losses(self, windows: Sequence[ScoredWindow]) -> list[Losses]:
-        """Return the losses of each window's labels."""
+    def losses(
+        self, windows: Sequence[ScoredWindow], advance: Callable[[int], None] = ignore
+    ) -> list[Losses]:
+        """Return the losses of each window's labels; `advance` gets the tokens of each batch."""
         import torch
 
         model = self.model.model
@@ -67,6 +70,7 @@ class Scorer:
                     outputs = model(**inputs).logits  # hidden states with a separate head
                 for i, output in zip(batch, outputs, strict=True):
                     losses_of[i] = self._score(windows[i], output, head)
+            advance(ids.numel())
         return [losses_of[i] for i in range(len(windows))]
 
     def _score(self, window: ScoredWindow, output: "torch.Tensor", head: Any) -> Losses:

@@ -1,8 +1,9 @@
 """What models score: one record for all measures, and what follows from its values."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,13 +29,12 @@ SEPARATE = "separate"
 START = "start"
 CHUNKS = "chunks"
 SAME_TEXT = "same_text"
-READING_NAMES = {
-    ONE_PASS: "",
-    SLIDING: "sliding windows of {length:,}",
-    SEPARATE: "separate windows of {length:,}",
-    START: "first {length:,} tokens",
-    CHUNKS: "chunks of the whole text",
-    SAME_TEXT: "chunks of the same text",
+READING_NAMES = {  # after the name of a model
+    SLIDING: "in sliding windows",
+    SEPARATE: "in separate windows",
+    START: "first tokens only",
+    CHUNKS: "in chunks of the whole text",
+    SAME_TEXT: "in chunks of the same text",
 }
 
 # Units of values: a loss in nats per token, of which lower is better; a share from 0 to 1; or 0 or
@@ -96,8 +96,11 @@ class Score:
     @property
     def label(self) -> str:
         """The model, and how it reads if that is not in one pass."""
-        reading = READING_NAMES[self.reading].format(length=self.length)
-        return f"{self.model}, {reading}" if reading else self.model
+        return f"{self.model} {READING_NAMES.get(self.reading, '')}".rstrip()
+
+    def of_part(self, part: Part, values: Sequence[NDArray[np.float64]]) -> "Score":
+        """Return the score of a part of each document, by its values."""
+        return replace(self, part=part, values=values)
 
     def minus(self, other: "Score") -> "Difference":
         """Return the difference to another score of the same documents, paired by value."""
@@ -111,9 +114,11 @@ class Score:
 class Difference:
     """How much better or worse a score is than another one."""
 
-    score: Score = field(metadata=not_in_json)
-    other: Score = field(metadata=not_in_json)
-    change: Estimate = field(metadata=not_in_json)
+    score: Score
+    other: Score
+    change: Estimate  # the score minus the other one, paired by value
+
+    json_properties: ClassVar = ("percent", "outcome")
 
     @property
     def outcome(self) -> int | None:
@@ -127,34 +132,15 @@ class Difference:
     def percent(self) -> tuple[float, float, float]:
         """The difference and the ends of its 95 % interval, in per cent.
 
-        Of perplexity, or in points of a share. Without an interval, all three are the difference.
+        Of perplexity, or in points of a share. Ends that are unknown are NaN.
         """
-        ends = self.change.interval or (self.change.mean, self.change.mean)
-        lower, upper = ends
-        shown = []
-        for value in (self.change.mean, lower, upper):
+        low, high = self.change.interval or (math.nan, math.nan)
+        values = []
+        for value in (self.change.mean, low, high):
             if self.score.unit == NATS:
                 value = exponential(value) - 1
-            shown.append(100 * value)
-        return shown[0], shown[1], shown[2]
-
-    def json_more(self) -> dict[str, Any]:
-        """Return the values that ``--json`` prints, in one flat object."""
-        percent, lower, upper = self.percent
-        return {
-            "model": self.score.model,
-            "other": self.other.model,
-            "reading": self.other.reading,
-            "measure": self.score.measure,
-            "name": self.score.name,
-            "length": self.score.length,
-            "other_length": self.other.length,
-            "mean": self.change.mean,
-            "interval": self.change.interval,
-            "percent": percent,
-            "percent_interval": (lower, upper) if self.change.interval else None,
-            "outcome": {1: "better", -1: "worse", 0: "tied", None: "unknown"}[self.outcome],
-        }
+            values.append(100 * value)
+        return values[0], values[1], values[2]
 
 
 def exponential(value: float) -> float:
@@ -167,3 +153,32 @@ def select(scores: Iterable[Score], **wanted: Any) -> Iterator[Score]:
     for score in scores:
         if all(getattr(score, name) == value for name, value in wanted.items()):
             yield score
+
+
+def curves(scores: Iterable[Score], parts: int = sys.maxsize) -> dict[str, list[Score]]:
+    """Return the scores of each curve by its label: by part if there are any, else by length.
+
+    `parts` is how many of them a curve has at most; adjacent ones are then merged.
+    """
+    scores = list(scores)
+    has_parts = any(score.part is not None for score in scores)
+    by_label = dict[str, list[Score]]()
+    for score in scores:
+        if (score.part is not None) == has_parts:
+            by_label.setdefault(score.label, []).append(score)
+    for label, own in by_label.items():
+        if not has_parts:
+            by_label[label] = sorted(own, key=lambda score: score.length)
+            continue
+        size = math.ceil(len(own) / parts)
+        by_label[label] = [_merged(own[i : i + size]) for i in range(0, len(own), size)]
+    return by_label
+
+
+def _merged(scores: Sequence[Score]) -> Score:
+    """Return the score of adjacent parts of the same documents."""
+    first, last = scores[0].part, scores[-1].part
+    assert first is not None and last is not None
+    of_documents = zip(*(score.values for score in scores), strict=True)
+    values = [np.concatenate(of_document) for of_document in of_documents]
+    return scores[0].of_part((first[0], last[1]), values)

@@ -4,17 +4,16 @@ Such a model has no positions that ctxextend knows, so it is read at the length 
 the user state.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ctxextend.checkpoint.checkpoint import MODULES, no_lm_head, stated_class
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
-from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.lab.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
+from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.registry import POSITION_SCHEMES
+from ctxextend.lab.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
 from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
 from ctxextend.opening.opened_model import open_model
@@ -128,25 +127,3 @@ def _open_stated(
         trainings=(),
         stated=stated,
     )
-
-
-@contextmanager
-def length_errors(files: ModelFiles, length: int) -> Iterator[None]:
-    """Convert any error of a block that reads windows with a model that cannot be resized.
-
-    Nothing is known about the positions of such a model, so they may end before the length that is
-    stated.
-
-    Raises:
-        UnsupportedModelError: The block failed.
-    """
-    try:
-        yield
-    except (IndexError, RuntimeError, ValueError) as error:
-        if not isinstance(files, StatedFiles):
-            raise
-        message = (
-            f"{files.name} cannot read windows of {length} tokens: {type(error).__name__}: "
-            f"{one_line(error)}"
-        )
-        raise UnsupportedModelError(message, "Pass a shorter one: --length N.") from error

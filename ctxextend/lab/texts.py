@@ -8,6 +8,8 @@ import numpy as np
 
 from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
+from ctxextend.lab.reader import Reader
+from ctxextend.lab.search_set import SearchSet
 from ctxextend.settings import MIN_WINDOW
 
 SHORTEST_CONTEXT = 128
@@ -38,8 +40,7 @@ def cut_windows(
     separator: int | None,
     *,
     one_each: bool = False,
-    short_hint: str = "",
-) -> TextWindows:
+) -> Texts:
     """Cut documents, each of shape (tokens,), into windows that do not overlap.
 
     Windows stay inside documents, unless that would leave more than half of the text unused: then
@@ -51,7 +52,6 @@ def cut_windows(
         count: Maximum number of windows.
         separator: The token between joined documents, or None.
         one_each: Take only the first window of each document.
-        short_hint: What to do if the text is shorter than a window.
 
     Raises:
         DataError: It is.
@@ -71,12 +71,12 @@ def cut_windows(
     inside = inside[:count]
     joined = _cut(join_documents(read, separator), size)[:count]
     if not joined:
-        refuse_short_text(tokens, size, short_hint)
+        refuse_short_text(tokens, size)
     across = 2 * len(inside) < len(joined)
     windows = joined if across else inside
     if len(windows) == count:
         limited_by = "tokens"
-    return TextWindows(
+    return Texts(
         windows=tuple(windows),
         documents=tuple(read),
         across_documents=across,
@@ -98,21 +98,17 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
 
 
-def refuse_short_text(tokens: int, size: int, hint: str = "") -> NoReturn:
+def refuse_short_text(tokens: int, size: int) -> NoReturn:
     """Refuse a text of so many tokens, fewer than a window of `size`.
-
-    `hint` is what to do, by default to pass more text or to use shorter windows.
 
     Raises:
         DataError: Always.
     """
-    if not hint:
-        hint = "Pass more text with --data"
-        shorter = 2 ** max(tokens.bit_length() - 1, 0)
-        if shorter >= MIN_WINDOW:
-            hint += f", or use shorter windows with --length {shorter}"
-        hint += "."
-    raise DataError(f"The text has {tokens:,} tokens; one window needs {size:,}.", hint)
+    hint = "Pass more text with --data"
+    shorter = 2 ** max(tokens.bit_length() - 1, 0)
+    if shorter >= MIN_WINDOW:
+        hint += f", or use shorter windows with --length {shorter}"
+    raise DataError(f"The text has {tokens:,} tokens; one window needs {size:,}.", f"{hint}.")
 
 
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:

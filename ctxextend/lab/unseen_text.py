@@ -6,9 +6,9 @@ from itertools import chain
 import numpy as np
 
 from ctxextend import held_out
-from ctxextend.lab.eval_model import ModelOrFiles
-from ctxextend.lab.windows import refuse_short_text
 from ctxextend.held_out import Ids
+from ctxextend.lab.eval_model import ModelOrFiles
+from ctxextend.lab.texts import refuse_short_text
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
 
@@ -16,21 +16,22 @@ CHARACTERS_PER_TOKEN = 100  # read of each document; tokens are rarely longer
 
 
 def read_unseen(
-    models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
+    models: Sequence[ModelOrFiles], settings: Evaluate, length: int
 ) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings about those that a model was trained on.
 
     Of files that a model was trained on, only the held-out windows are read. Files with unknown
     held-out windows are read in full. So are all files if each has held-out windows, but together
-    they have fewer than `minimum` tokens.
+    they have fewer tokens than a window of `length`.
 
     Raises:
         DataError: The text cannot be read.
     """
-    maximum = max(settings.tokens, *(model.max_len for model in models))
+    maximum = max(settings.tokens, length, *(model.max_len for model in models))
     tokenizer = models[0].tokenizer
+    minimum = length - tokenizer.num_special
     sources = check_paths(settings.data)
-    held_out_parts, others = _find_trained(models, settings, sources, max(maximum, minimum))
+    held_out_parts, others = _find_trained(models, settings, sources, maximum)
     tokens = 0
     for documents in held_out_parts.values():
         tokens += sum(len(document) for document in documents)
@@ -54,27 +55,31 @@ def read_unseen(
                         ids = tokenizer.encode(text[:tokenized])
                     yield ids[:maximum]
 
-    names = [model.name for model in models if model.trainings]
-    name = f"One of {', '.join(names)}" if len(names) > 1 else "".join(names)
-    read_in_full = f"{held_out.NO_HELD_OUT} text with --data."
-    only_held_out = f": only the {tokens:,} held-out tokens are used."
-    warnings = [
-        *held_out.trained_on_warnings(name, others, read_in_full),
-        *held_out.trained_on_warnings(name, held_out_parts, only_held_out),
-    ]
+    warnings = list[str]()
+    for model in models:
+        trained = held_out.trained_texts(model.trainings)
+        if not trained:
+            continue
+        own = [text for text in (*others, *held_out_parts) if _key(text) in trained]
+        in_full = [text for text in own if text in others]
+        in_part = [text for text in own if text in held_out_parts]
+        read_in_full = f"{held_out.NO_HELD_OUT} text with --data."
+        only_held_out = f": only the {tokens:,} held-out tokens are used."
+        warnings += held_out.trained_on_warnings(model.name, in_full, read_in_full)
+        warnings += held_out.trained_on_warnings(model.name, in_part, only_held_out)
     return read(), warnings
 
 
+def _key(source: TextSource) -> held_out.TextKey:
+    return held_out.text_key(held_out.fingerprint(source))
+
+
 def read_start(
-    documents: Iterator[Ids], size: int, separator: int | None, hint: str = ""
+    documents: Iterator[Ids], size: int, separator: int | None
 ) -> tuple[Ids, Iterator[Ids]]:
     """Return the first tokens of a text, at least `size`, and all of its documents.
 
-    Args:
-        documents: The text.
-        size: Tokens of a window.
-        separator: The token that follows each document in windows, or None.
-        hint: What to do if the text is too short; by default, to use shorter windows.
+    `separator` is the token that follows each document in windows, or None.
 
     Raises:
         DataError: The text is too short for a window.
@@ -88,7 +93,7 @@ def read_start(
             break
     separators = 0 if separator is None else len(read)
     if tokens + separators < size:
-        refuse_short_text(tokens, size, hint=hint)
+        refuse_short_text(tokens, size)
     start = np.concatenate([np.empty(0, np.int64), *read])
     return start, chain(read, documents)
 
@@ -111,7 +116,7 @@ def _find_trained(
         return held_out_parts, others
     tokenizer = models[0].tokenizer
     for source in sources:
-        runs = list(trained_texts.get(held_out.text_key(held_out.fingerprint(source)), ()))
+        runs = list(trained_texts.get(_key(source), ()))
         if not runs:
             continue
         run = runs[0]

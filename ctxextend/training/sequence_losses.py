@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.lab.evaluation_result import Estimate, estimate_ratio
+from ctxextend.lab.statistics import Estimate, estimate_ratio
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 
 LONG_COLUMN = 1  # of positions that the base does not have; column 0 is of the others

@@ -50,7 +50,7 @@ def measure(title: str, *kinds: str) -> "Callable[[Scoring], Measure]":
 def all_measures() -> list[Measure]:
     """Return all measures, those that rank models first."""
     measures = list[Measure]()
-    for name in dict.fromkeys((*RANKING, *MEASURES)):
+    for name in sorted(MEASURES, key=lambda name: (*RANKING, name).index(name)):
         found: Measure = getattr(import_module(f"ctxextend.lab.measures.{name}"), name)
         measures.append(found)
     return measures
