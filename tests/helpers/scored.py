@@ -96,7 +96,7 @@ def retrieval() -> list[Score]:
         (ONE_PASS, MODEL, 0.57),
     ):
         length = 512 if model == MODEL else 128
-        for name in ("recall@1", "MRR", "nDCG@10"):
+        for name in ("recall@1", "MRR"):
             fields = {"measure": "retrieval", "name": name, "unit": "share"}
             scores.append(score(mean, model, 0.4, reading=reading, length=length, **fields))
     return scores

@@ -68,6 +68,6 @@ def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
     assert difference_text(wide.minus(narrow)) == "+26 % (22 to 30)"
     assert difference_text(narrow.minus(wide)) == "-21 % (-23 to -18)"
     share = score(0.6, spread=0.34, unit="share")
-    assert difference_text(share.minus(score(0.57, unit="share"))) == "+3.0 points (1.7 to 4.3)"
+    assert difference_text(share.minus(score(0.57, unit="share"))) == "+3.0 points (1.6 to 4.4)"
     one = Score("a", "context", "loss", "one_pass", 8, [narrow.values[0]], 8, "nats")
     assert difference_text(one.minus(one)) == "+0.00 %"
