@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctxextend import compare, plan_resize
 from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.comparison.metrics import LOSS
+
+from ctxextend import compare, plan_resize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 import corpus

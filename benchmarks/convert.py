@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ctxextend.comparison.comparison_result import Comparison, Row
+from ctxextend.lab.evaluation_result import Estimate
 from numpy.typing import NDArray
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import compare_checkpoints, convert, register_method, resize, train
-from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.lab.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))

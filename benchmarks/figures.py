@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load_file
 
-from benchmarks.result_figures import draw_results
+from benchmarks.result_figures import BASE_STYLE, OTHER, draw_results
 from ctxextend import list_methods, resize
-from ctxextend.report.figures import BASE_STYLE, COLOURS, DASHES, OTHER, RC_PARAMS, SOFT
+from ctxextend.report.figures import COLOURS, DASHES, RC_PARAMS, SOFT
 from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.layouts import sinusoidal_rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD

@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-from ctxextend import resize
 from ctxextend.comparison.comparison_settings import read_methods
-from ctxextend.errors import ResizeError
-from ctxextend.lab.embedding import Embedder, cosines, open_embedder
-from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
 from ctxextend.lab.evaluation_result import (
     MIN_SAMPLES,
     SHARE_BOUNDS,
@@ -38,7 +32,6 @@ from ctxextend.lab.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.lab.losses import choose_masked
 from ctxextend.lab.retrieval import (
     MRR,
     QUERY_TOKENS,
@@ -46,11 +39,18 @@ from ctxextend.lab.retrieval import (
     query_starts,
     score_rankings,
 )
+from ctxextend.lab.windows import SEARCH_FACTOR
+from numpy.typing import NDArray
+
+from ctxextend import resize
+from ctxextend.errors import ResizeError
+from ctxextend.held_out import Ids
+from ctxextend.lab.embedding import Embedder, cosines, open_embedder
+from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
+from ctxextend.lab.losses import choose_masked
 from ctxextend.lab.scorer import ScoredWindow, open_scorer
 from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.lab.unseen_text import read_unseen
-from ctxextend.lab.windows import SEARCH_FACTOR
-from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat

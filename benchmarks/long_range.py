@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from ctxextend.comparison.python_text import python_documents
+from ctxextend.lab.evaluation_result import ContextLosses, Estimate
 from transformers import AutoTokenizer
 
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
-from ctxextend.comparison.python_text import python_documents
-from ctxextend.lab.evaluation_result import ContextLosses, Estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat

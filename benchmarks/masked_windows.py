@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, Estimate, estimate
 from numpy.typing import NDArray
 
 from benchmarks.held_out_rows import paired
@@ -23,7 +24,6 @@ from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
 from ctxextend import convert, resize
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, Estimate, estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
+from ctxextend.lab.windows import cut_windows
 from numpy.typing import NDArray
 
 from benchmarks.held_out_rows import BEYOND, SHORT, paired, read_scores, read_texts
@@ -22,13 +24,11 @@ from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from benchmarks.points import ratio_point
 from ctxextend import resize
+from ctxextend.held_out import Ids
 from ctxextend.lab.eval_model import ResizableFiles, open_eval_model, open_files
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.lab.losses import BY_POSITION, plan_losses
 from ctxextend.lab.scorer import Scorer, open_scorer
 from ctxextend.lab.unseen_text import read_unseen
-from ctxextend.lab.windows import cut_windows
-from ctxextend.held_out import Ids
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

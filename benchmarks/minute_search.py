@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ctxextend.lab.evaluation_result import Estimate, estimate
+from ctxextend.lab.retrieval import NDCG_AT_10, score_rankings
+
 from benchmarks.long_range import write
 from benchmarks.minute import tune
 from ctxextend import resize
 from ctxextend.lab.embedding import Embedder, open_embedder
 from ctxextend.lab.eval_model import open_eval_model
-from ctxextend.lab.evaluation_result import Estimate, estimate
-from ctxextend.lab.retrieval import NDCG_AT_10, score_rankings
 from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

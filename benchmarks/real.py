@@ -32,6 +32,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ctxextend.lab.evaluation_result import (
+    CHUNKS,
+    SAME_TEXT,
+    TRUNCATED,
+    Estimate,
+    SearchResult,
+    estimate,
+)
+from ctxextend.report.phrases import tokens_of_document
+
 from benchmarks.held_out_rows import BEYOND, measure_methods, paired
 from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
@@ -53,16 +63,7 @@ from benchmarks.minute_search import (
     search_lines,
 )
 from benchmarks.points import ratio_point
-from ctxextend.lab.evaluation_result import (
-    CHUNKS,
-    SAME_TEXT,
-    TRUNCATED,
-    Estimate,
-    SearchResult,
-    estimate,
-)
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.report.phrases import tokens_of_document
 from ctxextend.settings import Evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
@@ -325,6 +326,7 @@ def write_halves(minute: Minute, source: str, arguments: argparse.Namespace) -> 
 def _long_range_documents(minute: Minute, source: str, count: int, seed: int) -> Iterator[str]:
     """Yield documents of `benchmarks.long_range`; each seed has other choices."""
     from ctxextend.comparison.python_text import python_documents
+
     from ctxextend.lab.eval_model import open_files
     from ctxextend.opening.opened_model import open_model
     from ctxextend.settings import CheckpointRef
@@ -340,6 +342,7 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
+
     from ctxextend.models.devices import torch_threads
     from ctxextend.opening.opened_model import open_model
     from ctxextend.settings import CheckpointRef, Compare

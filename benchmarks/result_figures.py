@@ -9,9 +9,9 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from benchmarks.points import Point
-from ctxextend.report.figures import BASE_STYLE, COLOURS, DASHES, INK, OTHER, SOFT
+from ctxextend.report.figures import COLOURS, DASHES, INK, SOFT
 
-__all__ = ["draw_results"]
+__all__ = ["BASE_STYLE", "OTHER", "draw_results"]
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -30,6 +30,13 @@ ROTARY_METHODS = ("limits", "linear", "dynamic", "yarn", "tuned")
 RATIO_TICKS = (0.5, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 FIRST_METHODS = ("bands", "linear", "stretch", "last", "copy", "random")
 ROW = 0.24  # inches
+OTHER = "#a9afb8"
+BASE_STYLE: Mapping[str, Any] = {
+    "color": INK,
+    "linestyle": (0, (0.1, 2)),
+    "linewidth": 2,
+    "dash_capstyle": "round",
+}
 ERROR_BAR: Mapping[str, Any] = {"capsize": 2, "elinewidth": 0.9, "linestyle": "none"}
 
 

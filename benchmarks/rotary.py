@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ctxextend.comparison.side_by_side import SideBySide, open_side_by_side
+from ctxextend.lab.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
 from numpy.typing import NDArray
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import resize, train
-from ctxextend.comparison.side_by_side import SideBySide, open_side_by_side
-from ctxextend.lab.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.lab.losses import LossTask
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
+
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat

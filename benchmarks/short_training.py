@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
+
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.errors import size_text
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
 from ctxextend.report.numbers import NumberFormat

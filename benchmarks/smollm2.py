@@ -25,6 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from ctxextend.comparison.python_text import default_documents
+from ctxextend.lab.effective_result import Effective, LengthResult
+from ctxextend.lab.evaluation_result import Estimate, estimate
+from ctxextend.report.effective_text import depth_range, effective_verdict, percent
 from numpy.typing import NDArray
 
 from benchmarks.long_inputs import (
@@ -38,11 +42,7 @@ from benchmarks.long_inputs import (
 from benchmarks.machine import find_versions
 from benchmarks.points import ratio_point
 from ctxextend import evaluate, resize
-from ctxextend.comparison.python_text import default_documents
-from ctxextend.lab.effective_result import Effective, LengthResult
-from ctxextend.lab.evaluation_result import Estimate, estimate
 from ctxextend.opening.opened_model import open_model
-from ctxextend.report.effective_text import depth_range, effective_verdict, percent
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef
 

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ctxextend.lab.evaluation_result import Estimate, estimate
+from ctxextend.lab.retrieval import MRR, NDCG_AT_10, score_rankings
 from numpy.typing import NDArray
 
 from benchmarks.minute_search import queries_about, token_ids
 from benchmarks.points import point
 from ctxextend import convert
+from ctxextend.held_out import Ids
 from ctxextend.lab.embedding import EmbeddedChunks, Embedder, open_embedder
 from ctxextend.lab.eval_model import open_eval_model
-from ctxextend.lab.evaluation_result import Estimate, estimate
-from ctxextend.lab.retrieval import MRR, NDCG_AT_10, score_rankings
 from ctxextend.lab.search_set import SearchSet, read_search_set
-from ctxextend.held_out import Ids
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Evaluate
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
 
 from benchmarks.long_inputs import Ids
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.passages import CUE, INPUTS, PASSAGE, passage_gain
 from ctxextend import convert, evaluate, resize, train
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
 from ctxextend.opening.opened_model import open_model
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef

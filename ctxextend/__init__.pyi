@@ -21,9 +21,9 @@ from ctxextend.errors import (
     UnsupportedModelError,
     VerificationError,
 )
-from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
+from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.notes import Note
 from ctxextend.pipeline import RunResult
 from ctxextend.plan import Plan

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source, resolve_source
-from ctxextend.lab.python_text import is_held_out, python_documents
 from ctxextend.errors import TrainingError
+from ctxextend.held_out import Ids
 from ctxextend.lab.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
 from ctxextend.lab.needles import find_words
+from ctxextend.lab.python_text import is_held_out, python_documents
 from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.plan import make_plan

@@ -7,8 +7,8 @@ from typing import Any
 
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.errors import DataError, RecipeError, joined
-from ctxextend.lab.eval_model import check_source
 from ctxextend.held_out import fingerprint, text_key, trained_texts
+from ctxextend.lab.eval_model import check_source
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model

@@ -17,7 +17,7 @@ from ctxextend.cli.app import build_app
 from ctxextend.comparison import python_text
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.settings import CheckpointRef
-from tests.helpers.json_schemas import check_result
+from tests.helpers.json_schemas import check
 
 
 def demo(*arguments: str) -> Result:
@@ -39,7 +39,7 @@ def test_demo_asks_the_base_the_resized_and_the_trained_checkpoint() -> None:
     done = demo("--json")
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
-    check_result(values)
+    check(values, "evaluate")
     base, resized, trained = values["readers"]
     assert (base["name"], resized["name"], trained["name"]) == ("base", "resized", "trained")
     assert values["beyond"] > values["within"] > 0

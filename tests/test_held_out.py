@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, fingerprint, held_out_windows, read_ids
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.text_data import check_paths
 from tests.helpers.trainings import train
 from tests.helpers.word_tokenizer import text_of

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend import RecipeError, pipeline, resize
+from ctxextend import RecipeError, resize
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.evaluation import Evaluation
 from ctxextend.opening.opened_model import open_reference
 from ctxextend.planned import Planned
 from ctxextend.provenance import read_provenance
@@ -240,19 +240,19 @@ def test_run_resizes_and_evaluates_the_output() -> None:
     done = invoke(recipe)
     assert done.exit_code == 0
     assert done.stdout == "longer\n"
-    assert "Perplexity by position, 4 windows of 160 tokens" in done.stderr
+    assert "Loss by position" in done.stderr
     result = json.loads(invoke(recipe, "--json", "--force").stdout)
     assert result["output"] == "longer"
     assert result["resize"]["max_len_after"] == 160
-    assert result["evaluate"]["max_len"] == 160
-    assert result["evaluate"]["base_max_len"] == 128
+    assert result["evaluate"]["length"] == 160
+    assert result["evaluate"]["base"]["max_len"] == 128
     assert result["train"] is None
 
     changes = set_flags(["resize=null", "output=null"])
     evaluated = json.loads(invoke(recipe, *changes, "--json").stdout)
     assert evaluated["output"] is None
     assert evaluated["resize"] is None
-    assert evaluated["evaluate"]["source"] == "tiny-gpt2"
+    assert evaluated["evaluate"]["models"][0]["source"] == "tiny-gpt2"
 
 
 @pytest.mark.usefixtures("book")
@@ -269,15 +269,15 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     assert result.output == Path("first")
     assert isinstance(result.resize, Planned)
     assert result.train.steps == 2
-    assert result.evaluate.source == "./first"
-    assert result.evaluate.max_len == 24
+    assert result.evaluate.models[0].source == "./first"
+    assert result.evaluate.models[0].max_len == 24
     (note,) = result.evaluate.notes
     assert note.startswith("The model was trained and its base was not: differences are those of ")
 
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.stdout == "again\n"
     assert "held-out loss" in done.stderr
-    assert "Perplexity by position" in done.stderr
+    assert "Loss by position" in done.stderr
     for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
 
@@ -339,7 +339,7 @@ def test_run_keeps_its_output_if_the_evaluation_is_interrupted(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "evaluate_checkpoint", stop)
+    monkeypatch.setattr("ctxextend.lab.evaluate.evaluate_models", stop)
     Path("book.txt").write_text("Some words.")
     recipe = write("source: tiny-gpt2\nresize: {to: 160}\nevaluate: {data: book.txt}\n")
     done = invoke(recipe)

@@ -12,11 +12,11 @@ from ctxextend.errors import counted, not_an_option
 from ctxextend.settings import Candidates, CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
-    from ctxextend.lab.evaluation import Evaluation, ModelFacts
-    from ctxextend.lab.scores import Difference, Score
+    from ctxextend.lab.evaluation import Evaluation
+    from ctxextend.lab.scores import Score
 
 COLUMNS = 4  # of losses by position
-DIFFERENCE_COLUMNS = {"same_text": "vs. same text", "chunks": "vs. whole text"}
+MOST_CURVES = 3  # models of which curves are shown, besides the ranking
 OUTCOME_STYLES = {1: "right", -1: "wrong", 0: "", None: ""}
 # What limited the text that was read.
 TEXT_LIMITS = {"tokens": "limited by --tokens", "text": "all of the text", "": ""}
@@ -72,36 +72,41 @@ def next_command(evaluation: "Evaluation", ref: CheckpointRef) -> str:
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     """Add the verdict, what was read, the ranking, and a table of each measure with a curve."""
-    from ctxextend.lab.effective_length import describe_effective
+    from ctxextend.lab.effective_length import effective_text
     from ctxextend.lab.measures import all_measures
-    from ctxextend.lab.scores import SEPARATE, START, select
+    from ctxextend.lab.scores import SEPARATE, select
 
     page.text(evaluation.verdict, "title")
     page.line()
     page.values(_settings(evaluation))
     _add_ranking(page, evaluation)
-    # As in the ranking; the base last.
-    ranks = {name: rank for rank, name in enumerate(evaluation.order)}
-    shown = [score for score in evaluation.scores if score.reading not in (SEPARATE, START)]
-    shown.sort(key=lambda score: ranks.get(score.model, len(ranks)))
+    models = len(evaluation.models)
+    shown = [score for score in evaluation.ranked_scores if score.reading != SEPARATE]
+    if models > 1:  # losses by position would not fit the screen
+        shown = [*select(shown, part=None)]
     for measure in all_measures():
         scores = [*select(shown, measure=measure.name)]
         if measure.name == "effective":
             for name, own in groupby(scores, key=lambda score: score.model):
-                if len(evaluation.models) > 1:
-                    page.text(f"{name}: {' '.join(describe_effective([*own]))}")
-        elif scores:
-            _add_curve(page, measure.title, scores)
-    _add_costs(page, evaluation.models)
+                if models > 1:
+                    page.text(f"{name}: {effective_text([*own])}")
+        elif models <= MOST_CURVES:
+            _add_curves(page, measure.title, scores, evaluation)
 
 
 def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
-    if len(evaluation.models) == 1 and not evaluation.auto:
-        (model,) = evaluation.models
-        yield "model", f"{model.source}: {model.model_type}, {model.kind}, {model.max_len:,} tokens"
-    if evaluation.base is not None:
-        base = evaluation.base
-        yield "base", f"{base.source}: {base.model_type}, {base.kind}, {base.max_len:,} tokens"
+    models = evaluation.models
+    if evaluation.auto:  # methods on the base
+        models = ()
+    for model in models:
+        parts = [model.scheme, model.kind, f"{model.max_len:,} tokens"]
+        if model.tokens_per_second is not None:
+            parts.append(f"{model.tokens_per_second:,.0f} tokens/s")
+            parts.append(model.size)
+        yield "model", f"{model.source}: {', '.join(parts)}"
+    base = evaluation.base
+    if base is not None:
+        yield "base", f"{base.source}: {base.scheme}, {base.kind}, {base.max_len:,} tokens"
     if evaluation.documents:
         parts = [f"{evaluation.tokens:,} tokens", counted(evaluation.documents, "document")]
         if evaluation.limited_by:
@@ -111,86 +116,73 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
 
 
 def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
-    """Add a table of the scores that rank models, and of the base beside them."""
+    """Add a table of the scores that rank models and of the base, and the best beside each."""
     from ctxextend.lab.scores import SEPARATE
+    from ctxextend.lab.verdict import quantity
+    from ctxextend.report.numbers import difference_text, score_text
+
+    if not evaluation.ranking:
+        return
+    best = evaluation.ranking[0]
+    margin = "   " if len(evaluation.ranking) > 1 else ""
+    rows = list[list[Cell]]()
+    for number, score in enumerate((*evaluation.ranking, *evaluation.references), 1):
+        if score.reading == SEPARATE:
+            continue
+        rank = margin
+        if margin and number <= len(evaluation.ranking):
+            rank = f"{number:>2} "
+        row: list[Cell] = [
+            f"{rank}{evaluation.label(score)}",
+            score_text(score, with_interval=False),
+        ]
+        if score is best:
+            row.append("")
+        else:
+            difference = best.minus(score)
+            row.append((difference_text(difference), OUTCOME_STYLES[difference.outcome]))
+        short = evaluation.of_short(score.model)
+        if short is not None and short.score.measure == "context":
+            text = difference_text(short, with_interval=False)
+            row.append("unchanged" if short.change.mean == 0 else text)
+        rows.append(row)
+    header = ["", quantity(best), f"{best.model} beside it (95 %)", "short inputs"]
+    columns = max(map(len, rows)) if len(rows) > 1 else 2
+    page.line()
+    page.table(header[:columns], [[*row, ""][:columns] for row in rows])
+
+
+def _add_curves(
+    page: Page, title: str, scores: "Sequence[Score]", evaluation: "Evaluation"
+) -> None:
+    """Add a table of scores by position or by context length, without intervals."""
+    from ctxextend.lab.scores import Part, curves
     from ctxextend.lab.verdict import quantity
     from ctxextend.report.numbers import score_text
 
-    ranking = evaluation.ranking
-    if not ranking:
+    of_one_name = [score for score in scores if score.name == scores[0].name]
+    by_label = curves(of_one_name, COLUMNS)
+    if all(len(own) == 1 for own in by_label.values()):
         return
-    best = ranking[0]
-    name = quantity(best)
-    shown_references = [
-        reference for reference in evaluation.references if reference.reading != SEPARATE
-    ]
-    rows = list[dict[str, Cell]]()
-    for number, score in enumerate(ranking, 1):
-        rank = f"{number:>2} " if len(ranking) > 1 else ""
-        cells: dict[str, Cell] = {"": f"{rank}{score.model}", f"{name} (95 %)": score_text(score)}
-        if len(ranking) > 1:
-            cells["vs. best"] = "best" if score is best else _cell(score.minus(best))
-        for reference in evaluation.main_references:
-            column = DIFFERENCE_COLUMNS.get(reference.reading, "vs. base")
-            cells[column] = _cell(score.minus(reference))
-        short = evaluation.of_short(score.model)
-        if short is not None:
-            cells["short inputs"] = "unchanged" if short.change.mean == 0 else _cell(short)
+    columns = dict[Part, str]()
+    rows = list[dict[Part, str]]()
+    for own in by_label.values():
+        cells = dict[Part, str]()
+        for score in own:
+            place = score.part or (score.length, score.length)
+            columns[place] = f"{score.length:,}"
+            if score.part is not None:
+                columns[place] = f"{place[0]:,}-{place[1] - 1:,}"
+            cells[place] = score_text(score, with_interval=False)
         rows.append(cells)
-    header = list(rows[0])
-    for reference in shown_references:
-        blank = "   " if len(ranking) > 1 else ""
-        rows.append({"": f"{blank}{reference.label}", f"{name} (95 %)": score_text(reference)})
+    places = sorted(columns)
     page.line()
-    page.table(header, [[cells.get(column, "") for column in header] for cells in rows])
-
-
-def _cell(difference: "Difference") -> Cell:
-    from ctxextend.report.numbers import difference_text
-
-    return difference_text(difference), OUTCOME_STYLES[difference.outcome]
-
-
-def _add_curve(page: Page, title: str, scores: "Sequence[Score]") -> None:
-    """Add a table of scores by position or by context length, without intervals."""
-    from ctxextend.lab.scores import NATS, curves
-    from ctxextend.report.numbers import score_text
-
-    rows = dict[str, dict[str, Cell]]()
-    for label, own in curves(scores, COLUMNS).items():
-        rows[label] = {_column(score): score_text(score, with_interval=False) for score in own}
-    header = list(dict.fromkeys(column for cells in rows.values() for column in cells))
-    if len(header) < 2:
-        return
-    page.line()
-    unit = " (perplexity)" if scores[0].unit == NATS else f" ({scores[0].name})"
-    page.text(f"{title}{unit}", "title")
-    cells = [[label, *(own.get(column, "-") for column in header)] for label, own in rows.items()]
-    page.table(["", *header], cells)
-
-
-def _column(score: "Score") -> str:
-    if score.part is None:
-        return f"{score.length:,}"
-    start, stop = score.part
-    return f"{start:,}-{stop - 1:,}"
-
-
-def _add_costs(page: Page, models: "Sequence[ModelFacts]") -> None:
-    """Add a table of what several checkpoints are, and what they cost to run."""
-    rows = list[list[Cell]]()
-    for model in models:
-        if model.tokens_per_second is None:
-            return
-        rows.append(
-            [
-                model.name,
-                model.scheme,
-                f"{model.max_len:,}",
-                f"{model.parameters:,}",
-                f"{model.tokens_per_second:,.0f}",
-                model.size,
-            ]
-        )
-    page.line()
-    page.table(["", "positions", "context", "parameters", "tokens/s", "size"], rows)
+    page.text(f"{title} ({quantity(scores[0])})", "title")
+    labels = [evaluation.label(own[0]) for own in by_label.values()]
+    page.table(
+        ["", *(columns[place] for place in places)],
+        [
+            [label, *(cells.get(place, "-") for place in places)]
+            for label, cells in zip(labels, rows, strict=True)
+        ],
+    )

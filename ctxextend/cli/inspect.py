@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from ctxextend.positions.table_report import TableReport
 
 ALL_ROWS = "all"  # value of --rows
-# The limit of a library, and what happens to longer inputs.
-BEYOND_LIMIT = {
-    "cut": "{}, longer inputs are truncated",
-    "fails": "{}, longer inputs fail",
-    "last position": "{}, tokens beyond share the last position",
-    "more rows": "{}, transformers computes more rows for longer inputs",
-    "untrained": "{}, longer inputs reach angles that were never trained",
-    "any length": "{}, longer inputs run as well",
-    "not cut": "no limit",
-    "not loaded": "the model does not load",
-}
 
 
 @options.command(CheckpointRef, Inspect, without=("source", "tokenizer"))
@@ -75,7 +64,7 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         write_report(inspections, settings.report, options.command_line(), next_command)
     if settings.plot is not None:
         from ctxextend.report.figures import write_figure
-        from ctxextend.report.table_panels import tables_figure
+        from ctxextend.report.table_plots import tables_figure
 
         write_figure(settings.plot, lambda: tables_figure(inspections))
     if row_range is None or check:
@@ -175,8 +164,7 @@ def add_inspections(
         if inspection.libraries:
             page.line(("Effective limit per library (tokens)", "title"))
         for library in inspection.libraries:
-            beyond = BEYOND_LIMIT[library.beyond].format(library.tokens)
-            page.values([(library.name, f"{beyond} ({library.decided_by})")], margin=22)
+            page.values([(library.name, f"{library.text} ({library.decided_by})")], margin=22)
 
 
 def _add_verdict(page: Page, inspection: "Inspection", name: str) -> None:

@@ -51,6 +51,6 @@ def _change_text(losses: tuple[float, float]) -> str:
 
 
 def _perplexity(loss: float) -> str:
-    from ctxextend.report.numbers import finite_perplexity
+    from ctxextend.lab.scores import exponential
 
-    return f"{finite_perplexity(loss):.4g}"
+    return f"{exponential(loss):.4g}"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ctxextend.lab.statistics import Estimate
 from ctxextend.json_output import Result
+from ctxextend.lab.statistics import Estimate
 
 
 class PartLosses(NamedTuple):

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from ctxextend.errors import DataError, MethodError, ResizeError, counted
+from ctxextend.held_out import read_ids
 from ctxextend.lab.eval_model import ENCODER
 from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.held_out import read_ids
 from ctxextend.plan import Plan
 from ctxextend.settings import Train
 from ctxextend.tables.method_facts import FORMULA

@@ -19,6 +19,17 @@ WARNS = "warning"  # rows that look wrong
 NOTED = "notice"  # what else to know
 # Appended to a key that is missing in the config, so that transformers uses its default.
 NOT_SET = " (not set)"
+# The limit of a library, and what happens to longer inputs.
+BEYOND_LIMIT = {
+    "cut": "{}, longer inputs are truncated",
+    "fails": "{}, longer inputs fail",
+    "last position": "{}, tokens beyond share the last position",
+    "more rows": "{}, transformers computes more rows for longer inputs",
+    "untrained": "{}, longer inputs reach angles that were never trained",
+    "any length": "{}, longer inputs run as well",
+    "not cut": "no limit",
+    "not loaded": "the model does not load",
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,11 @@ class LibraryLimit:
     # rows`` (computed when needed), ``untrained`` (rotary angles that were never trained), ``any
     # length``, ``not cut`` or ``not loaded``.
     beyond: str
+
+    @property
+    def text(self) -> str:
+        """The limit, and what happens to longer inputs."""
+        return BEYOND_LIMIT[self.beyond].format(self.tokens)
 
 
 @dataclass(frozen=True)

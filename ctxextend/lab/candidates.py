@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import (
     CheckpointError,
@@ -114,6 +112,8 @@ def model_facts(name: str, files: ModelFiles, model: EvalModel) -> ModelFacts:
 
 def _speed(model: EvalModel, settings: Evaluate, length: int) -> float:
     """Return the tokens per second of the fastest forward pass, without the LM head."""
+    import torch
+
     rows = max(eval_model.TOKENS_PER_BATCH // length, 1)
     ids = token_ids(model.model.config, length).repeat(rows, 1).to(model.model.device)
     passes = list[float]()

@@ -1,6 +1,79 @@
-def describe_effective(scores):
-    return []
+"""How far a model reads, from its scores of the measure `effective`.
+
+*Effective length*, as in RULER (arXiv:2404.06654, section 4): the largest length at which a model
+is above a threshold, here at every depth. Of at least eight trials, the threshold is above chance.
+"""
+
+from collections.abc import Sequence
+
+from ctxextend.errors import joined
+from ctxextend.lab.scores import Score, select
+from ctxextend.lab.statistics import binomial_tail
+
+THRESHOLD = 0.75  # share of answers found
+# A task is above chance if guessing finds as many answers with a lower probability than this. It is
+# low because trials of one text are not quite independent.
+VERY_UNLIKELY = 0.001
+OPTIONAL_TASKS = {"tracking", "document"}
+FOUND = "found"  # name of the score of all tasks
 
 
-def effective_length(scores):
-    return None
+def is_above_chance(scores: Sequence[Score]) -> bool:
+    """Whether a model is above chance in any task at any length."""
+    for score in scores:
+        if score.part is None and score.chance is not None:
+            found = round(score.mean * score.samples)
+            if binomial_tail(found, score.samples, score.chance) < VERY_UNLIKELY:
+                return True
+    return False
+
+
+def effective_lengths(scores: Sequence[Score]) -> dict[str, int | None]:
+    """Return the largest length that is read, by task; None if none is."""
+    lengths = dict[str, int | None]()
+    for score in select(scores, part=None):
+        if score.name == FOUND:
+            continue
+        lengths.setdefault(score.name, None)
+        depths = select(scores, name=score.name, length=score.length)
+        if all(one.mean >= THRESHOLD for one in depths):
+            lengths[score.name] = score.length  # the longest one is last
+    return lengths
+
+
+def effective_length(scores: Sequence[Score]) -> int | None:
+    """Return the smallest effective length of the tasks that have one.
+
+    A task of `OPTIONAL_TASKS` that a model cannot do in the shortest texts tells nothing about
+    longer ones. None if another task has no effective length.
+    """
+    smallest = None
+    for task, length in effective_lengths(scores).items():
+        if length is not None:
+            smallest = min(length, smallest or length)
+        elif task not in OPTIONAL_TASKS:
+            return None
+    return smallest
+
+
+def effective_text(scores: Sequence[Score]) -> str:
+    """Return in a few sentences how far a model reads, and what that leaves open."""
+    lengths = dict.fromkeys(score.length for score in scores if score.name != FOUND)
+    shortest = min(lengths)
+    if not is_above_chance(scores):
+        return f"At chance in texts of {shortest:,} tokens: it does not find what they hide."
+    by_task = effective_lengths(scores)
+    reads = effective_length(scores)
+    text = f"Reads {reads:,}" if reads else f"Reads less than {shortest:,}"
+    tasks = [f"{task} {length:,}" if length else f"{task} none" for task, length in by_task.items()]
+    text += f" of {max(score.length for score in scores):,} tokens: {', '.join(tasks)}"
+    text += f" ({100 * THRESHOLD:.0f} % found at every depth)."
+    unsure = []
+    for length in lengths:
+        depths = [score for score in select(scores, length=length) if by_task.get(score.name)]
+        could_be = [score.interval[1] >= THRESHOLD for score in depths if score.interval]
+        if reads and length > reads and all(could_be):
+            unsure.append(f"{length:,}")
+    if unsure:
+        text += f" Within chance at {joined(unsure)} tokens."
+    return text

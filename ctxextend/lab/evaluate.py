@@ -37,7 +37,7 @@ from ctxextend.models.devices import check_device, torch_threads
 from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.report.numbers import number
+from ctxextend.report.numbers import percent_text
 from ctxextend.settings import MIN_WINDOW, NO_BASE, Candidates, CheckpointRef, Evaluate
 from ctxextend.text_data import check_beginnings, empty_files
 
@@ -412,4 +412,4 @@ def _doubtful(scores: Sequence[Score]) -> Iterator[str]:
     for one, other in zip(sliding, separate, strict=True):
         cost = one.minus(other)
         if cost.outcome == -1:
-            yield UNSUITABLE_TEXT.format(amount=number(*cost.percent, suffix=" %"))
+            yield UNSUITABLE_TEXT.format(amount=percent_text(cost, *cost.percent))

@@ -62,6 +62,12 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     json_properties: ClassVar = ("verdict", "order", "recommended", "differences")
 
+    def label(self, score: Score) -> str:
+        """Return what a score is of, in a table: the model, or how the base reads."""
+        if self.base is None or score.model != self.base.name or score.model in self.names:
+            return score.label
+        return score.label.replace(score.model, "base", 1)
+
     @property
     def names(self) -> list[str]:
         """The names of the models."""
@@ -82,6 +88,13 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
     def order(self) -> list[str]:
         """The names of the models, best first."""
         return [score.model for score in self.ranking]
+
+    @property
+    def ranked_scores(self) -> list[Score]:
+        """All scores, those of the best model first, and of the base last."""
+        order = self.order
+        ranks = {name: rank for rank, name in enumerate(order)}
+        return sorted(self.scores, key=lambda score: ranks.get(score.model, len(ranks)))
 
     @cached_property
     def references(self) -> list[Score]:
@@ -165,9 +178,9 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
             return self.auto
         best = self.ranking[0]
         for score in self.ranking:
-            if score.model in (self.auto, DEFAULT_METHOD) and score is not best:
-                if not score.minus(best).outcome or self.has_little_text:
-                    return score.model
+            is_auto = score.model in (self.auto, DEFAULT_METHOD)
+            if is_auto and (self.has_little_text or not score.minus(best).outcome):
+                return score.model
         if self.auto and self.has_little_text:
             return self.auto
         # `switch` is for short inputs, which scores of long ones do not rank: long inputs get from

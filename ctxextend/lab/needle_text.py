@@ -15,8 +15,8 @@ questions about it. Pointers are in separate texts, as they make the other tasks
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,53 +32,6 @@ SOLVED = 2  # chains with their answers before a question about another one
 ABSENT_WORDS = 2 * RIVALS  # from which the rivals of a question are drawn, at least
 WORDS_OF_LONG_KEYS = 12  # of which all keys of several words are made
 STATEMENTS_SHARE = 0.6  # of the shortest text, at most, are needles and pointers
-
-
-@dataclass(frozen=True)
-class NeedleForm:
-    """What texts with needles ask about, and where."""
-
-    has_pointers: bool  # whether pointers are asked about, instead of needles
-    is_masked: bool  # whether a text ends with all questions and their masked answers
-
-    def tokens_per_needle(self, words: NeedleWords) -> int:
-        """Return how many tokens of a text each needle takes, with all that belongs to it."""
-        tokens = words.needle_tokens
-        if self.has_pointers:
-            tokens += words.pointer_tokens
-        if self.is_masked:
-            tokens += words.needle_tokens
-        return tokens
-
-    def question_tokens(self, words: NeedleWords) -> int:
-        """Return the number of tokens of a question after the text, with the solved chains."""
-        if self.is_masked:
-            return 0
-        if self.has_pointers:
-            return SOLVED * words.needle_tokens + words.question_tokens
-        return words.question_tokens
-
-    def shortest_text(self, words: NeedleWords) -> int:
-        """Return how many tokens a text with the fewest needles has at least."""
-        tokens = MIN_NEEDLES * self.tokens_per_needle(words) + self.question_tokens(words)
-        return math.ceil(tokens / STATEMENTS_SHARE)
-
-    def count_needles(self, words: NeedleWords, shortest: int) -> int:
-        """Return how many needles fit texts of at least so many tokens; 0 if too few do."""
-        available = STATEMENTS_SHARE * shortest - self.question_tokens(words)
-        fitting = int(available / self.tokens_per_needle(words))
-        of_words = len(words.as_key) - ABSENT_WORDS
-        if words.key_words == 1:
-            of_words //= 3  # a key, a pointer and a value
-        else:
-            of_words -= WORDS_OF_LONG_KEYS
-        count = min(fitting, of_words, MAX_NEEDLES)
-        return count if count >= MIN_NEEDLES else 0
-
-
-NEEDLES_FORM = NeedleForm(has_pointers=False, is_masked=False)
-POINTERS_FORM = NeedleForm(has_pointers=True, is_masked=False)
-MASKED_FORM = NeedleForm(has_pointers=False, is_masked=True)
 
 
 @dataclass(frozen=True)
@@ -110,55 +63,82 @@ class NeedleTexts:
 
     words: NeedleWords
     haystack: Ids  # token ids without special tokens, shape (k,)
-    needles: int  # of each text
     seed: int
-    form: NeedleForm
+    needles: int = MIN_NEEDLES  # of each text
+    has_pointers: bool = False  # whether pointers are asked about, instead of needles
+    is_masked: bool = False  # whether a text ends with all questions and their masked answers
 
     @property
-    def chances(self) -> dict[str, float]:
-        """The accuracy of guessing, by task."""
-        if self.form.has_pointers:
-            return {TRACKING: 1 / (1 + min(RIVALS, self.needles - 1 - SOLVED))}
-        return {NEEDLE: 1 / (1 + RIVALS), KEY: 1 / (1 + min(RIVALS, self.needles - 1))}
+    def tokens(self) -> int:
+        """How many tokens of a text are needles, what belongs to them, and questions."""
+        each = self.words.needle_tokens
+        after = self.words.question_tokens
+        if self.is_masked:
+            each += self.words.needle_tokens
+            after = 0
+        if self.has_pointers:
+            each += self.words.needle_tokens - 1 + self.words.key_words
+            after += SOLVED * self.words.needle_tokens
+        return self.needles * each + after
+
+    @property
+    def shortest(self) -> int:
+        """How many tokens a text has at least."""
+        return math.ceil(self.tokens / STATEMENTS_SHARE)
+
+    def with_most_needles(self, shortest: int) -> "NeedleTexts":
+        """Return texts with as many needles as one of so many tokens can have."""
+        more = replace(self, needles=self.needles + 1)
+        words = more.needles + ABSENT_WORDS + WORDS_OF_LONG_KEYS
+        if more.shortest > shortest or more.needles > MAX_NEEDLES or words > len(self.words.as_key):
+            return self
+        return more.with_most_needles(shortest)
 
     def text(self, length: int, index: int) -> NeedleText:
         """Return a text that has, with its questions but without special tokens, so many tokens.
 
         Each index is another text, for the seed and the length.
         """
+        words = self.words
         random = np.random.default_rng((self.seed, length, index))
-        size = length - self.form.question_tokens(self.words)
-        size -= self.needles * self.form.tokens_per_needle(self.words)
+        size = length - self.tokens
         start = int(random.integers(len(self.haystack) - size + 1))
         haystack = self.haystack[start : start + size]
         keys, pointers, values, absent = self._draw_words(random, haystack)
 
-        statements = []  # position in the haystack, and tokens
-        depths = np.linspace(0, 1, self.needles)
+        lines = list[tuple[int, Ids]]()  # positions in the haystack, and tokens
+        depths = np.linspace(0, 1, self.needles).tolist()
         for i, depth in enumerate(depths):
             position = round(depth * size)
-            statements.append((position, self.words.line(keys[i], values[i : i + 1])))
-            if self.form.has_pointers:
+            lines.append((position, words.line(keys[i], values[i : i + 1])))
+            if self.has_pointers:
                 later = int(random.integers(position, size + 1))
-                statements.append((later, self.words.line(pointers[i], keys[i])))
+                lines.append((later, words.line(pointers[i], keys[i])))
+        parts = list[Ids]()
+        end = 0
+        for position, line in sorted(lines, key=lambda line: line[0]):
+            parts += [haystack[end:position], line]
+            end = position
+        parts.append(haystack[end:])
+
         questions = []
         for i, depth in enumerate(depths):
             # Each question has other rivals: what a model prefers, whatever it reads, is none of
             # them more often than the answer.
-            if self.form.has_pointers:
+            if self.has_pointers:
                 solved = random.choice(np.delete(np.arange(self.needles), i), SOLVED, replace=False)
-                lines = [self.words.line(pointers[j], values[j : j + 1]) for j in solved]
-                ids = np.concatenate([*lines, self.words.question(pointers[i])])
+                chains = [words.line(pointers[j], values[j : j + 1]) for j in solved]
+                ids = np.concatenate([*chains, words.question(pointers[i])])
                 rivals = {TRACKING: self._draw_rivals(random, np.delete(values, [i, *solved]))}
             else:
-                ids = self.words.question(keys[i])
+                ids = words.question(keys[i])
                 rivals = {
                     NEEDLE: self._draw_rivals(random, absent),
                     KEY: self._draw_rivals(random, np.delete(values, i)),
                 }
-            answer = int(self.words.as_value[values[i]])
-            questions.append(Question(depth=float(depth), ids=ids, answer=answer, rivals=rivals))
-        return NeedleText(ids=_insert(haystack, statements), questions=tuple(questions))
+            answer = int(words.as_value[values[i]])
+            questions.append(Question(depth=depth, ids=ids, answer=answer, rivals=rivals))
+        return NeedleText(ids=np.concatenate(parts), questions=tuple(questions))
 
     def _draw_words(self, random: np.random.Generator, haystack: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """Return words by index: of keys and pointers, (needles, key_words), values, and others.
@@ -166,37 +146,26 @@ class NeedleTexts:
         Words that the haystack does not contain come first.
         """
         words = self.words
+        count = self.needles
         order = random.permutation(len(words.as_key))
         is_present = np.isin(words.as_value[order], haystack)
         is_present |= np.isin(words.as_key[order], haystack)
-        absent = order[~is_present]
-        order = np.concatenate([absent, order[is_present]])
-        values = order[: self.needles]
+        order = np.concatenate([order[~is_present], order[is_present]])
         if words.key_words == 1:
-            end = 3 * self.needles
-            names = order[self.needles : end, None]
+            end = 3 * count  # a value, a key and a pointer
+            names = order[count:end, None]
         else:
-            end = self.needles + WORDS_OF_LONG_KEYS
-            count = 2 * self.needles
+            end = count + WORDS_OF_LONG_KEYS
             rows = dict[tuple[int, ...], None]()  # distinct sequences of words
-            while len(rows) < count:
-                drawn = random.choice(order[self.needles : end], words.key_words)
+            while len(rows) < 2 * count:
+                drawn = random.choice(order[count:end], words.key_words)
                 rows[tuple(drawn.tolist())] = None
             names = np.array([*rows], np.int64)
-        others = order[end : max(len(absent), end + ABSENT_WORDS)]
-        return names[: self.needles], names[self.needles :], values, others
+        absent = np.count_nonzero(~is_present)
+        others = order[end : max(absent, end + ABSENT_WORDS)]
+        return names[:count], names[count:], order[:count], others
 
     def _draw_rivals(self, random: np.random.Generator, words: Ids) -> Ids:
         count = min(RIVALS, len(words))
         rivals: Ids = self.words.as_value[random.choice(words, count, replace=False)]
         return rivals
-
-
-def _insert(haystack: Ids, statements: Sequence[tuple[int, Ids]]) -> Ids:
-    """Return a haystack with statements at positions; those at one position keep their order."""
-    parts = list[Ids]()
-    end = 0
-    for position, ids in sorted(statements, key=lambda statement: statement[0]):
-        parts += [haystack[end:position], ids]
-        end = position
-    return np.concatenate([*parts, haystack[end:]])

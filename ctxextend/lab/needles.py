@@ -2,7 +2,6 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -12,8 +11,6 @@ from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
 from ctxextend.lab.text_tokenizer import TextTokenizer
 
-OTHER_MEASURE = "Measure the loss by position instead: --measure position."
-SEPARATOR = ":"  # of key and value
 LINE = "\n{key}: {value}\n"
 RIVALS = 9  # wrong answers that an answer is ranked among, at most
 MIN_LETTERS = 3  # of a word, if the vocabulary has enough of them
@@ -48,11 +45,6 @@ class NeedleWords:
         return self.question_tokens + 1 + len(self.after)
 
     @property
-    def pointer_tokens(self) -> int:
-        """The number of tokens of a line that points to the key of a needle."""
-        return self.question_tokens + self.key_words + len(self.after)
-
-    @property
     def question_tokens(self) -> int:
         """The number of tokens of a question, which ends where the answer begins."""
         return len(self.before) + self.key_words + len(self.between)
@@ -83,32 +75,17 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
         seed: For the words that are tried.
 
     Raises:
-        DataError: The vocabulary has too few words, or the tokenizer splits them in a needle.
+        DataError: The vocabulary has too few such words.
     """
-    sample = tokenizer.tokenizer.decode(text[:SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]
-    scripts = Counter(_script_of(character) for character in sample if character.isalpha())
-    script = max(scripts, key=scripts.__getitem__, default="")
-    tried = _candidate_words(tokenizer, script, seed)
-    if len(tried) < MIN_WORDS:
-        message = (
-            f"The vocabulary of {name} has {len(tried)} words and letters that are single tokens; "
-            f"needles need {MIN_WORDS}."
-        )
-        raise DataError(message, OTHER_MEASURE)
-    unknown = tokenizer.tokenizer.unk_token_id
-    if unknown is not None and unknown in tokenizer.encode(SEPARATOR):
-        message = f"The tokenizer of {name} has no token for {SEPARATOR!r}, which needles contain."
-        raise DataError(message, OTHER_MEASURE)
+    tried = _candidate_words(tokenizer, text, seed)
     lines = tokenizer.encode_all([LINE.format(key=word, value=word) for word in tried])
-    words = _usable_words([line.tolist() for line in lines], unknown)
-    if words is None or len(words.as_key) < MIN_WORDS:
-        kept = 0 if words is None else len(words.as_key)
-        example = LINE.format(key=tried[0], value=tried[-1]).strip()
+    words = _usable_words([line.tolist() for line in lines], tokenizer.tokenizer.unk_token_id)
+    if len(words.as_key) < MIN_WORDS:
         message = (
-            f"The tokenizer of {name} splits needles such as {example!r}: {kept} of {len(tried)} "
-            f"words stay single tokens, and {MIN_WORDS} are needed."
+            f"The vocabulary of {name} has {len(words.as_key)} words and letters that are single "
+            f"tokens in lines such as 'key: value'; needles need {MIN_WORDS}."
         )
-        raise DataError(message, OTHER_MEASURE)
+        raise DataError(message, "Measure the loss by position instead: --measure position.")
     return words
 
 
@@ -117,77 +94,65 @@ def _script_of(character: str) -> str:
     return unicodedata.name(character, "").partition(" ")[0]
 
 
-def _candidate_words(tokenizer: TextTokenizer, script: str, seed: int) -> list[str]:
-    """Return words of the vocabulary in a script, in random order.
+def _candidate_words(tokenizer: TextTokenizer, text: Ids, seed: int) -> list[str]:
+    """Return words of the vocabulary in the script of a text, in random order.
 
     Without enough words, letters and digits of any script follow.
     """
-    special = {*tokenizer.tokenizer.all_special_tokens}
-    names = {name for name in tokenizer.tokenizer.get_vocab() if name not in special}
+    own = tokenizer.tokenizer
+    sample = own.decode(text[:SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]
+    scripts = Counter(_script_of(character) for character in sample if character.isalpha())
+    script = max(scripts, key=scripts.__getitem__, default="")
+    names = own.get_vocab().keys() - {*own.all_special_tokens}
     # By hash, so that added tokens do not change the order of the others.
     order = sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())
-    ids = tokenizer.tokenizer.convert_tokens_to_ids(order)
     words = dict[str, None]()
-    for text in _decoded(tokenizer, ids):
+    letters = dict[str, None]()
+    for token in own.convert_tokens_to_ids(order):
+        word = own.decode([token]).strip()
         # Ideographs are words by themselves.
-        is_long = len(text) >= MIN_LETTERS or script in ("CJK", "HANGUL")
-        if is_long and text.isalpha() and all(_script_of(letter) == script for letter in text):
-            words[text] = None
+        is_long = len(word) >= MIN_LETTERS or script in ("CJK", "HANGUL")
+        if is_long and word.isalpha() and all(_script_of(letter) == script for letter in word):
+            words[word] = None
             if len(words) == MAX_TRIED:
                 break
+        if len(word) == 1 and word.isalnum():
+            letters[word] = None
     if len(words) < WORDS_FOR_SHORT_KEYS:
-        texts = _decoded(tokenizer, ids)
-        words |= dict.fromkeys(text for text in texts if len(text) == 1 and text.isalnum())
+        words |= letters
     return list(words)
 
 
-def _decoded(tokenizer: TextTokenizer, ids: Sequence[int]) -> Iterator[str]:
-    for token in ids:
-        yield tokenizer.tokenizer.decode([token]).strip()
-
-
-def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords | None:
-    """Return the words that are single tokens in lines with one word as key and value.
-
-    None if the lines have no tokens in common between the two.
-    """
+def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords:
+    """Return the words that are single tokens in lines with one word as key and value."""
     before = _shared_start(lines)
     after = _shared_start([ids[len(before) :][::-1] for ids in lines])[::-1]
     middles = [ids[len(before) : len(ids) - len(after)] for ids in lines]
     separators = Counter(tuple(middle[1:-1]) for middle in middles if len(middle) > 2)
-    if not separators:
-        return None
-    between = separators.most_common(1)[0][0]
-    if unknown in (*before, *between, *after):
-        return None
-    pairs = dict[int, int]()  # tokens as values by tokens as keys
+    between = max(separators, key=separators.__getitem__, default=())
+    by_key = dict[int, int]()  # tokens as values by tokens as keys
     for ids, middle in zip(lines, middles, strict=True):
-        is_whole = ids == [*before, *middle, *after]
-        if is_whole and tuple(middle[1:-1]) == between and unknown not in middle:
-            pairs.setdefault(middle[0], middle[-1])
+        is_whole = ids == [*before, *middle[:1], *between, *middle[-1:], *after]
+        if is_whole and between and unknown not in ids:
+            by_key.setdefault(middle[0], middle[-1])
     # Two words of different case may be one token as a value.
-    by_value = {value: key for key, value in pairs.items()}
-    as_value = np.array([*by_value], np.int64)
-    key_words = 1 if len(as_value) >= WORDS_FOR_SHORT_KEYS else LONG_KEY
+    by_value = {value: key for key, value in by_key.items()}
     return NeedleWords(
         before=np.array(before, np.int64),
         between=np.array(between, np.int64),
         after=np.array(after, np.int64),
         as_key=np.array([*by_value.values()], np.int64),
-        as_value=as_value,
-        key_words=key_words,
+        as_value=np.array([*by_value], np.int64),
+        key_words=1 if len(by_value) >= WORDS_FOR_SHORT_KEYS else LONG_KEY,
     )
 
 
 def _shared_start(rows: list[list[int]]) -> list[int]:
     shared = list[int]()
-    needed = SHARED * len(rows)
+    needed = max(SHARED * len(rows), 1)
     while True:
         following = Counter(row[len(shared)] for row in rows if len(row) > len(shared))
-        if not following:
+        if max(following.values(), default=0) < needed:
             return shared
-        item, count = following.most_common(1)[0]
-        if count < needed:
-            return shared
-        shared.append(item)
+        shared.append(following.most_common(1)[0][0])
         rows = [row for row in rows if row[: len(shared)] == shared]

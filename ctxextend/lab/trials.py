@@ -1,17 +1,29 @@
-"""Trials at one length: a text, what is asked about it, and whether the answer ranks first."""
+"""Trials: texts, what is asked about them, and whether the right answer ranks first."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
-from ctxextend.lab.cached_text import CacheUse, read_text
-from ctxextend.lab.embedding import Embedder, cosines
+from ctxextend.lab.cached_text import CacheUse, answer_in_pass, answer_questions, find_cache
+from ctxextend.lab.embedding import cosines
+from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.lab.needle_text import NeedleTexts, Question
-from ctxextend.lab.scorer import ScoredWindow, Scorer
+from ctxextend.lab.needles import find_words
+from ctxextend.lab.texts import join_documents
+
+if TYPE_CHECKING:
+    from ctxextend.lab.reader import Reader
+    from ctxextend.lab.texts import Texts
+
+# Whether the right answer of each question ranks first, as 0 or 1, by task; ties and NaN do not.
+Answers = Mapping[str, NDArray[np.float64]]
 
 # Tasks of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section 3):
 # which of several texts has a passage, if they differ only in it, or if they are all different.
@@ -19,183 +31,138 @@ PASSAGE = "passage"
 DOCUMENT = "document"
 PASSAGES = 10  # texts that are ranked, each with a passage
 HIDDEN_TOKENS = 64
-SHORTEST_OF_ENCODERS = 2 * HIDDEN_TOKENS  # tokens of a text
-MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
-# Where the passages of the first text are, of the second one, and so on: the ends first.
+# Where the passages of the first texts are, of the second ones, and so on.
 PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
+DEPTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # that divide texts into ranges
+MIN_TRIALS = 8  # of a range of depths, at least
+LENGTHS = 4  # the longest, its half, and so on
+NOT_MEASURED = "The effective length was not measured"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A question, and whether the model ranks the right answer first; ties and NaN do not count."""
+class Trials:
+    """Tasks that share their texts."""
 
-    task: str
-    depth: float  # of what was asked about, from 0 (start) to 1 (end of the text)
-    is_found: bool
-
-
-@dataclass(frozen=True)
-class NeedleTrials:
-    """Questions about needles, which a language model answers."""
-
-    scorer: Scorer
-    texts: NeedleTexts
-    shortest: int  # tokens of the shortest text, special tokens included
-
-    @property
-    def chances(self) -> dict[str, float]:
-        """The accuracy of guessing, by task."""
-        return self.texts.chances
-
-    @property
-    def trials_per_text(self) -> int:
-        """The number of trials of each task that a text gives."""
-        return self.texts.needles
+    chances: Mapping[str, float]  # share of right answers by guessing, by task
+    lengths: tuple[int, ...]  # tokens of texts, special tokens included, shortest first
+    ranges: Sequence[NDArray[np.int64]]  # of depths, by question: one array for each text
+    read: Callable[[int, int], Answers]  # the text of a length with an index
 
 
-@dataclass(frozen=True)
-class CausalTrials(NeedleTrials):
-    """Questions that a causal model answers after a text."""
+def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
+    """Yield what a model is asked: a language model about needles, an encoder about passages.
 
-    # How a text is read once with a cache; None: it is read once for each question.
-    cache: CacheUse | None
-    longest: int  # tokens of the longest text: so many are cached at most
-
-    def tokens(self, length: int) -> int:
-        """Return how many tokens a model reads for one text of a length."""
-        if self.cache is not None:
-            return length
-        return self.texts.needles * length
-
-    def read(self, length: int, index: int) -> list[Answer]:
-        """Read a text, and answer each question after it."""
-        before = np.array(self.scorer.model.tokenizer.before, np.int64)
-        text = self.texts.text(length - len(before), index)
-        ids = np.concatenate([before, text.ids])
-        found = list[Answer]()
-        if self.cache is None:
-            for question in text.questions:
-                whole = np.concatenate([ids, question.ids])
-                found += _rank_in_pass(self.scorer, whole, [question], [len(whole) - 1])
-            return found
-        cached_text = read_text(self.scorer, self.cache, ids, text.questions[0].ids)
-        rows = min(max(self.longest // length, 1), MAX_ROWS)
-        for start in range(0, len(text.questions), rows):
-            asked = text.questions[start : start + rows]
-            logits = cached_text.logits(
-                [question.ids for question in asked], [question.labels for question in asked]
+    Raises:
+        DataError: The vocabulary has too few words for needles, or the text or the longest length
+            is too short.
+    """
+    tokenizer = reader.model.tokenizer
+    special = tokenizer.num_special
+    text = join_documents(texts.documents, tokenizer.separator)
+    hidden = PASSAGES * HIDDEN_TOKENS if reader.kind == ENCODER else 0
+    needed = texts.length - special + hidden
+    if len(text) < needed:
+        message = (
+            f"{NOT_MEASURED}: texts of {texts.length:,} tokens need {needed:,} tokens, and the "
+            f"text has {len(text):,}."
+        )
+        raise DataError(message, "Pass more text with --data.")
+    if reader.kind == ENCODER:
+        # At most a quarter hides nothing; the passages must not be in what hides them.
+        size = max(min(len(text) - texts.length, len(text) // 4), hidden)
+        for task in (PASSAGE, DOCUMENT):
+            yield Trials(
+                chances={task: 1 / PASSAGES},
+                lengths=_lengths(texts.length, 2 * HIDDEN_TOKENS),
+                ranges=[_ranges(PASSAGES * [depth]) for depth in PASSAGE_DEPTHS],
+                read=partial(_read_passages, reader, task, text[size:], text[:size], texts.seed),
             )
-            for question, scores in zip(asked, logits, strict=True):
-                found += _rank(question, scores)
-        return found
+        return
+    words = find_words(tokenizer, reader.model.name, text, texts.seed)
+    about_needles = NeedleTexts(words, text, texts.seed, is_masked=reader.kind == MASKED)
+    cache = None
+    for needle_texts in (about_needles, replace(about_needles, has_pointers=True)):
+        shortest = special + needle_texts.shortest
+        if needle_texts.has_pointers and (needle_texts.is_masked or texts.length < shortest):
+            continue
+        lengths = _lengths(texts.length, shortest)
+        needle_texts = needle_texts.with_most_needles(lengths[0] - special)
+        questions = needle_texts.text(lengths[0], 0).questions
+        ranges = _ranges([question.depth for question in questions])
+        if not reader.is_dry and reader.kind == CAUSAL:
+            cache = cache or find_cache(reader.scorer, text, questions)
+        yield Trials(
+            chances={task: 1 / (1 + len(one)) for task, one in questions[0].rivals.items()},
+            lengths=lengths,
+            ranges=math.ceil(MIN_TRIALS / np.bincount(ranges).min()) * [ranges],
+            read=partial(_read_needles, reader, needle_texts, cache),
+        )
 
 
-@dataclass(frozen=True)
-class MaskedTrials(NeedleTrials):
-    """Questions at the end of a text, whose answers are masked; one pass answers all of them."""
+def _lengths(longest: int, shortest: int) -> tuple[int, ...]:
+    if longest < shortest:
+        message = f"{NOT_MEASURED}: it needs texts of at least {shortest:,} tokens."
+        raise DataError(message, f"Pass --length {shortest} or more, or another --measure.")
+    halves = [longest >> times for times in reversed(range(LENGTHS))]
+    return tuple(length for length in halves if length >= shortest)
 
-    def tokens(self, length: int) -> int:
-        """Return how many tokens a model reads for one text of a length."""
-        return length
 
-    def read(self, length: int, index: int) -> list[Answer]:
-        """Read a text that ends with all questions."""
-        tokenizer = self.scorer.model.tokenizer
-        words = self.texts.words
-        text = self.texts.text(length - tokenizer.num_special, index)
-        mask = np.array([tokenizer.tokenizer.mask_token_id], np.int64)
-        parts = [text.ids]
-        outputs = []
-        end = len(tokenizer.before) + len(text.ids)
+def _ranges(depths: Sequence[float]) -> NDArray[np.int64]:
+    return np.digitize(depths, DEPTHS[1:-1])
+
+
+def _read_needles(
+    reader: "Reader", needle_texts: NeedleTexts, cache: CacheUse | None, length: int, index: int
+) -> Answers:
+    """Let a language model answer the questions of a text."""
+    if reader.is_dry:
+        reader.advance(length)
+        return {}
+    tokenizer = reader.model.tokenizer
+    before = np.array(tokenizer.before, np.int64)
+    if not needle_texts.is_masked:
+        text = needle_texts.text(length - len(before), index)
+        ids = np.concatenate([before, text.ids])
+        logits = answer_questions(reader.scorer, cache, ids, text.questions)
+    else:
+        # All questions are at the end of the text, and one pass answers them.
+        text = needle_texts.text(length - tokenizer.num_special, index)
+        mask = [tokenizer.tokenizer.mask_token_id]
+        ids = np.concatenate([before, text.ids])
+        masked = dict[int, Question]()
         for question in text.questions:
-            parts += [question.ids, mask, words.after]
-            outputs.append(end + len(question.ids))
-            end += words.needle_tokens
-        ids = tokenizer.add_special_tokens(np.concatenate(parts))
-        return [*_rank_in_pass(self.scorer, ids, text.questions, outputs)]
-
-
-@dataclass(frozen=True)
-class EncoderTrials:
-    """Passages by which an encoder retrieves the texts that contain them.
-
-    The texts of a length and an index have their passages at the same depth.
-    """
-
-    embedder: Embedder
-    haystack: Ids  # token ids without special tokens, shape (k,)
-    hidden: Ids  # other tokens of the same text, of which passages are made
-    seed: int
-    is_same_text: bool  # whether texts differ only in their passages
-    shortest: int = SHORTEST_OF_ENCODERS  # tokens, special tokens included
-
-    trials_per_text: ClassVar = PASSAGES
-
-    @property
-    def chances(self) -> dict[str, float]:
-        """The accuracy of guessing, by task."""
-        return {PASSAGE if self.is_same_text else DOCUMENT: 1 / PASSAGES}
-
-    def tokens(self, length: int) -> int:
-        """Return how many tokens a model reads for an index."""
-        return PASSAGES * (length + HIDDEN_TOKENS)
-
-    def read(self, length: int, index: int) -> list[Answer]:
-        """Embed texts and their passages."""
-        random = np.random.default_rng((self.seed, length, index))
-        size = length - self.embedder.model.tokenizer.num_special - HIDDEN_TOKENS
-        depth = PASSAGE_DEPTHS[index % len(PASSAGE_DEPTHS)]
-        starts = random.integers(len(self.haystack) - size + 1, size=PASSAGES)
-        if self.is_same_text:
-            starts = np.repeat(starts[:1], PASSAGES)
-        # Passages that do not overlap.
-        cuts = random.permutation(len(self.hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
-        passages = [self.hidden[cut : cut + HIDDEN_TOKENS] for cut in cuts.tolist()]
-        texts = []
-        for start, passage in zip(starts.tolist(), passages, strict=True):
-            cut = start + round(depth * size)
-            parts = [self.haystack[start:cut], passage, self.haystack[cut : start + size]]
-            texts.append(np.concatenate(parts))
-        similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
-        task = next(iter(self.chances))
-        answers = []
-        for right, scores in enumerate(similar):
-            is_first = bool(np.all(scores[right] > np.delete(scores, right)))
-            answers.append(Answer(task, depth, is_first))
-        return answers
-
-
-Trials = CausalTrials | MaskedTrials | EncoderTrials
-
-
-def _rank(question: Question, scores: NDArray[np.floating]) -> Iterator[Answer]:
-    """Yield the trials of a question, from the scores of its labels; higher is likelier."""
+            masked[len(ids) + len(question.ids)] = question
+            ids = np.concatenate([ids, question.ids, mask, needle_texts.words.after])
+        ids = np.concatenate([ids, np.array(tokenizer.after, np.int64)])
+        logits = answer_in_pass(reader.scorer, ids, masked)
+    scores = np.stack([*logits])
+    reader.advance(length)
+    answers = {}
     start = 1
-    for task, rivals in question.rivals.items():
+    for task, rivals in text.questions[0].rivals.items():
         stop = start + len(rivals)
-        is_found = bool(np.all(scores[0] > scores[start:stop]))
-        yield Answer(task=task, depth=question.depth, is_found=is_found)
+        answers[task] = np.all(scores[:, :1] > scores[:, start:stop], axis=1).astype(np.float64)
         start = stop
+    return answers
 
 
-def _rank_in_pass(
-    scorer: Scorer, ids: Ids, questions: Sequence[Question], outputs: Sequence[int]
-) -> Iterator[Answer]:
-    """Yield the trials of questions in a text, all of which one pass answers.
-
-    Args:
-        scorer: The model.
-        ids: The text with its questions, shape (k,).
-        questions: The questions.
-        outputs: For each, the index of the logits that predict its answer.
-    """
-    labels = [question.labels for question in questions]
-    sizes = [len(one) for one in labels]
-    window = ScoredWindow(
-        input_ids=ids,
-        outputs=np.repeat(np.array(outputs, np.int64), sizes),
-        labels=np.concatenate(labels),
-    )
-    (losses,) = scorer.losses([window])
-    for question, own in zip(questions, np.split(losses, np.cumsum(sizes)[:-1]), strict=True):
-        yield from _rank(question, -own)
+def _read_passages(
+    reader: "Reader", task: str, haystack: Ids, hidden: Ids, seed: int, length: int, index: int
+) -> Answers:
+    """Let an encoder retrieve the texts that contain passages, all at the same depth."""
+    random = np.random.default_rng((seed, length, index))
+    size = length - reader.model.tokenizer.num_special - HIDDEN_TOKENS
+    starts = random.integers(len(haystack) - size + 1, size=PASSAGES)
+    if task == PASSAGE:
+        starts = np.repeat(starts[:1], PASSAGES)
+    # Passages that do not overlap.
+    cuts = random.permutation(len(hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
+    passages = [hidden[cut : cut + HIDDEN_TOKENS] for cut in cuts.tolist()]
+    texts = []
+    for start, passage in zip(starts.tolist(), passages, strict=True):
+        cut = start + round(PASSAGE_DEPTHS[index] * size)
+        parts = [haystack[start:cut], passage, haystack[cut : start + size]]
+        texts.append(np.concatenate(parts))
+    scores = np.stack([*cosines(reader.embed(passages), reader.embed(texts))])
+    others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank behind the right one
+    return {task: (others == PASSAGES - 1).astype(np.float64)}

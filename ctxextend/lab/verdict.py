@@ -4,11 +4,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ctxextend.errors import counted, joined
-from ctxextend.lab.effective_length import describe_effective
+from ctxextend.lab.effective_length import effective_text
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
+<<<<<<< HEAD
 from ctxextend.report.numbers import number, score_text
 from ctxextend.tables.method_facts import SWITCH
+=======
+from ctxextend.report.numbers import percent_text, score_text
+>>>>>>> lab
 
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 
@@ -37,7 +41,7 @@ def verdict(evaluation: Evaluation) -> str:
         sentences.append(_of_context(effect))
     of_best = [*select(evaluation.scores, model=best.model, measure="effective")]
     if len(measured) == 1 and of_best:
-        sentences += describe_effective(of_best)
+        sentences.append(effective_text(of_best))
     sentences += _doubts(evaluation)
     return " ".join(sentences)
 
@@ -51,25 +55,25 @@ def quantity(score: Score) -> str:
 
 def _ranked(evaluation: Evaluation, measured: Sequence[Score]) -> str:
     best, *others = measured
-    clauses = [
-        f"{best.model} is best at {evaluation.length:,} tokens: {quantity(best)} {score_text(best)}"
-    ]
     tied = list[str]()
     worse = list[Difference]()
     for score in others:
-        difference = score.minus(best)
+        difference = best.minus(score)
         if difference.outcome:
             worse.append(difference)
         else:
             tied.append(score.model)
+    clauses = [
+        f"{best.model} is best at {evaluation.length:,} tokens: {quantity(best)} {score_text(best)}"
+    ]
     if tied:
         verb = "are" if len(tied) > 1 else "is"
         clauses.append(f"{joined(tied)} {verb} as good within chance")
     if len(worse) > MAX_NAMED:
-        clauses.append(f"the other {len(worse)} are worse, by {_amount(worse[0])} or more")
+        clauses.append(f"better than the other {len(worse)} by {_amount(worse[0])} or more")
     elif worse:
-        amounts = [f"{one.score.model} by {_amount(one)}" for one in worse]
-        clauses.append(f"worse: {joined(amounts)}")
+        amounts = [f"{one.other.model} by {_amount(one)}" for one in worse]
+        clauses.append(f"better than {joined(amounts)}")
     return f"{'; '.join(clauses)}."
 
 
@@ -107,30 +111,27 @@ def _of_context(difference: Difference) -> str:
 
 
 def _change(difference: Difference) -> str:
-    """Return a difference in per cent or points, with its interval: ``perplexity higher by 26 %``."""
+    """Return a difference with its interval: ``perplexity higher by 26 % (22 to 29)``."""
     percent, lower, upper = difference.percent
     direction = "higher"
     if percent < 0:
         direction = "lower"
         percent, lower, upper = -percent, -upper, -lower
-    if difference.change.interval is None:
-        lower = upper = math.nan
-    unit = " %" if difference.score.unit == NATS else " points"
-    amount = number(percent, lower, upper, suffix=unit)
+    amount = percent_text(difference, percent, lower, upper)
     return f"{quantity(difference.score)} {direction} by {amount}"
 
 
 def _amount(difference: Difference) -> str:
     percent, _, _ = difference.percent
-    unit = " %" if difference.score.unit == NATS else " points"
-    return f"{number(abs(percent))}{unit}"
+    return percent_text(difference, abs(percent), math.nan, math.nan)
 
 
 def _doubts(evaluation: Evaluation) -> Iterator[str]:
     best = evaluation.ranking[0]
     if evaluation.has_little_text:
         count = counted(best.samples, "sample")
-        sentence = f"{count} of text {'is' if best.samples == 1 else 'are'} too little to choose by"
+        verb = "is" if best.samples == 1 else "are"
+        sentence = f"{count} of text {verb} too little to choose by"
         if evaluation.auto:
             sentence += f"; auto takes {evaluation.auto}"
         yield f"{sentence}."

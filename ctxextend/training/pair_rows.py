@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctxextend.errors import DataError, counted
-from ctxextend.lab.search_set import read_rows
 from ctxextend.held_out import Ids, fingerprint
+from ctxextend.lab.search_set import read_rows
 from ctxextend.text_data import BEGINNING
 
 COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional

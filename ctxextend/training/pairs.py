@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
+from ctxextend.held_out import Ids
 from ctxextend.lab.embedding import read_prompts
 from ctxextend.lab.eval_model import EvalModel
-from ctxextend.held_out import Ids
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     ORDER,

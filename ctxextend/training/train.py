@@ -15,8 +15,8 @@ from ctxextend.checkpoint.atomic_output import (
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.writing import write_output
 from ctxextend.errors import ResizeError, counted, listed
-from ctxextend.lab.eval_model import open_files
 from ctxextend.held_out import shared_texts
+from ctxextend.lab.eval_model import open_files
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress

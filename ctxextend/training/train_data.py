@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.held_out import Ids
+from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel
 
 Tokens = NDArray[np.int32]
 TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized

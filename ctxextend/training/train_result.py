@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from ctxextend.checkpoint.folder import ADAPTER_CONFIG
 from ctxextend.errors import counted
-from ctxextend.lab.statistics import Estimate
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.lab.statistics import Estimate
 
 
 @dataclass(frozen=True, eq=False, repr=False)

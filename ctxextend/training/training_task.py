@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import SourceError, TrainingError
+from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.lab import eval_model
 from ctxextend.lab.eval_model import ENCODER, EvalModel, ResizableFiles
-from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance

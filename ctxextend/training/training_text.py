@@ -10,9 +10,9 @@ import numpy as np
 
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError, flag_name
+from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.settings import Train
 from ctxextend.text_data import without_surrogates
 from ctxextend.training import train_data

@@ -240,11 +240,11 @@ def test_nanogpt_folder_can_be_compared_trained_and_evaluated_with_a_tokenizer(
 ) -> None:
     out, meta = write_folder(tmp_path)
     text = ("--data", "text.txt", "--tokenizer", meta)
-    succeed("compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear")
+    succeed("evaluate", out, "--to", NEW, *text, "--method", "copy", "--method", "linear")
     succeed("train", out, *text, "--steps", 2, "-o", "trained")
     # Its recipe states the tokenizer of the model and its base.
     done = succeed("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
-    assert json.loads(done.stdout)["base"] == str(out)
+    assert json.loads(done.stdout)["base"]["source"] == str(out)
     succeed("verify", "trained")
     longer = resize(out, to=NEW, output="longer").output
     succeed("verify", longer, "--deep")

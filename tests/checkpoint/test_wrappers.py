@@ -114,7 +114,7 @@ def test_verify_deep_compares_outputs_with_a_wrapped_base(make_pico: MakePico) -
 def loss_by_position(source: Path) -> object:
     """Return what `evaluate` measures at each position of book.txt."""
     evaluation = evaluate(source, "book.txt", measure=["position"])
-    return evaluation.to_json()["positions"]
+    return [score.mean for score in evaluation.scores]
 
 
 def test_train_reads_a_wrapped_model_as_the_plain_one() -> None:

@@ -192,13 +192,13 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ),
         ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
         ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
-        ("compare m --to 2 --data a", "--to must be at least 8 to compare methods, got 2."),
+        ("evaluate m --to 2 --data a", "--to must be at least 8 to measure methods, got 2."),
         ("resize m --to 512 --model-type brt", "Unknown model type 'brt'. Did you mean bert?"),
         ("families rberta", "Unknown model type 'rberta'. Did you mean roberta?"),
         ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),
         ("inspect m --rows 5:5", "--rows must be A:B for rows A to B-1, or all, got 5:5."),
         (
-            "evaluate m --data a b",
+            "train m --data a b",
             "Got unexpected extra argument(s) (b)",
         ),
         (
@@ -208,8 +208,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         (
             "evaluate m --data a --measure efective",
-            "--measure must be one of position, context, effective, retrieval, got "
-            "efective. Did you mean effective?",
+            "position, retrieval, search, similarity, got efective. Did you mean effective?",
         ),
         ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
         ("train m --data a --steps x", "--steps must be an integer, got x."),
@@ -412,7 +411,7 @@ def read_until_closed(terminal: int) -> bytes:
 
 def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
     Path("book.txt").write_text("The quick brown fox. " * 400)
-    command = [*COMMAND, "compare", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
+    command = [*COMMAND, "evaluate", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
     master, slave = pty.openpty()
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
         os.close(slave)

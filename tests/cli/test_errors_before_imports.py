@@ -47,8 +47,8 @@ READERS = (
     "evaluate tiny-gpt2 --data",
     "train tiny-gpt2 --steps 1 --data",
     "train tiny-gpt2 --steps 1 --dry-run --data",
-    "compare tiny-gpt2 --to 256 --data",
-    "compare tiny-gpt2 tiny-gpt2 --data",
+    "evaluate tiny-gpt2 --to 256 --data",
+    "evaluate tiny-gpt2 tiny-gpt2 --data",
     "resize tiny-gpt2 --to 256 --tune",
     "resize tiny-gpt2 --to 256 --steps 1 --train",
     "convert tiny-gpt2 --to 256 --scheme rotary --steps 1 --train",
@@ -71,9 +71,9 @@ OTHER_ERRORS = {
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
-    "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 changes nothing to compare",
-    "compare tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
-    "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
+    "evaluate tiny-gpt2 --to 64 --data ok.txt": "--to 64 changes nothing to measure",
+    "evaluate tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
+    "evaluate tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
     "verify tiny-gpt2 --deep --base missing --method copy --to 4k": "missing",
     "train tiny-gpt2 --data ok.txt --steps 1 without accelerate": "requires accelerate",
@@ -189,6 +189,6 @@ def test_check_beginnings_reads_the_first_lines_only() -> None:
 
 def test_evaluate_accepts_the_default_device() -> None:
     result = ctxextend.evaluate(
-        "tiny-gpt2", "ok.txt", no_base=True, measure="position", device="cpu", tokens=256
+        "tiny-gpt2", "ok.txt", base="none", measure="position", device="cpu", tokens=256
     )
-    assert result.positions is not None
+    assert result.ranking

@@ -54,13 +54,13 @@ def interrupt(*_: object, **__: object) -> None:
         ),
         ("ctxextend.demo.find_words", "demo", "Stopped: nothing was kept.\n"),
         (
-            "ctxextend.lab.evaluate.open_text",
+            "ctxextend.lab.evaluate.read_unseen",
             "evaluate tiny-gpt2 --data book.txt",
             NOTHING_MEASURED,
         ),
         (
-            "ctxextend.comparison.comparison_run.open_comparison",
-            "compare tiny-gpt2 --to 256 --data book.txt",
+            "ctxextend.lab.evaluate.read_start",
+            "evaluate tiny-gpt2 --to 256 --data book.txt",
             NOTHING_MEASURED,
         ),
     ],

@@ -1,8 +1,6 @@
 """Validates the --json output of every command against its schema in tests/schemas."""
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +11,12 @@ from typer.testing import CliRunner
 
 from ctxextend import convert, resize
 from ctxextend.cli.app import COMMANDS, build_app
-from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.lab.evaluation_result import Evaluation, LossEstimate
 from ctxextend.json_output import to_json
-from tests.helpers.comparisons import COMPARISONS
-from tests.helpers.evaluations import EVALUATIONS, EXTENDED
+from ctxextend.lab.evaluation import Evaluation
+from tests.helpers.evaluations import EVALUATIONS, EXTREMES, extreme
 from tests.helpers.gguf_files import WIDTH, write_gguf
-from tests.helpers.json_schemas import SCHEMAS, check, check_result
+from tests.helpers.json_schemas import SCHEMAS, check
 from tests.helpers.repository import ROOT
-
-# Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
-OPTIONAL = {
-    "truncated",
-    "sliding",
-    "chunks",
-    "chunks_of_same_text",
-    "perplexity",
-}
 
 ARGUMENTS = [
     "resize tiny-gpt2 --to 512",
@@ -49,7 +36,7 @@ ARGUMENTS = [
     "inspect model.gguf bert.gguf",
     "verify resized.gguf --base model.gguf",
     "evaluate tiny-gpt2-256 --data texts.jsonl --tokens 512 --measure position --measure context",
-    "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 "
+    "evaluate tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 "
     "--measure position",
     "run tiny-gpt2-256/ctxextend.yaml --output again",
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
@@ -74,7 +61,7 @@ FAILING = {
     "convert tiny-gpt2 --scheme rotory --to 512": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
     "verify nothing-here --base tiny-gpt2": 1,
-    "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
+    "evaluate tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "train model.gguf --data no-such.txt --steps 1": 1,
     "recipes no-such": 2,
@@ -136,40 +123,25 @@ def test_json_of_an_error_matches_its_schema(arguments: str) -> None:
     assert (value["error"]["type"] in ("UsageError", "MethodError")) == (code == 2)
 
 
-# ---- prepared evaluations and comparisons
+# ---- prepared evaluations
 
 
-def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
-    """Return the JSON object that a command prints, parsed again."""
-    command = "compare"
-    if isinstance(result, Evaluation):
-        command = "evaluate"
-    header = {"schema_version": 1, "command": command, "warnings": list(result.warnings)}
+def printed_object(result: Evaluation) -> dict[str, Any]:
+    """Return the JSON object that the command prints, parsed again."""
+    header = {"schema_version": 1, "command": "evaluate", "warnings": list(result.warnings)}
     printed = json.dumps(header | to_json(result), allow_nan=False)
     values: dict[str, Any] = json.loads(printed)
     return values
 
 
-@pytest.mark.parametrize(
-    "result", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS]
-)
-def test_json_of_any_result_matches_its_schema(result: Evaluation | Comparison) -> None:
-    check_result(printed_object(result))
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_json_of_any_evaluation_matches_its_schema(name: str) -> None:
+    check(printed_object(EVALUATIONS[name]), "evaluate")
 
 
-def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
-    assert EXTENDED.positions is not None
-    not_finite = LossEstimate(math.nan, math.inf, 0, 9)
-    overflowing = LossEstimate(800.0, None, 1, 1)
-    losses = {"model": not_finite, "sliding": overflowing}
-    positions = replace(EXTENDED.positions, losses=losses)
-
-    values = printed_object(replace(EXTENDED, positions=positions))
-
-    check_result(values)
-    model, sliding = values["positions"]["losses"].values()
-    assert model["mean"] is None
-    assert sliding["perplexity"] is None
+@pytest.mark.parametrize("mean", EXTREMES)
+def test_json_writes_null_for_numbers_that_are_not_finite(mean: float) -> None:
+    check(printed_object(extreme(mean)), "evaluate")
 
 
 # ---- schemas
@@ -201,11 +173,9 @@ def test_schemas_are_valid_without_additional_properties(name: str) -> None:
             assert definition["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("name", ["evaluate", "compare"])
-def test_schemas_of_results_require_and_describe_every_property(name: str) -> None:
-    for definition in objects_in(SCHEMAS[name]):
+def test_the_schema_of_evaluations_requires_and_describes_every_property() -> None:
+    for definition in objects_in(SCHEMAS["evaluate"]):
         properties = definition["properties"]
-        required = set(definition["required"])
-        assert set(properties) - OPTIONAL == required - OPTIONAL
+        assert set(properties) == set(definition["required"])
         for value in properties.values():
             assert value.get("description")

@@ -81,10 +81,10 @@ RESULTS: dict[str, Callable[[], Result]] = {
     "run gpt-32/ctxextend.yaml -o out": lambda: ctxextend.run("gpt-32/ctxextend.yaml", "again"),
     f"evaluate gpt-32 {LOSSES}": lambda: ctxextend.evaluate("gpt-32", "book.txt", **SHORT),
     "evaluate root-32 --search search": lambda: ctxextend.evaluate("root-32", search="search"),
-    f"compare gpt --to 32 --method copy --method linear {LOSSES}": lambda: ctxextend.compare(
-        "gpt", 32, "book.txt", method=["copy", "linear"], **SHORT
+    f"evaluate gpt --to 32 --method copy --method linear {LOSSES}": lambda: ctxextend.evaluate(
+        "gpt", "book.txt", to=32, method=["copy", "linear"], **SHORT
     ),
-    "compare root-32 root --search search": lambda: ctxextend.compare_checkpoints(
+    "evaluate root-32 root --search search": lambda: ctxextend.evaluate(
         ["root-32", "root"], search="search"
     ),
     "verify gpt-32": lambda: ctxextend.verify("gpt-32"),

@@ -10,8 +10,8 @@ import ctxextend
 from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
-from tests.helpers.evaluations import EXTENDED
-from tests.helpers.result_screens import RESULTS, page_of
+from tests.helpers.evaluations import EVALUATIONS, WORSE
+from tests.helpers.result_screens import page_of
 from tests.helpers.trainings import succeed
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 400
@@ -107,9 +107,9 @@ def test_print_of_a_training_shows_its_losses_and_output() -> None:
     assert str(trained).endswith("\ntrained")
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", EVALUATIONS)
 def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
-    result = RESULTS[name]
+    result = EVALUATIONS[name]
     shown = "\n".join("".join(text for text, _ in line).rstrip() for line in page_of(result).lines)
     assert shown in str(result)
     for note in (*result.notes, *result.warnings):
@@ -119,9 +119,9 @@ def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
 
 def test_repr_html_marks_what_the_screen_marks() -> None:
     assert CSS.keys() == STYLES.keys() - {"", "flag"}  # which only --help marks
-    assert f'<span style="{CSS["title"]}">' in EXTENDED._repr_html_()
+    assert f'<span style="{CSS["title"]}">' in WORSE._repr_html_()
 
 
 def test_repr_of_a_result_is_one_line() -> None:
-    assert repr(EXTENDED).startswith("Evaluation(source=")
-    assert "\n" not in repr(EXTENDED)
+    assert repr(WORSE).startswith("Evaluation(names=")
+    assert "\n" not in repr(WORSE)

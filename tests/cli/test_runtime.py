@@ -114,7 +114,7 @@ def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
     "arguments",
     [
         "evaluate tiny-gpt2 --tokens 256 --measure position",
-        "compare tiny-gpt2 --to 256 --method copy --tokens 256 --measure position",
+        "evaluate tiny-gpt2 --to 256 --method copy --tokens 256 --measure position",
         "train tiny-gpt2 --steps 1 --batch-size 1",
     ],
 )
@@ -156,7 +156,7 @@ def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], exp
 
 @pytest.mark.parametrize(
     "arguments",
-    ["evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"],
+    ["evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "evaluate tiny-gpt2 --to 256"],
 )
 def test_commands_reject_unavailable_devices(arguments: str) -> None:
     write_book()
@@ -261,7 +261,7 @@ def test_file_commands_run_without_torch() -> None:
     [
         ("torch", "evaluate tiny-gpt2 --data book.txt"),
         ("transformers", "evaluate tiny-gpt2 --data book.txt"),
-        slow("torch", "compare tiny-gpt2 --to 256 --data book.txt"),
+        slow("torch", "evaluate tiny-gpt2 --to 256 --data book.txt"),
         slow("torch", "train tiny-gpt2 --data book.txt --steps 1"),
         slow("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
         slow("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
@@ -304,7 +304,7 @@ EXTRA_USES = [
     ("matplotlib", "inspect tiny-gpt2 --plot a.png", "plot"),
     ("jinja2", "inspect tiny-gpt2 --report a.html", "plot"),
     ("matplotlib", "evaluate tiny-gpt2 --data book.txt --plot a.png", "plot"),
-    ("jinja2", "compare tiny-gpt2 --to 256 --data book.txt --report a.html", "plot"),
+    ("jinja2", "evaluate tiny-gpt2 --to 256 --data book.txt --report a.html", "plot"),
 ]
 
 

@@ -11,7 +11,7 @@ import torch
 from ctxextend import convert, extend_model, inspect, resize, train, verify
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from tests.helpers import pico, rotary_configs
-from tests.helpers.json_schemas import check_result
+from tests.helpers.json_schemas import check
 from tests.helpers.pico import logits
 from tests.helpers.rotary_models import OLD, make
 from tests.helpers.trainings import invoke, write_book
@@ -212,7 +212,7 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     make(**KEYS)
     done = invoke("convert", "llama", "--scheme", "none", "--json")
     values = json.loads(done.stdout)
-    check_result(values)
+    check(values, "convert")
     assert values["scheme"] == "none"
     assert values["model_type_before"] == values["model_type_after"] == "llama"
     assert values["tensors"] == {"copied": 21}

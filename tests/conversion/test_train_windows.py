@@ -1,4 +1,4 @@
-"""Models with attention windows in `train`, `evaluate` and `compare`, and the teacher of a twin."""
+"""Models with attention windows in `train` and `evaluate`, and the teacher of a twin."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from ctxextend import compare_checkpoints, convert, evaluate, resize
+from ctxextend import convert, evaluate, resize
 from tests.helpers.trainings import (
     make_encoder,
     make_source,
@@ -76,21 +76,20 @@ def test_train_of_a_sentence_encoder_with_windows(flags: tuple[Any, ...], encode
 def test_evaluate_compares_a_model_with_windows_with_chunks_of_its_base(encoder: Path) -> None:
     write_search_set()
     result = evaluate(encoder, search=SEARCH)
-    assert result.base_max_len == 16
-    assert result.search is not None
-    read = {mode: tokens.median for mode, tokens in result.search.tokens_read.items()}
-    assert read["chunks_of_same_text"] == read["model"] == NEW
+    assert result.base is not None
+    assert result.base.max_len == 16
+    read = {score.reading: score.tokens for score in result.scores if score.name == "nDCG@10"}
+    assert read["same_text"] == read["one_pass"] == NEW
     assert read["chunks"] > NEW
-    assert result.search.against_same_text is not None
 
 
-def test_compare_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> None:
+def test_evaluate_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> None:
     write_search_set()
     source = make_encoder(Path("again"))
     resize(source, NEW, "copy", output="resized")
     convert(source, "window", NEW, attention_window=WINDOW, output="windows")
-    result = compare_checkpoints(["windows", "resized"], search=SEARCH)
-    assert {row.method for row in result.rows} == {"windows", "resized"}
+    result = evaluate(["windows", "resized"], search=SEARCH)
+    assert {*result.order} == {"windows", "resized"}
     assert not any("longer contexts" in text for text in result.warnings)
 
 

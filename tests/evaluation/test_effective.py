@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ctxextend.lab.effective import EffectiveTask, plan_effective
+from ctxextend.lab.effective_result import MIN_TRIALS, Effective
 from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.lab import eval_model
-from ctxextend.lab.effective import EffectiveTask, plan_effective
-from ctxextend.lab.effective_result import MIN_TRIALS, Effective
 from ctxextend.lab.embedding import open_embedder
 from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
 from ctxextend.lab.scorer import Scorer

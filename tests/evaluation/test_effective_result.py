@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-
 from ctxextend.lab.effective_result import (
     Cell,
     Effective,

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
-
 from ctxextend.lab.schedule import forward_operations, predict_seconds, schedule_texts
+from transformers import GPT2Config, GPT2LMHeadModel
 
 SECONDS = {64: 1.0, 128: 2.0, 256: 4.0, 512: 10.0}
 

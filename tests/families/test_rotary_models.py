@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from ctxextend import compare, evaluate, extend_model, resize, train, verify
+from ctxextend import evaluate, extend_model, resize, train, verify
 from ctxextend.errors import MethodError
 from tests.helpers import pico
 from tests.helpers.pico import logits
@@ -192,23 +192,21 @@ def test_verify_finds_a_lost_rope_theta() -> None:
     )
 
 
-def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
+def test_evaluate_measures_rotary_methods_as_the_folders_of_resize() -> None:
     make(**KEYS)
     write_book()
     measures: dict[str, Any] = {"tokens": 4 * NEW, "measure": ["position", "context"]}
-    result = compare("llama", NEW, "book.txt", **measures)
-    rows = {row.method: row for row in result.rows}
-    assert rows.keys() == {*METHODS}
+    result = evaluate("llama", "book.txt", to=NEW, **measures)
+    assert {*result.order} == {*METHODS}
     assert not result.skipped
     for method in ("linear", "dynamic"):
         resize("llama", NEW, method, output=method)
         measured = evaluate(method, "book.txt", **measures)
-        outcome = rows[method].evaluation
-        assert measured.positions == outcome.positions
-        assert measured.contexts == outcome.contexts
-    costs = {method: outcome.short_inputs for method, outcome in rows.items()}
+        own = [score.mean for score in result.scores if score.model == method]
+        assert own == [score.mean for score in measured.scores if score.model == method]
+    costs = {method: result.of_short(method) for method in result.order}
     assert all(costs.values())
-    unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
+    unchanged = [method for method, cost in costs.items() if cost and cost.change.mean == 0]
     assert {*unchanged} == {*KEEPING}
 
 

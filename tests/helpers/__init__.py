@@ -13,8 +13,8 @@ Models and texts
     programs.
 
 Results
-    `comparisons` and `evaluations` are synthetic results of `compare` and `evaluate`, and
-    `result_screens` prints them. `verifications` reads results of `verify`, and damages its input.
+    `evaluations` are synthetic results of `evaluate`, and `result_screens` prints them.
+    `verifications` reads results of `verify`, and damages its input.
     `json_schemas` checks what commands print with ``--json``.
 
 Other programs

@@ -24,14 +24,6 @@ def check(value: Any, schema: str) -> None:
     Draft202012Validator(SCHEMAS[schema], registry=REGISTRY).validate(value)
 
 
-def check_result(values: dict[str, Any]) -> None:
-    """Validate a printed object, and the evaluations of a comparison."""
-    check(values, values["command"])
-    shared = {"schema_version": 1, "command": "evaluate", "warnings": []}
-    for row in values.get("rows", ()):
-        check(shared | row["evaluation"], "evaluate")
-
-
 def check_schema(name: str, *paths: Path) -> None:
     """Check files by a schema that check-jsonschema contains."""
     command = [

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
 from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.lab.eval_model import CAUSAL, open_eval_model
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.lab.scorer import open_scorer
 from ctxextend.json_output import to_json
+from ctxextend.lab.eval_model import CAUSAL, open_eval_model
+from ctxextend.lab.scorer import open_scorer
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico

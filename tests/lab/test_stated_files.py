@@ -13,8 +13,8 @@ import transformers
 import ctxextend
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.comparison import costs
-from ctxextend.lab import eval_model
 from ctxextend.families.registry import POSITION_SCHEMES
+from ctxextend.lab import eval_model
 from tests.helpers import pico
 from tests.helpers.json_schemas import check
 from tests.helpers.trainings import invoke, succeed, unwrapped

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-
-import ctxextend
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.lab.evaluation_result import Evaluation
-from ctxextend.lab.text_tokenizer import TextTokenizer
+
+import ctxextend
 from ctxextend.held_out import HeldOut, held_out_windows
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from tests.helpers.trainings import invoke, make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of
 

@@ -14,8 +14,7 @@ import torch
 import ctxextend
 from ctxextend.json_output import Result
 from tests.helpers import stubs
-from tests.helpers.comparisons import comparison
-from tests.helpers.evaluations import EXTENDED
+from tests.helpers.evaluations import WORSE
 from tests.helpers.trainings import write_book
 
 UNTYPED: Any = ctxextend  # for arguments that type checkers reject
@@ -44,7 +43,6 @@ def test_stub_is_up_to_date() -> None:
         lambda unknown: ctxextend.inspect("tiny-gpt2", **unknown),
         lambda unknown: ctxextend.verify("tiny-gpt2", **unknown),
         lambda unknown: ctxextend.evaluate("tiny-gpt2", "book.txt", **unknown),
-        lambda unknown: ctxextend.compare("tiny-gpt2", 256, "book.txt", **unknown),
         lambda unknown: ctxextend.train("tiny-gpt2", "book.txt", 1, **unknown),
         lambda unknown: ctxextend.run("ctxextend.yaml", **unknown),
         lambda unknown: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **unknown),
@@ -77,7 +75,7 @@ def test_errors_can_be_pickled() -> None:
 @pytest.mark.parametrize(
     ("call", "suggested"),
     [
-        (lambda: UNTYPED.compare("tiny-gpt2", 256, methods="bands"), "method"),
+        (lambda: UNTYPED.evaluate("tiny-gpt2", to=256, methods="bands"), "method"),
         (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, trainabel="all"), "trainable"),
     ],
 )
@@ -111,13 +109,13 @@ def test_settings_with_several_values_accept_a_single_one() -> None:
         "tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512
     )
     no_time = {"seconds": 0}
-    assert single.contexts is not None
+    assert [score.length for score in single.scores] == [64]
     assert single.to_json() | no_time == several.to_json() | no_time
 
-    compared = ctxextend.compare(
-        "tiny-gpt2", 160, "book.txt", method="copy", measure="position", tokens=512
+    of_method = ctxextend.evaluate(
+        "tiny-gpt2", "book.txt", to=160, method="copy", measure="position", tokens=512
     )
-    assert [row.method for row in compared.rows] == ["copy"]
+    assert of_method.order == ["copy"]
 
 
 def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
@@ -134,8 +132,7 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         trained,
         inspected,
         inspected.tables[0],
-        EXTENDED,
-        comparison(),
+        WORSE,
         verified,
         done,
     ]

@@ -13,10 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.report.html import comparison_panels
+from ctxextend.report.table_panels import tables_figure
 from safetensors.torch import save_file
 
 from ctxextend import inspect, resize
-from ctxextend.lab.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
     evaluation_figure,
@@ -24,8 +26,6 @@ from ctxextend.report.figures import (
     save,
     write_figure,
 )
-from ctxextend.report.html import comparison_panels
-from ctxextend.report.table_panels import tables_figure
 from tests.helpers import pico
 from tests.helpers.comparisons import METHODS, comparison
 from tests.helpers.evaluations import (

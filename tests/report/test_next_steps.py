@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from ctxextend.lab.evaluation_result import Estimate
 
 from ctxextend import inspect, resize
-from ctxextend.lab.evaluation_result import Estimate
 from ctxextend.report.next_steps import (
     after_evaluation,
     after_inspection,

@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-
-from ctxextend import resize
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.lab.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
+from ctxextend.report.html import comparison_figure, write_report
+
+from ctxextend import resize
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import write_figure
-from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.numbers import NUMBERS
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.helpers.evaluations import (

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from ctxextend.report.html import write_report
+
 from tests.helpers.comparisons import METHODS, comparison
 
 CHROMIUM = next(

@@ -56,19 +56,19 @@ def test_register_method_adds_a_method_to_resize_and_extend_model() -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_register_method_adds_a_method_to_compare() -> None:
-    rows = ctxextend.compare(
+def test_register_method_adds_a_method_to_evaluate() -> None:
+    result = ctxextend.evaluate(
         "tiny-gpt2",
-        256,
         write_texts(300, 4),
+        to=256,
         method=["fade:power=2", "copy"],
         tokens=512,
         measure=["position"],
-    ).rows
-    assert {row.method for row in rows} == {"fade:power=2", "copy"}
-    for row in rows:
-        recipe = yaml.safe_load(row.recipe)
-        assert recipe["resize"]["method"] == row.method
+    )
+    assert {*result.order} == {"fade:power=2", "copy"}
+    for model in result.models:
+        recipe = yaml.safe_load(model.recipe)
+        assert recipe["resize"]["method"] == model.name
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.lab.eval_model import CAUSAL
 from ctxextend.held_out import HeldOut
+from ctxextend.lab.eval_model import CAUSAL
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     HeldOutSequences,
