@@ -7,12 +7,8 @@ from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
-<<<<<<< HEAD
-from ctxextend.report.numbers import number, score_text
-from ctxextend.tables.method_facts import SWITCH
-=======
 from ctxextend.report.numbers import percent_text, score_text
->>>>>>> lab
+from ctxextend.tables.method_facts import SWITCH
 
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
 from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate
@@ -17,14 +16,10 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.lab import losses as losses_module
 from ctxextend.lab.embedding import open_embedder
 from ctxextend.lab.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
-<<<<<<< HEAD:tests/lab/test_losses.py
 from ctxextend.lab.losses import Targets, all_targets, late_targets
 from ctxextend.lab.measures.context import context
 from ctxextend.lab.measures.position import position
 from ctxextend.lab.reader import Reader
-=======
-from ctxextend.lab.losses import LossTask, plan_losses
->>>>>>> lab:tests/evaluation/test_losses.py
 from ctxextend.lab.scorer import ScoredWindow, Scorer, open_scorer
 from ctxextend.lab.scores import ONE_PASS, SEPARATE, SLIDING, Score, curves, select
 from ctxextend.lab.texts import Texts
