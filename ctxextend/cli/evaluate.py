@@ -37,9 +37,8 @@ def evaluate(
         ctxextend evaluate gpt2-bands gpt2-rotary --data articles.jsonl --length 4096
         ctxextend evaluate gpt2 --to 4x --method bands --method copy
 
-    Language models: loss by position and context length. Encoders: retrieval, or a search set. All:
-    up to which length they find what a text hides. With --to, methods are measured before anything
-    is written.
+    Language models: loss by position and context length. Encoders: retrieval, or a search set.
+    All: up to which length they find what a text hides.
     """
     from ctxextend.lab.evaluate import evaluate_models
 

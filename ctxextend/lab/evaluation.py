@@ -64,7 +64,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     def label(self, score: Score) -> str:
         """Return what a score is of, in a table: the model, or how the base reads."""
-        if self.base is None or score.model != self.base.name or score.model in self.names:
+        if self.base is None or score.model != self.base.name:
             return score.label
         return score.label.replace(score.model, "base", 1)
 
@@ -144,7 +144,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     def of_short(self, model: str) -> Difference | None:
         """Return how a model reads short inputs, beside its base; None if it was not measured."""
-        if self.base is None or model == self.base.name:
+        if self.base is None:
             return None
         own = [
             *select(self.scores, model=model, measure="context", length=self.base.max_len),

@@ -20,7 +20,7 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
-from ctxextend.lab.effective_result import THRESHOLD
+from ctxextend.lab.effective_length import THRESHOLD
 from ctxextend.lab.scores import NATS, Score, select
 from ctxextend.report.numbers import score_text, shown_values
 

@@ -15,7 +15,7 @@ from tests.helpers import pico
 from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.scores import score_of, scores_json
 from tests.helpers.trainings import invoke, make_encoder, make_source, succeed
-from tests.helpers.word_tokenizer import add_tokenizer, write_texts
+from tests.helpers.word_tokenizer import write_texts
 
 TO = 64
 FEW = ("linear", "copy", "stretch:keep-first=5")

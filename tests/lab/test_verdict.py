@@ -164,5 +164,7 @@ def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommende
     found = make_evaluation(*scores, auto="yarn")
     assert found.recommended == recommended
     assert found.verdict.startswith(f"{best} is best at 512 tokens: ")
-    assert (f"Use yarn: scores of long inputs do not say what {best} is" in found.verdict) == (recommended == "yarn")
+    assert (f"Use yarn: scores of long inputs do not say what {best} is" in found.verdict) == (
+        recommended == "yarn"
+    )
     assert make_evaluation(scores[0], auto="yarn").recommended == best
