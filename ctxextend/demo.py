@@ -20,10 +20,10 @@ from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source, resolve_source
 from ctxextend.comparison.python_text import is_held_out, python_documents
 from ctxextend.errors import TrainingError
+from ctxextend.held_out import Ids
 from ctxextend.lab.needle_text import NeedleText, NeedleTexts
 from ctxextend.lab.needles import find_words
 from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.plan import make_plan
