@@ -255,7 +255,9 @@ def test_encoder_finds_passages_in_the_tokens_that_it_sees(minilm: EvalModel) ->
 
 def test_passages_are_not_in_the_texts_that_hide_others(minilm: EvalModel) -> None:
     model = mock_model(minilm, lambda ids: torch.ones(*ids.shape, 1))
-    list(effective.scores(Reader("m", model), Texts(documents=(np.arange(1000, 4000),), length=128)))
+    list(
+        effective.scores(Reader("m", model), Texts(documents=(np.arange(1000, 4000),), length=128))
+    )
     special = minilm.tokenizer.num_special
     inputs = [row[1:-1].tolist() for batch in model.model.inputs for row in batch]
     passages = [row for row in inputs if len(row) == 64]
