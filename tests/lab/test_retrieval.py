@@ -49,7 +49,7 @@ def test_queries_are_cut_from_text_beyond_the_context_of_the_base(
     retrieve(mock, base_len, documents, length)
 
     inputs = mock.model.inputs
-    queries = inputs[0][:, 1:-1].numpy()
+    queries = inputs[1][:, 1:-1].numpy()  # after one short text
     expected = [first + start for first in (0, 4000) for start in starts]
     assert queries[:, 0].tolist() == expected
     assert queries.shape[1] == query_tokens

@@ -139,8 +139,8 @@ def test_search_equals_sentence_transformers_with_prompts(
 
     binary = tuple(dict.fromkeys(documents, 1) for documents in texts.relevant)
     reader = Reader("model", replace(minilm, root=tmp_path))
-    read = Texts(length=64, search_set=texts._replace(relevant=binary))
-    scores = {score.name: score.mean for score in search.scores(reader, read)}
+    judged = Texts(length=64, search_set=texts._replace(relevant=binary))
+    scores = {score.name: score.mean for score in search.scores(reader, judged)}
 
     queries = reference.encode_query(list(texts.queries))
     assert reader.memory["search"] == pytest.approx(queries, abs=5e-7)

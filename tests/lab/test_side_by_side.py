@@ -234,4 +234,4 @@ def test_checkpoints_that_cannot_be_compared_are_refused(texts: Path, tmp_path: 
     kinds = "is an encoder without an LM head, but .*masked is a masked"
     refuse([masked, encoder], texts, kinds, "one kind")
     retrieval = "Retrieval was skipped: queries from beyond 16 tokens need"
-    refuse([encoder, encoder], texts, retrieval, "--length", length=16)
+    refuse([encoder, encoder], texts, retrieval, "--length", length=16, measure="retrieval")

@@ -7,7 +7,7 @@ import pytest
 
 from ctxextend.json_output import to_json
 from ctxextend.lab.evaluation import Evaluation
-from ctxextend.lab.scores import CHUNKS, SAME_TEXT, SEPARATE, SHARE, SLIDING, START, Score
+from ctxextend.lab.scores import CHUNKS, ONE_PASS, SAME_TEXT, SEPARATE, SHARE, SLIDING, START, Score
 from tests.helpers.scores import BASE, BASE_LEN, LENGTH, make_evaluation, make_score
 
 SLIDING_BASE = make_score(BASE, 3.0, reading=SLIDING)
@@ -40,15 +40,15 @@ def test_a_model_that_is_worse_than_its_base_is_called_worse() -> None:
     assert context.startswith("A longer context changes nothing beyond chance: perplexity ")
     assert "better" not in found.verdict
     # In separate windows, nobody would use it.
-    outcomes = {one["reading"]: one["outcome"] for one in to_json(found)["differences"]}
-    assert outcomes == {SLIDING: "worse", SEPARATE: "worse", "one_pass": "tied"}
+    outcomes = {one.other.reading: one.outcome for one in found.differences}
+    assert outcomes == {SLIDING: -1, SEPARATE: -1, ONE_PASS: 0}
 
 
 @pytest.mark.parametrize(
     ("loss", "effect"),
     [
-        (2.9, "A longer context helps it: perplexity lower by 9.5"),
-        (3.1, "A longer context hurts it: perplexity higher by 10.5"),
+        (2.9, "A longer context helps it: perplexity lower by 9.5 %"),
+        (3.1, "A longer context hurts it: perplexity higher by 11 %"),
         (math.nan, "What a context of 512 tokens changes is unknown: a loss is not finite."),
     ],
 )
@@ -67,11 +67,10 @@ def test_verdict_says_what_a_longer_context_is_worth(loss: float, effect: str) -
 
 def test_verdict_names_methods_that_are_tied_and_those_that_are_worse() -> None:
     found = methods(2.0, 2.0001, 2.1, 2.2, noise=0.5)
-    assert found.verdict.startswith("stretch is best at 512 tokens: perplexity 7.389 (")
-    assert "; bands is as good within chance; worse: linear by 10" in found.verdict
-    assert "and copy by 22" in found.verdict
+    assert found.verdict.startswith("stretch is best at 512 tokens: perplexity 7.39 (")
+    assert "; bands is as good within chance; better than linear by 9.5 % and" in found.verdict
     many = methods(2.0, 2.1, 2.2, 2.3, math.nan)
-    assert "; the other 3 are worse, by 10" in many.verdict
+    assert "; better than the other 3 by 9.5 % or more" in many.verdict
     assert many.order == [*METHODS]
     assert "random" not in many.verdict  # which has no finite loss
 
@@ -111,16 +110,16 @@ def test_encoders_are_compared_with_chunks_of_the_same_text_and_of_the_whole() -
     assert better in found.verdict
     assert worse in found.verdict
     assert "first tokens" not in found.verdict
-    (as_json,) = [one for one in to_json(found)["differences"] if one["reading"] == CHUNKS]
-    assert as_json["outcome"] == "worse"
-    assert as_json["percent"] == pytest.approx(-10.0)
-    lower, upper = as_json["percent_interval"]
+    *_, difference = found.differences
+    assert difference.other.reading == CHUNKS
+    assert difference.percent[0] == pytest.approx(-10.0)
+    lower, upper = difference.percent[1:]
     assert lower < -10 < upper < 0
 
 
 def test_verdict_of_one_model_without_a_base_is_its_score() -> None:
     found = make_evaluation(make_score("model", 2.0))
-    assert found.verdict.startswith("model: perplexity 7.389 (")
+    assert found.verdict.startswith("model: perplexity 7.39 (")
     assert found.verdict.endswith(" at 512 tokens.")
     assert make_evaluation(length=LENGTH).verdict == "Nothing was measured."
 
