@@ -77,7 +77,7 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
     Raises:
         DataError: The vocabulary has too few such words.
     """
-    tried = _candidate_words(tokenizer, text, seed)
+    tried = _candidate_words(tokenizer, text, seed) or [""]  # a line at least
     lines = tokenizer.encode_all([LINE.format(key=word, value=word) for word in tried])
     words = _usable_words([line.tolist() for line in lines], tokenizer.tokenizer.unk_token_id)
     if len(words.as_key) < MIN_WORDS:

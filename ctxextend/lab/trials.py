@@ -62,7 +62,7 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
     hidden = PASSAGES * HIDDEN_TOKENS if reader.kind == ENCODER else 0
     needed = texts.length - special + hidden
     if len(text) < needed:
-        refuse_short_text(len(text), needed, "Pass more text with --data.")
+        refuse_short_text(len(text), needed)
     if reader.kind == ENCODER:
         # At most a quarter hides nothing; the passages must not be in what hides them.
         size = max(min(len(text) - texts.length, len(text) // 4), hidden)
@@ -155,8 +155,8 @@ def _read_passages(
         starts = np.repeat(starts[:1], PASSAGES)
     # Passages that do not overlap.
     count = len(hidden) // HIDDEN_TOKENS
-    passages = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
-    passages = passages[random.permutation(count)[:PASSAGES]]
+    cuts = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
+    passages = [*cuts[random.permutation(count)[:PASSAGES]]]
     at = round(PASSAGE_DEPTHS[index] * size)
     texts = []
     for start, passage in zip(starts, passages, strict=True):

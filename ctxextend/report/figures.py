@@ -19,10 +19,10 @@ from ctxextend.checkpoint.atomic_output import (
     check_disk_space,
     os_errors_as_output_error,
 )
-from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
-from ctxextend.lab.effective_length import THRESHOLD
-from ctxextend.lab.scores import NATS, Score, select
+from ctxextend.lab.effective_length import FOUND, THRESHOLD
+from ctxextend.lab.scores import NATS, Score, curves, select
+from ctxextend.lab.verdict import quantity
 from ctxextend.report.numbers import score_text, shown_values
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ HEIGHT = 2.3
 BAR_HEIGHT = 0.36
 LEGEND_LINE = 0.16
 MAX_NAME = 48  # characters of a legend or axis label
+MAX_PARTS = 8  # of a curve over positions
 MAX_BANDS = 2  # more bands of intervals would hide each other
 WIDE_RANGE = 8  # ratio of perplexities from which on an axis is logarithmic
 LARGEST = 1e100  # perplexity that is drawn; on a logarithmic axis, more would leave floats
@@ -226,11 +227,12 @@ def short_name(text: str) -> str:
 
 
 def set_log_scale(axis: "XAxis | YAxis") -> None:
-    """Make an axis logarithmic, with plain numbers at 1 and 3 times the powers of ten."""
+    """Make an axis logarithmic, with plain numbers at powers of ten, and between them if it is y."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    if axis.axis_name == "y":
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
     axis.set_major_formatter("{x:,g}")
     axis.set_minor_formatter(NullFormatter())
 
@@ -240,23 +242,22 @@ def set_log_scale(axis: "XAxis | YAxis") -> None:
 
 def evaluation_figure(evaluation: "Evaluation") -> "Figure":
     """Return a figure of all measures of `evaluate`."""
-    names = ", ".join(public_name(facts.name) for facts in evaluation.models)
-    return plots_figure(evaluation_plots(evaluation), f"{names}, {evaluation.length} tokens")
+    title = f"{', '.join(evaluation.names)}, {evaluation.length} tokens"
+    return plots_figure(evaluation_plots(evaluation), title)
 
 
 def evaluation_plots(evaluation: "Evaluation") -> list[Plot]:
     """Return the plots of all measures."""
     plots = list[Plot]()
-    for scores in scores_by_measure(evaluation).values():
+    for scores in by_measure(evaluation).values():
         plots += measure_plots(scores, evaluation.base)
     return plots
 
 
-def scores_by_measure(evaluation: "Evaluation") -> dict[str, list[Score]]:
+def by_measure(evaluation: "Evaluation") -> dict[str, list[Score]]:
     """Return the scores of each measure: those of the best model first, of the base last."""
-    ranks = {facts.name: rank for rank, facts in enumerate(evaluation.models)}
     measures = dict[str, list[Score]]()
-    for score in sorted(evaluation.scores, key=lambda score: ranks.get(score.model, len(ranks))):
+    for score in evaluation.ranked_scores:
         measures.setdefault(score.measure, []).append(score)
     return measures
 
@@ -267,47 +268,43 @@ def measure_title(measure: str) -> str:
     return str(getattr(module, measure).title)
 
 
-def line_name(score: Score, others: Sequence[Score] = ()) -> str:
-    """Return what a score's line in a plot or table is called, without folders.
+def score_curves(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """Return the curves of a measure by their label: over parts of texts, or over lengths.
 
-    Among others with several names, with its name.
+    They are of its first score; of the effective context, of each task. Empty if all curves would
+    be points.
     """
-    name = score.label.replace(score.model, public_name(score.model), 1)
-    if any(other.name != score.name for other in others):
-        name += f", {score.name}"
-    return name
-
-
-def has_lengths(scores: Sequence[Score]) -> bool:
-    """Whether the scores of a measure, or of a part of it, differ in their lengths."""
-    kinds = {(score.label, score.name, score.part) for score in scores}
-    return len(kinds) < len(scores) or scores[0].measure == EFFECTIVE
+    by_label = dict[str, list[Score]]()
+    if scores[0].measure == EFFECTIVE:
+        for score in select(scores, part=None):
+            if score.name != FOUND:
+                by_label.setdefault(f"{score.label}, {score.name}", []).append(score)
+        return by_label
+    by_label = curves(select(scores, name=scores[0].name), MAX_PARTS)
+    if all(len(own) == 1 for own in by_label.values()):
+        return {}
+    return by_label
 
 
 def measure_plots(scores: Sequence[Score], base: "ModelFacts | None") -> list[Plot]:
-    """Return bars of the first score of a measure, or curves over positions or lengths.
+    """Return bars of the first score of a measure, and its curves.
 
     Args:
         scores: All of a measure.
         base: The base, whose context length is marked.
     """
-    first = scores[0]
-    title = measure_title(first.measure)
-    if first.measure != EFFECTIVE:
-        scores = [*select(scores, name=first.name)]
-    whole = [*select(scores, part=None)]
-    parts = [score for score in scores if score.part is not None]
-    mark = base.max_len if base is not None else None
+    title = measure_title(scores[0].measure)
+    by_label = score_curves(scores)
+    bars = [*select(scores, name=scores[0].name, part=None)]
     plots = []
-    if has_lengths(scores):
-        plots.append(Plot(title, partial(_draw_curves, scores=whole, mark=mark)))
-    elif whole:
-        height = BAR_HEIGHT * len(whole) + 0.6
+    if not by_label or any(own[0].part is not None for own in by_label.values()):
+        height = BAR_HEIGHT * len(bars) + 0.6
         plots.append(
-            Plot(f"{title}: {_value_label(whole)}", partial(_draw_bars, scores=whole), height)
+            Plot(f"{title}: {quantity(bars[0])}", partial(_draw_bars, scores=bars), height)
         )
-    if parts and not has_lengths(scores):
-        plots.append(Plot(title, partial(_draw_curves, scores=parts, mark=mark)))
+    if by_label:
+        mark = base.max_len if base is not None else None
+        plots.append(Plot(title, partial(_draw_curves, by_label=by_label, mark=mark)))
     return plots
 
 
@@ -318,23 +315,20 @@ def _draw_bars(axes: "Axes", scores: Sequence[Score]) -> None:
         mean, low, high = _drawn_values(score)
         axes.barh(number, mean, 0.3, color=COLOURS[number % len(COLOURS)], alpha=0.6)
         axes.hlines(number, low, high, color=INK, linewidth=1)
-        name = short_name(line_name(score))
+        name = short_name(score.label)
         axes.text(0, number - 0.2, name, transform=side, va="bottom", in_layout=False)
         axes.text(1.02, number, score_text(score), transform=side, va="center_baseline")
-    axes.set(ylim=(len(scores) - 0.6, -0.8), yticks=[], xlabel=_value_label(scores))
+    axes.set(ylim=(len(scores) - 0.6, -0.8), yticks=[])
     axes.grid(visible=False, axis="y")
-    if _has_wide_range(scores):
-        set_log_scale(axes.xaxis)
+    _set_quantity(axes.xaxis, scores)
 
 
-def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> None:
-    """Draw a curve per name: steps over parts, or points over lengths."""
-    curves = dict[str, list[Score]]()
-    for score in scores:
-        curves.setdefault(line_name(score, scores), []).append(score)
+def _draw_curves(axes: "Axes", by_label: Mapping[str, Sequence[Score]], mark: int | None) -> None:
+    """Draw curves: steps over parts, or points over lengths."""
+    scores = [score for own in by_label.values() for score in own]
     has_parts = scores[0].part is not None
     last = max((score.part or (0, score.length))[1] for score in scores)
-    for number, (name, own) in enumerate(curves.items()):
+    for number, (label, own) in enumerate(by_label.items()):
         places = []
         values = []
         for score in own:
@@ -343,14 +337,12 @@ def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> Non
                 values.append(_drawn_values(score))
         means, lows, highs = np.array(values).T
         style = curve_style(number)
-        axes.plot(places, means, marker="" if has_parts else ".", label=short_name(name), **style)
-        if len(curves) <= MAX_BANDS:
-            label = "95 % interval" if number == 0 else ""
+        axes.plot(places, means, marker="" if has_parts else ".", label=short_name(label), **style)
+        if len(by_label) <= MAX_BANDS:
+            name = "95 % interval" if number == 0 else ""
             colour = style["color"]
-            axes.fill_between(places, lows, highs, color=colour, alpha=0.15, lw=0, label=label)
-    axes.set_ylabel(_value_label(scores))
-    if _has_wide_range(scores):
-        set_log_scale(axes.yaxis)
+            axes.fill_between(places, lows, highs, color=colour, alpha=0.15, lw=0, label=name)
+    _set_quantity(axes.yaxis, scores)
     if has_parts:
         axes.set(xlabel="position", xlim=(0, last))
         axes.set_xticks(np.arange(0, last + 1, 2 ** max(math.ceil(math.log2(last / 4)), 0)))
@@ -359,32 +351,27 @@ def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> Non
         axes.set_xlabel("context length (tokens)")
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if mark is not None and mark < last:
-        label = f"length of the base: {mark:,}"
-        axes.axvline(mark, color=SOFT, linestyle=":", linewidth=1, label=label)
+        name = f"length of the base: {mark:,}"
+        axes.axvline(mark, color=SOFT, linestyle=":", linewidth=1, label=name)
     if scores[0].measure == EFFECTIVE:
-        label = f"threshold: {100 * THRESHOLD:.0f} %"
-        axes.axhline(100 * THRESHOLD, color=INK, linewidth=0.7, label=label)
+        name = f"threshold: {100 * THRESHOLD:.0f} %"
+        axes.axhline(100 * THRESHOLD, color=INK, linewidth=0.7, label=name)
         axes.set_ylim(-5, 105)
-
-
-def _value_label(scores: Sequence[Score]) -> str:
-    if scores[0].unit == NATS:
-        return "perplexity"
-    if scores[0].measure == EFFECTIVE:
-        return "answers found (%)"
-    return f"{scores[0].name} (%)"
-
-
-def _has_wide_range(scores: Sequence[Score]) -> bool:
-    """Whether some perplexities would be too small to see next to others."""
-    values = [_drawn_values(score)[0] for score in scores if not math.isnan(score.mean)]
-    if scores[0].unit != NATS or not values:
-        return False
-    return bool(max(values) > WIDE_RANGE * min(values))
 
 
 def _drawn_values(score: Score) -> NDArray[np.float64]:
     return np.minimum(shown_values(score), LARGEST)
+
+
+def _set_quantity(axis: "XAxis | YAxis", scores: Sequence[Score]) -> None:
+    """Name the quantity of an axis; perplexities that differ much make it logarithmic."""
+    if scores[0].unit != NATS:
+        axis.set_label_text(f"{quantity(scores[0])} (%)")
+        return
+    axis.set_label_text(quantity(scores[0]))
+    means = np.array([_drawn_values(score)[0] for score in scores])
+    if np.nanmax(means, initial=0) > WIDE_RANGE * np.nanmin(means, initial=LARGEST):
+        set_log_scale(axis)
 
 
 # Training

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,7 @@ from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import printable
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.lab.scores import Score
+from ctxextend.recipe import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import Plot
 from ctxextend.report.numbers import difference_text, score_text
@@ -56,11 +58,10 @@ def write_report(
         page["inspections"] = result
         page["plots"] = table_plots(result)
     else:
-        names = [facts.name for facts in result.models]
-        if result.base is not None:
-            names.append(result.base.name)
+        models = [*result.models, result.base]
+        names = [facts.source for facts in models if facts is not None]
         page["evaluation"] = result
-        page["measures"] = figures.scores_by_measure(result)
+        page["measures"] = figures.by_measure(result)
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -74,7 +75,6 @@ def write_report(
     )
     environment.globals.update(
         difference_text=difference_text,
-        line_name=figures.line_name,
         measure_plots=figures.measure_plots,
         measure_title=figures.measure_title,
         score_table=_score_table,
@@ -82,6 +82,7 @@ def write_report(
         svg=_svg,
         versions=_date_and_versions,
     )
+    environment.filters["without_folders"] = without_folders
     text = environment.get_template("report.html").render(page)
     figures.save(path, text.encode())
 
@@ -91,29 +92,31 @@ def _score_table(scores: Sequence[Score]) -> list[list[str]]:
 
     Scores that have neither have a column per name.
     """
-    has_lengths = figures.has_lengths(scores)
-    has_parts = any(score.part is not None for score in scores)
     rows = dict[str, dict[str, str]]()
-    for score in scores:
-        name = figures.line_name(score, scores)
-        column = "all"
-        if has_lengths:
+    by_label = figures.score_curves(scores)
+    if not by_label:
+        for score in scores:
+            cells = rows.setdefault(score.label, {"median tokens": f"{score.tokens:,}"})
+            cells[score.name] = score_text(score)
+    if scores[0].measure == figures.EFFECTIVE:
+        for score in scores:
+            if score.part is not None:
+                start, stop = score.part
+                label = (
+                    f"{score.label}, {score.name}, depth {100 * start:.0f} to {100 * stop:.0f} %"
+                )
+                by_label.setdefault(label, []).append(replace(score, part=None))
+    for label, own in by_label.items():
+        for score in own:
             column = f"{score.length:,}"
             if score.part is not None:
                 start, stop = score.part
-                name += f", depth {100 * start:.0f} to {100 * stop:.0f} %"
-        elif score.part is not None:
-            start, stop = score.part
-            column = f"{start:,.0f} to {stop - 1:,.0f}"
-        elif not has_parts:
-            name = figures.line_name(score)
-            column = score.name
-            rows.setdefault(name, {"median tokens": f"{score.tokens:,}"})
-        rows.setdefault(name, {})[column] = score_text(score)
+                column = f"{start:,} to {stop - 1:,}"
+            rows.setdefault(label, {})[column] = score_text(score)
     header = dict.fromkeys(column for cells in rows.values() for column in cells)
     table = [["", *header]]
-    for name, cells in rows.items():
-        table.append([name, *(cells.get(column, "-") for column in header)])
+    for label, cells in rows.items():
+        table.append([label, *(cells.get(column, "-") for column in header)])
     return table
 
 
