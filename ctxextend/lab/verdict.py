@@ -124,6 +124,8 @@ def _amount(difference: Difference) -> str:
 
 def _doubts(evaluation: Evaluation) -> Iterator[str]:
     best = evaluation.ranking[0]
+    if len(evaluation.ranking) == 1:
+        return
     if evaluation.has_little_text:
         count = counted(best.samples, "sample")
         verb = "is" if best.samples == 1 else "are"
