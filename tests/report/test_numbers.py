@@ -65,7 +65,7 @@ def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
     worse = score("worse", 3.7)
     better = score("better", 3.47)
     assert difference_text(worse.minus(better)) == "+26 % (25 to 27)"
-    assert difference_text(better.minus(worse)) == "-21 % (-22 to -19)"
+    assert difference_text(better.minus(worse)) == "-20.5 % (-21.2 to -19.8)"
     one = score("worse", 0.6, unit="share")
     other = score("better", 0.57, unit="share")
     assert difference_text(one.minus(other)) == "+3 points (1 to 5)"
