@@ -246,11 +246,12 @@ def _config_values(config: Mapping[str, Any], plan: Plan) -> dict[tuple[str, ...
     )
     edited = copy.deepcopy(dict(config))
     set_config(edited, edits)
-    paths = set[tuple[str, ...]]()
-    for path in edits:
+    values = dict[tuple[str, ...], Any]()
+    for path in edits:  # in their order: transformers sets `rope_parameters` with `rope_scaling`
         end = path.index(ROPE_KEY) + 1 if ROPE_KEY in path else len(path)
-        paths.add(path[:end])
+        values[path[:end]] = nested(edited, path[:end])
     for change in plan.changes:
         if change.settings:
-            paths.update(change.positions.length_paths)
-    return {path: nested(edited, path) for path in paths}
+            for path in change.positions.length_paths:
+                values[path] = nested(edited, path)
+    return values

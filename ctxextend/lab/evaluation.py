@@ -73,6 +73,14 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
         """The names of the models."""
         return [model.name for model in self.models]
 
+    @property
+    def ranks_base(self) -> bool:
+        """Whether the base is also one of the models."""
+        base = self.base
+        if base is None:
+            return False
+        return any(model.source == base.source and not model.recipe for model in self.models)
+
     @cached_property
     def ranking(self) -> list[Score]:
         """The score of each model by which they are ranked, best first."""
@@ -99,10 +107,8 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
     @cached_property
     def references(self) -> list[Score]:
         """How the base scores in what ranks the models, for each way in which it reads."""
-        if self.base is None or not self.ranking:
+        if self.base is None or not self.ranking or self.ranks_base:
             return []
-        if any(model.source == self.base.source and not model.recipe for model in self.models):
-            return []  # it is ranked itself
         best = self.ranking[0]
         own = select(
             self.scores, model=self.base.name, measure=best.measure, name=best.name, part=None

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
-from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.json_output import to_json
 from ctxextend.lab.eval_model import CAUSAL, open_eval_model
 from ctxextend.lab.scorer import open_scorer
+from ctxextend.lab.scores import SEPARATE, SLIDING, select
 from ctxextend.settings import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
+from tests.helpers.scores import score_of
+from tests.helpers.trainings import succeed
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
 
 Make = Callable[..., Pico]
@@ -45,49 +44,50 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ctxextend.resize("tiny-gpt2", to=512, method="copy", output=output).output
 
 
-def evaluate_json(*arguments: Any, **flags: Any) -> dict[str, Any]:
-    """Return the JSON of an evaluation."""
-    found: dict[str, Any] = to_json(ctxextend.evaluate(*arguments, **flags))
-    return found
+def test_evaluate_reads_the_base_of_the_recipe(extended: Path, texts: Path) -> None:
+    found = ctxextend.evaluate(extended, data=texts, tokens=2048, measure=LOSSES)
 
-
-def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) -> None:
-    found = evaluate_json(extended, texts, tokens=2048, measure=LOSSES)
-
-    assert found["kind"] == CAUSAL
-    assert found["max_len"] == 512
-    assert found["base"] == "tiny-gpt2"
-    assert found["base_max_len"] == 128
-    assert found["across_documents"] is False
-    assert found["tokens"] == 4 * 512
-    positions = found["positions"]
-    assert list(positions["losses"]) == [MODEL, TRUNCATED, SLIDING]
+    (model,) = found.models
+    assert model.kind == CAUSAL
+    assert model.max_len == 512
+    assert found.base is not None
+    assert found.base.source == "tiny-gpt2"
+    assert found.base.max_len == 128
+    assert found.warnings == ()
+    assert found.tokens == 4 * 512
     # `copy` keeps the learned rows, so losses within the base's context length are equal.
-    for bucket in positions["buckets"][:4]:
-        losses = bucket["losses"]
-        assert losses[MODEL]["mean"] == pytest.approx(losses[TRUNCATED]["mean"], abs=1e-5)
+    own = score_of(found, measure="position", part=(96, 128))
+    other = score_of(found, part=(96, 128), reading=SEPARATE)
+    assert own.mean == pytest.approx(other.mean, abs=1e-5)
     # Its perplexity is 17 on text of this kind that it was not trained on.
-    assert positions["losses"][TRUNCATED]["perplexity"] < 40
+    perplexity = score_of(found, reading=SEPARATE).perplexity
+    assert perplexity is not None
+    assert perplexity < 40
+    assert [reference.reading for reference in found.main_references] == [SLIDING]
 
-    contexts = found["contexts"]
-    assert [point["context"] for point in contexts["points"]] == [64, 128, 256, 512]
-    assert contexts["reference"] == 128
-    for point in contexts["points"][:2]:
-        assert point["loss"]["mean"] == pytest.approx(point["base"]["mean"], abs=1e-5)
+    contexts = [*select(found.scores, model=model.name, measure="context")]
+    assert [score.length for score in contexts] == [512, 256, 128, 64]
+    for score in contexts[2:]:
+        other = score_of(found, model="tiny-gpt2", measure="context", length=score.length)
+        assert score.mean == pytest.approx(other.mean, abs=1e-5)
 
 
 def test_evaluate_always_measures_base_at_its_context_length(extended: Path, texts: Path) -> None:
-    settings: dict[str, Any] = {"tokens": 1024, "measure": ["context"]}
-    selected = evaluate_json(extended, texts, length=(16, 512), **settings)["contexts"]["points"]
-    default = evaluate_json(extended, texts, length=(), **settings)["contexts"]["points"]
-    assert [point["context"] for point in selected] == [16, 512]
-    change = selected[-1]["against_base"]
-    expected = default[-1]["against_base"]
-    assert change["mean"] == pytest.approx(expected["mean"], abs=1e-5)
+    settings: dict[str, Any] = {"data": texts, "tokens": 1024, "measure": "context"}
+    found = ctxextend.evaluate(extended, length=(16, 512), **settings)
+    default = ctxextend.evaluate(extended, **settings)
+    contexts = select(found.scores, model=found.order[0])
+    assert [score.length for score in contexts] == [512, 16]
+    changes = []
+    for one in (found, default):
+        (reference,) = one.references
+        assert reference.length == 128
+        changes.append(one.ranking[0].minus(reference).change.mean)
+    assert changes[0] == pytest.approx(changes[1], abs=1e-5)
 
 
 def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -> None:
-    settings: dict[str, Any] = {"tokens": 128 * 4, "measure": ["position"]}
+    settings: dict[str, Any] = {"data": texts, "tokens": 128 * 4, "measure": "position"}
     model = open_eval_model(CheckpointRef("tiny-gpt2"))
     first = sorted(texts.iterdir())[0].read_text("utf-8")
     tokens = model.tokenizer.tokenizer(first)["input_ids"]
@@ -95,15 +95,13 @@ def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -
     with torch.no_grad():
         expected = model.model(input_ids=ids, labels=ids).loss.item()
 
-    full = evaluate_json("tiny-gpt2", texts, precision="auto", **settings)
-    half = evaluate_json("tiny-gpt2", texts, precision="bf16", **settings)
+    full = ctxextend.evaluate("tiny-gpt2", precision="auto", **settings)
+    half = ctxextend.evaluate("tiny-gpt2", precision="bf16", **settings)
 
-    assert full["precision"] == "float32"
-    assert half["precision"] == "bfloat16"
-    full_loss = full["positions"]["losses"][MODEL]
-    half_loss = half["positions"]["losses"][MODEL]
-    assert full_loss["mean"] == pytest.approx(expected, abs=1e-5)
-    assert half_loss["mean"] == pytest.approx(expected, rel=0.01)
+    assert full.precision == "float32"
+    assert half.precision == "bfloat16"
+    assert score_of(full, measure="position").mean == pytest.approx(expected, abs=1e-5)
+    assert score_of(half, measure="position").mean == pytest.approx(expected, rel=0.01)
 
 
 def test_open_scorer_rejects_causal_class_with_bidirectional_attention(tmp_path: Path) -> None:
@@ -130,9 +128,9 @@ def test_open_scorer_rejects_causal_class_with_bidirectional_attention(tmp_path:
 def test_evaluate_joins_short_documents_and_warns_if_losses_are_measured(make_pico: Make) -> None:
     # The LM head is tied to the word embeddings, so no tensor is missing.
     causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, special_tokens=False)
-    found = ctxextend.evaluate(causal, write_texts(5, 40), tokens=64, measure=LOSSES)
-    assert found.kind == CAUSAL
-    assert found.across_documents
+    texts = write_texts(5, 40)
+    found = ctxextend.evaluate(causal, data=texts, tokens=64, measure=LOSSES)
+    assert found.models[0].kind == CAUSAL
     (warning,) = found.warnings
     assert "windows span several documents" in warning
 
@@ -159,21 +157,36 @@ def test_evaluate_warns_if_base_is_missing(base: Path, longer: Path, tmp_path: P
     text = write_texts(200, 1)
     elsewhere = base.rename(tmp_path / "elsewhere")
 
-    missing = ctxextend.evaluate(longer, text, measure=LOSSES)
+    missing = ctxextend.evaluate(longer, data=text, measure=LOSSES)
     assert missing.base is None
     assert any("--base" in warning for warning in missing.warnings)
 
-    without = ctxextend.evaluate(longer, text, no_base=True)
+    without = ctxextend.evaluate(longer, data=text, base="none", measure=LOSSES)
     assert not any("--base" in warning for warning in without.warnings)
 
-    stated = ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES)
-    assert stated.base == str(elsewhere)
+    stated = ctxextend.evaluate(longer, data=text, base=elsewhere, measure=LOSSES)
+    assert stated.base is not None
+    assert stated.base.source == str(elsewhere)
+
+
+def test_a_base_of_the_same_name_is_told_apart(base: Path, tmp_path: Path) -> None:
+    longer = ctxextend.resize(base, to=32, output=tmp_path / "longer" / base.name).output
+    text = write_texts()
+    alone = ctxextend.evaluate(longer, data=text, measure=LOSSES)
+    beside = ctxextend.evaluate([longer, base], data=text, measure=LOSSES)
+    for found in (alone, beside):
+        assert found.base is not None
+        assert found.base.source == str(base)
+        assert found.base.name not in found.names
+        assert sorted(found.order) == sorted(found.names)
+    assert len(alone.references) == 2
+    assert beside.references == []  # the base is ranked itself
 
 
 def test_evaluate_rejects_base_of_another_kind(base: Path, masked: Path) -> None:
     message = r"a masked language model, but .* is a causal"
     with pytest.raises(CheckpointError, match=message):
-        ctxextend.evaluate(base, write_texts(200, 1), base=masked)
+        ctxextend.evaluate(base, data=write_texts(200, 1), base=masked)
 
 
 def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Make) -> None:
@@ -181,9 +194,9 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
     text = write_texts(200, 1)
     message = "cut the text into different tokens"
     with pytest.raises(CheckpointError, match=message):
-        ctxextend.evaluate(base, text, base="tiny-gpt2")
+        ctxextend.evaluate(base, data=text, base="tiny-gpt2")
     with pytest.raises(CheckpointError, match=message):
-        ctxextend.evaluate(other, text, base=base)
+        ctxextend.evaluate(other, data=text, base=base)
 
 
 @pytest.mark.parametrize(
@@ -195,18 +208,17 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
         ),
         ({"length": [4]}, "--length must be at least 8, got 4"),
         ({"tokens": True}, "--tokens must be .* got True"),
-        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be used with --base"),
         (
-            {"no_base": True, "measure": ["retrieval"]},
-            "--no-base cannot be used with --measure retrieval, which requires the base",
+            {"base": "none", "measure": ["retrieval"]},
+            "--base none cannot be used with --measure retrieval, which requires a base",
         ),
-        ({"measure": ["speed"]}, "--measure must be one of position, context, .* got speed"),
+        ({"measure": ["speed"]}, "--measure must be one of context, .* got speed"),
         ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),
     ],
 )
 def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, texts: Path) -> None:
     with pytest.raises(ResizeError, match=message):
-        ctxextend.evaluate("tiny-gpt2", texts, **flags)
+        ctxextend.evaluate("tiny-gpt2", data=texts, **flags)
 
 
 def test_evaluate_rejects_empty_text_before_loading_a_model(
@@ -215,29 +227,22 @@ def test_evaluate_rejects_empty_text_before_loading_a_model(
     monkeypatch.setattr("ctxextend.lab.eval_model.load_eval_model", None)
     Path("empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
-        ctxextend.evaluate("tiny-gpt2", "empty.txt")
-
-
-def invoke_evaluate(model: Path, texts: Path, *flags: str) -> Result:
-    arguments = ["evaluate", str(model), "--data", str(texts), *flags, "--json"]
-    return CliRunner().invoke(build_app(), arguments)
+        ctxextend.evaluate("tiny-gpt2", data="empty.txt")
 
 
 @pytest.mark.slow
 def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Path) -> None:
-    first = invoke_evaluate(extended, texts, "--tokens", "1024")
-    second = invoke_evaluate(extended, texts, "--tokens", "1024")
-    assert first.exit_code == 0, first.stderr
-    assert second.exit_code == 0, second.stderr
+    arguments = ("evaluate", extended, "--data", texts, "--tokens", 1024, "--json")
+    first = succeed(*arguments)
+    second = succeed(*arguments)
 
     values = json.loads(first.stdout)
     again = json.loads(second.stdout)
     again["seconds"] = values["seconds"]
     assert again == values
-    for task in ("needle", "key"):
-        lengths = values["effective"]["tasks"][task]["lengths"]
-        assert [one["length"] for one in lengths] == [128, 256, 512]
-    loss = values["positions"]["losses"]["model"]
+    for score in values["scores"]:  # one flat object each
+        assert not any(isinstance(value, dict) for value in score.values())
+    loss = values["scores"][0]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     warnings = [line for line in first.stderr.splitlines() if "Warn" in line]
     assert warnings == [f"Warning: {warning}" for warning in values["warnings"]]

@@ -1,4 +1,4 @@
-"""`evaluate` and `compare` of causal models whose positions cannot be resized."""
+"""`evaluate` of causal models whose positions cannot be resized."""
 
 import json
 from collections.abc import Callable
@@ -12,11 +12,13 @@ import transformers
 
 import ctxextend
 from ctxextend.checkpoint.source import BUNDLED
-from ctxextend.comparison import costs
 from ctxextend.families.registry import POSITION_SCHEMES
-from ctxextend.lab import eval_model
+from ctxextend.lab import candidates, eval_model
+from ctxextend.lab.evaluation import Evaluation
+from ctxextend.lab.scores import select
 from tests.helpers import pico
 from tests.helpers.json_schemas import check
+from tests.helpers.scores import score_of, scores_json
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 STATED = 128
@@ -99,35 +101,30 @@ def edit_config(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def evaluate_json(folder: Path, text: Path, *flags: object) -> dict[str, Any]:
-    done = succeed("evaluate", folder, "--data", text, "--tokens", 1024, *flags, "--json")
-    values: dict[str, Any] = json.loads(done.stdout)
-    check(values, "evaluate")
-    return values
+def evaluate(folder: Path, text: Path, **settings: Any) -> Evaluation:
+    return ctxextend.evaluate(folder, data=text, tokens=1024, **settings)
 
 
 @pytest.mark.parametrize("model_type", ["jamba", "rwkv"])
 def test_evaluate_reads_a_model_at_the_length_that_its_config_states(
     model_type: str, make: Make, text: Path
 ) -> None:
-    values = evaluate_json(make(model_type), text)
-    assert values["model_type"] == model_type
-    assert values["kind"] == "causal"
-    assert values["max_len"] == STATED
-    assert values["base"] is None
-    assert [point["context"] for point in values["contexts"]["points"]] == [16, 32, 64, STATED]
-    assert values["positions"]["length"] == STATED
-    effective = values["effective"]
-    assert effective["max_len"] == STATED
-    assert {*effective["tasks"]} == {"needle", "key"}
-    assert any(note.startswith("Variable tracking was not measured") for note in values["notes"])
+    found = evaluate(make(model_type), text)
+    (model,) = found.models
+    assert model.model_type == model_type
+    assert model.kind == "causal"
+    assert model.max_len == found.length == STATED
+    assert found.base is None
+    contexts = select(found.scores, measure="context")
+    assert [score.length for score in contexts] == [STATED, 64, 32, 16]
+    assert {score.measure for score in found.scores} == {"position", "context", "effective"}
 
 
 def test_evaluate_of_mamba_equals_the_loss_of_transformers(make: Make, text: Path) -> None:
     folder = make("mamba")
     length = 64
-    values = evaluate_json(folder, text, "--length", length, "--measure", "position")
-    assert values["max_len"] == length
+    found = evaluate(folder, text, length=length, measure="position")
+    assert found.length == length
 
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -135,8 +132,7 @@ def test_evaluate_of_mamba_equals_the_loss_of_transformers(make: Make, text: Pat
     windows = ids.view(-1, length)
     with torch.no_grad():
         expected = model(input_ids=windows, labels=windows).loss.item()
-    found = values["positions"]["losses"]["model"]["mean"]
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert score_of(found).mean == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.usefixtures("never_loads")
@@ -153,39 +149,27 @@ def test_evaluate_takes_a_limit_of_the_tokenizer_without_one_in_the_config(
     folder = make("mamba")
     path = folder / "tokenizer_config.json"
     pico.write_json(path, json.loads(path.read_text()) | {"model_max_length": 48})
-    assert evaluate_json(folder, text, "--measure", "context")["max_len"] == 48
+    assert evaluate(folder, text, measure="context").length == 48
 
 
-@pytest.mark.slow
-def test_evaluate_reads_a_type_that_no_list_has(
+def test_models_with_and_without_positions_are_ranked(
     make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(POSITION_SCHEMES, "rwkv")
-    monkeypatch.setattr(costs, "SPEED_SECONDS", 0.0)
-    folder = make("rwkv")
-    assert evaluate_json(folder, text, "--measure", "context")["max_len"] == STATED
-    found = ctxextend.compare_checkpoints([folder, make("jamba")], text, tokens=1024)
-    schemes = {row.method: row.checkpoint.scheme for row in found.rows if row.checkpoint}
-    assert schemes == {"rwkv": "-", "jamba": "none"}
-    assert "rwkv has no entry here" in invoke("resize", folder, "--to", 256).stderr
-
-
-def test_compare_ranks_models_with_and_without_positions(
-    make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(costs, "SPEED_SECONDS", 0.0)
+    monkeypatch.setattr(candidates, "SPEED_SECONDS", 0.0)
     flags = ("--data", text, "--tokens", 1024, "--length", STATED, "--measure", "context")
-    done = succeed("compare", make("mamba"), make("jamba"), "tiny-gpt2", *flags, "--json")
+    monkeypatch.delitem(POSITION_SCHEMES, "rwkv")  # a type that no list has
+    models = [make("mamba"), make("jamba"), make("rwkv"), "tiny-gpt2"]
+    done = succeed("evaluate", *models, *flags, "--json")
     values = json.loads(done.stdout)
-    check(values, "compare")
+    check(values, "evaluate")
     assert values["base"] is None
     assert values["warnings"] == []
-    rows = {row["method"]: row["checkpoint"] for row in values["rows"]}
-    assert rows["mamba"]["scheme"] == rows["jamba"]["scheme"] == "none"
-    assert rows["tiny-gpt2"]["scheme"] == "learned"
-    assert rows["mamba"]["max_len"] == STATED
+    schemes = [model["scheme"] for model in values["models"]]
+    assert schemes == ["none", "none", "-", "learned"]
+    assert values["models"][0]["max_len"] == STATED
     # Only the bundled model was trained.
-    assert values["rows"][0]["method"] == "tiny-gpt2"
+    assert values["order"][0] == "tiny-gpt2"
+    assert "rwkv has no entry here" in invoke("resize", models[2], "--to", 256).stderr
 
 
 @pytest.mark.parametrize(
@@ -193,7 +177,7 @@ def test_compare_ranks_models_with_and_without_positions(
     [
         ("resize", "--to", 256),
         ("train", "--steps", 1, "--data"),
-        ("compare", "--to", 256, "--data"),
+        ("evaluate", "--to", 256, "--data"),
     ],
 )
 def test_commands_that_change_positions_refuse_such_models(
@@ -222,8 +206,7 @@ def test_evaluate_uses_the_class_of_transformers_next_to_own_code(make: Make, te
     plain = make("jamba")
     mapped = {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     own = edit_config(make("jamba", name="own"), auto_map=mapped)
-    flags = ("--measure", "position")
-    expected = evaluate_json(plain, text, *flags)
-    found = evaluate_json(own, text, *flags)
-    assert found["positions"] == expected["positions"]
-    assert any("not the folder's code" in note for note in found["notes"])
+    expected = evaluate(plain, text, measure="position")
+    found = evaluate(own, text, measure="position")
+    assert scores_json(found, "own") == scores_json(expected, "jamba")
+    assert any("not the folder's code" in note for note in found.notes)

@@ -1,4 +1,4 @@
-"""`evaluate` and `compare` skip text that the model was trained on, or warn."""
+"""`evaluate` skips text that a model was trained on, or warns."""
 
 import json
 import shutil
@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.lab.evaluation_result import Evaluation
 
 import ctxextend
 from ctxextend.held_out import HeldOut, held_out_windows
+from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.text_tokenizer import TextTokenizer
+from tests.helpers.scores import score_of
 from tests.helpers.trainings import invoke, make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of
 
-LOSSES = ("position",)
 OTHER_TEXT = text_of([number * 7 % 27 for number in range(1200)])
 NEW_TEXT = text_of([number * 5 % 27 for number in range(1200)])
 HELD_OUT = "128 held-out tokens"
@@ -46,20 +45,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_evaluate(model: str | Path, *data: str, **settings: Any) -> Evaluation:
-    return ctxextend.evaluate(model, data, no_base=True, measure=LOSSES, **settings)
+    return ctxextend.evaluate(model, data=data, base="none", measure="position", **settings)
 
 
-def loss(found: Evaluation) -> float:
-    assert found.positions is not None
-    return found.positions.losses["model"].mean
-
-
-def uses_held_out_windows(found: Evaluation | Comparison) -> bool:
+def uses_held_out_windows(found: Evaluation) -> bool:
     """Tell whether a warning says that only the held-out tokens are used."""
     return any(HELD_OUT in warning for warning in found.warnings)
 
 
-def trained_on_warnings(found: Evaluation | Comparison) -> list[str]:
+def trained_on_warnings(found: Evaluation) -> list[str]:
     return [warning for warning in found.warnings if "trained on" in warning]
 
 
@@ -98,7 +92,7 @@ def test_evaluate_of_trained_text_equals_that_of_its_held_out_windows(source: Pa
     of_book = run_evaluate("trained", "renamed.txt")
     of_windows = run_evaluate("trained", "held-out.jsonl")
 
-    assert loss(of_book) == loss(of_windows)
+    assert score_of(of_book).mean == score_of(of_windows).mean
 
 
 def test_evaluate_reads_other_files_in_full(source: Path) -> None:
@@ -203,7 +197,14 @@ def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
         assert done.stderr.index(warning) < done.stderr.index(" trainable parameters")
 
 
-def test_compare_uses_held_out_windows(source: Path) -> None:
+def test_methods_are_measured_on_held_out_windows(source: Path) -> None:
     train(source, "trained")
-    found = ctxextend.compare("trained", 64, "book.txt", method=["copy"], measure=LOSSES)
+    found = ctxextend.evaluate("trained", data="book.txt", to=64, method="copy", measure="position")
     assert uses_held_out_windows(found)
+
+
+def test_a_warning_names_each_model_that_was_trained_on_a_text(source: Path) -> None:
+    train(source, "first", "--eval-data", "other.txt")
+    train("first", "second")
+    found = ctxextend.evaluate(["first", source, "second"], data="book.txt", measure="position")
+    assert [one.partition(" ")[0] for one in trained_on_warnings(found)] == ["first", "second"]

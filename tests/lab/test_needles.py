@@ -15,14 +15,13 @@ from ctxextend.lab.text_tokenizer import TextTokenizer
 ENGLISH = "The lobster lives in the sea, and is seldom seen by day. "
 
 
-def word_tokenizer(words: list[str]) -> TextTokenizer:
+def word_tokenizer(words: list[str], separator: str = ":") -> TextTokenizer:
     """Return a tokenizer of words, colons and line breaks; spaces are no tokens."""
-    vocabulary = ["[UNK]", ":", "\n", *words]
+    vocabulary = ["[UNK]", separator, "\n", *words]
     tokenizer = Tokenizer(
         models.WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
     )
     tokenizer.normalizer = normalizers.Replace(" ", "")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(":", "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(":", "isolated"), pre_tokenizers.Split("\n", "isolated")]
     )
@@ -61,7 +60,6 @@ def test_find_words_makes_lines_that_the_tokenizer_makes_too(name: str, minilm: 
         assert words.line(key, value).tolist() == tokenizer.encode(line).tolist()
         assert len(words.line(key, value)) == words.needle_tokens
         assert len(words.question(key)) == words.question_tokens
-        assert len(words.line(key, key)) == words.pointer_tokens
         assert words.line(key, value)[: words.question_tokens].tolist() == list(words.question(key))
 
 
@@ -93,9 +91,18 @@ def test_find_words_rejects_a_vocabulary_without_words_and_letters() -> None:
     tokenizer = word_tokenizer(["aaa", "bbb", "ccc"])
     with pytest.raises(DataError, match=r"vocabulary of m has 3 words.*needles need 36"):
         find_words(tokenizer, "m", np.array([3, 4]), seed=0)
+    tokenizer = word_tokenizer([])
+    with pytest.raises(DataError, match=r"vocabulary of m has 0 words.*needles need 36"):
+        find_words(tokenizer, "m", np.array([1]), seed=0)
 
 
 def test_find_words_rejects_a_tokenizer_that_splits_words() -> None:
     tokenizer = character_tokenizer(tuple(letters(300)))
-    with pytest.raises(DataError, match=r"splits needles such as .* of 300 words stay single"):
+    with pytest.raises(DataError, match=r"vocabulary of m has 1 words.* 'key: value'"):
         find_words(tokenizer, "m", tokenizer.encode("aab"), seed=0)
+
+
+def test_find_words_rejects_a_vocabulary_without_a_colon() -> None:
+    tokenizer = word_tokenizer(letters(300), separator=";")
+    with pytest.raises(DataError, match=r"vocabulary of m has 0 words"):
+        find_words(tokenizer, "m", np.array([3, 4]), seed=0)

@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 import transformers
 
-from ctxextend.lab.cached_text import CACHE_NAMES, find_cache, read_text, run_model
+from ctxextend.lab.cached_text import CACHE_NAMES, CacheUse, answer_questions, find_cache
 from ctxextend.lab.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.lab.needle_text import Question
 from ctxextend.lab.scorer import Scorer, open_scorer
 from ctxextend.lab.text_tokenizer import TextTokenizer
 
@@ -49,7 +51,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 EACH_MODEL = pytest.mark.parametrize("model_type", CONFIGS)
 TEXT = np.arange(40) * 7 % 60 + 2
-QUESTIONS = [np.array([3, 4, 5]), np.array([5, 4, 3]), np.array([40, 40, 9])]
+QUESTIONS = [
+    Question(depth=0, ids=np.array(ids), answer=0, rivals={"all": np.arange(1, 64)})
+    for ids in ([3, 4, 5], [5, 4, 3], [40, 40, 9], [4, 4, 8], [3, 4, 5], [9, 5, 3])
+]
 
 
 def scorer_of(model_type: str) -> Scorer:
@@ -73,74 +78,78 @@ def scorer_of(model_type: str) -> Scorer:
     )
 
 
+def cache_of(scorer: Scorer) -> CacheUse | None:
+    return find_cache(scorer, TEXT, QUESTIONS)
+
+
 def logits_of(scorer: Scorer, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the logits after ids, from a pass over all of them."""
-    inputs = prepare_inputs(scorer.model.model, torch.from_numpy(ids)[None])
-    output, score = run_model(scorer, inputs)
-    return score(output.logits[0, -1], torch.arange(64))
+    with torch.inference_mode():
+        inputs = prepare_inputs(scorer.model.model, torch.from_numpy(ids)[None])
+        logits: np.ndarray[Any, Any] = scorer.model.model(**inputs).logits[0, -1].numpy()
+    return logits
 
 
 @EACH_MODEL
 def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     scorer = scorer_of(model_type)
-    use = find_cache(scorer)
+    use = cache_of(scorer)
     assert use is not None
     assert use.is_stepwise == (model_type == "mamba")
-    cached_text = read_text(scorer, use, TEXT, QUESTIONS[0])
-    labels = [np.arange(64)] * len(QUESTIONS)
-    found = list[list[np.ndarray[Any, Any]]]()
-    for _ in range(2):  # asking changes nothing
-        found.append(cached_text.logits(QUESTIONS, labels))
-        found.append([cached_text.logits([question], labels[:1])[0] for question in QUESTIONS])
-    expected = [logits_of(scorer, np.concatenate([TEXT, question])) for question in QUESTIONS]
+    expected = [logits_of(scorer, np.concatenate([TEXT, one.ids])) for one in QUESTIONS]
     assert not np.allclose(expected[0], expected[1], atol=1e-3)
-    for logits in found:
-        np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
+    for way in (use, None):
+        # Four at once, then two, and each by itself.
+        found = [*answer_questions(scorer, way, TEXT, QUESTIONS)]
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+        for question, logits in zip(QUESTIONS, expected, strict=True):
+            (found_alone,) = answer_questions(scorer, way, TEXT, [question])
+            np.testing.assert_allclose(found_alone, logits, atol=1e-4, rtol=1e-4)
 
 
-def test_read_text_does_not_depend_on_longer_texts_before() -> None:
+def test_answers_do_not_depend_on_longer_texts_before() -> None:
     scorer = scorer_of("llama-dynamic")
-    first = logits_of(scorer, TEXT)
-    logits_of(scorer, np.concatenate([TEXT] * 3))
-    np.testing.assert_array_equal(logits_of(scorer, TEXT), first)
-    short = logits_of(scorer, TEXT[:20])
-    np.testing.assert_array_equal(short, logits_of(scorer_of("llama-dynamic"), TEXT[:20]))
+    longer = np.concatenate([TEXT] * 3)
+    for text in (TEXT, TEXT[:20]):
+        first = [*answer_questions(scorer_of("llama-dynamic"), None, text, QUESTIONS)]
+        list(answer_questions(scorer, None, longer, QUESTIONS))
+        np.testing.assert_array_equal([*answer_questions(scorer, None, text, QUESTIONS)], first)
 
 
 def test_logits_of_labels_are_in_float32() -> None:
     scorer = scorer_of("llama")
     scorer.model.model.bfloat16()
-    use = find_cache(scorer)
+    use = cache_of(scorer)
     assert use is not None
-    (logits,) = read_text(scorer, use, TEXT, QUESTIONS[0]).logits(QUESTIONS[:1], [np.arange(64)])
-    assert logits.dtype == np.float32
-    assert len(set(logits.tolist())) == 64
+    for logits in answer_questions(scorer, use, TEXT, QUESTIONS):
+        assert logits.dtype == np.float32
+        assert len(set(logits.tolist())) == 64
 
 
-def test_find_cache_rejects_a_cache_that_changes_the_logits(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("fails", [False, True])
+def test_find_cache_rejects_a_cache_that_changes_the_logits_or_fails(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = scorer_of("llama")
     forward = scorer.model.model.forward
 
     def forget(**inputs: Any) -> Any:
         for name in CACHE_NAMES:
+            if name in inputs and fails:
+                raise RuntimeError("no cache")
             inputs.pop(name, None)
         inputs.pop("attention_mask")
         return forward(**inputs)
 
     forget.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(scorer.model.model, "forward", forget)
-    assert find_cache(scorer) is None
+    assert cache_of(scorer) is None
 
 
-def test_find_cache_is_none_for_a_model_that_fails_with_one(
+def test_find_cache_rejects_questions_that_change_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scorer = scorer_of("llama")
-
-    def fail(cache: Any) -> None:
-        raise RuntimeError("no cache")
-
-    monkeypatch.setattr(scorer.model.model, "forward", fail)
-    assert find_cache(scorer) is None
+    without_copy = SimpleNamespace(deepcopy=lambda cache: cache)
+    monkeypatch.setattr("ctxextend.lab.cached_text.copy", without_copy)
+    assert cache_of(scorer) is None

@@ -5,17 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ctxextend.lab.needle_text import (
-    KEY,
-    MASKED_FORM,
-    NEEDLE,
-    NEEDLES_FORM,
-    POINTERS_FORM,
-    SOLVED,
-    TRACKING,
-    NeedleForm,
-    NeedleTexts,
-)
+from ctxextend.lab.needle_text import KEY, NEEDLE, SOLVED, TRACKING, NeedleTexts
 from ctxextend.lab.needles import NeedleWords
 
 FIRST_WORD = 1000  # token of the first word; the haystack has tokens from 10 to 99
@@ -28,12 +18,10 @@ WORDS = NeedleWords(
     key_words=1,
 )
 HAYSTACK = np.random.default_rng(0).integers(10, 100, 2000)
-FORMS = {"needles": NEEDLES_FORM, "pointers": POINTERS_FORM, "masked": MASKED_FORM}
-EACH_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
-def texts(form: NeedleForm = NEEDLES_FORM, needles: int = 8, seed: int = 0) -> NeedleTexts:
-    return NeedleTexts(words=WORDS, haystack=HAYSTACK, needles=needles, seed=seed, form=form)
+def texts(needles: int = 8, **form: bool) -> NeedleTexts:
+    return NeedleTexts(WORDS, HAYSTACK, seed=0, needles=needles, **form)
 
 
 def statements(ids: list[int]) -> list[tuple[int, int, int]]:
@@ -53,11 +41,11 @@ def statements(ids: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-@EACH_FORM
-def test_text_is_shorter_by_its_questions(form: NeedleForm) -> None:
-    text = texts(form).text(400, 0)
+@pytest.mark.parametrize("form", [{}, {"has_pointers": True}, {"is_masked": True}])
+def test_text_is_shorter_by_its_questions(form: dict[str, bool]) -> None:
+    text = texts(**form).text(400, 0)
     tokens = len(text.ids)
-    if form.is_masked:
+    if "is_masked" in form:
         tokens += sum(len(question.ids) + 2 for question in text.questions)
     else:
         tokens += max(len(question.ids) for question in text.questions)
@@ -95,7 +83,7 @@ def test_questions_ask_for_the_values_of_their_needles() -> None:
 
 
 def test_pointers_follow_their_needles_and_are_asked_after_solved_chains() -> None:
-    text = texts(POINTERS_FORM).text(600, 0)
+    text = texts(has_pointers=True).text(600, 0)
     lines = statements(text.ids.tolist())
     order = {key: index for index, (_, key, _) in enumerate(lines)}
     values = {key: value for _, key, value in lines}
@@ -129,8 +117,21 @@ def test_text_avoids_words_of_the_haystack() -> None:
         assert value >= 2 * FIRST_WORD + 200
 
 
-def test_chances_follow_from_the_number_of_rivals() -> None:
-    assert texts(needles=24).chances == {NEEDLE: 0.1, KEY: 0.1}
-    assert texts(needles=6).chances == {NEEDLE: 0.1, KEY: pytest.approx(1 / 6)}
-    assert texts(POINTERS_FORM, needles=6).chances == {TRACKING: pytest.approx(1 / 4)}
-    assert texts(POINTERS_FORM, needles=24).chances == {TRACKING: 0.1}
+def test_needles_fill_most_of_the_shortest_text() -> None:
+    # A line has five tokens and a question three, of at most 60 % of the text.
+    assert texts(6).shortest == 55
+    for shortest, needles in ((55, 6), (63, 6), (64, 7), (200, 23), (10_000, 24)):
+        assert texts(6).with_most_needles(shortest).needles == needles
+    assert texts(6, has_pointers=True).shortest == 122  # 6 * 10 + 2 * 5 + 3 tokens
+    assert texts(6, is_masked=True).shortest == 100
+    few = replace(WORDS, as_key=WORDS.as_key[:40], as_value=WORDS.as_value[:40], key_words=2)
+    assert replace(texts(6), words=few).with_most_needles(10_000).needles == 10
+
+
+def test_rivals_are_at_most_nine() -> None:
+    for needles, counts in ((6, {NEEDLE: 9, KEY: 5}), (24, {NEEDLE: 9, KEY: 9})):
+        for question in texts(needles).text(400, 0).questions:
+            assert {task: len(rivals) for task, rivals in question.rivals.items()} == counts
+    for needles, count in ((6, 3), (24, 9)):
+        for question in texts(needles, has_pointers=True).text(600, 0).questions:
+            assert len(question.rivals[TRACKING]) == count
