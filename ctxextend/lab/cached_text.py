@@ -96,7 +96,7 @@ def answer_questions(
         if len(asked) > 1:
             cache.reorder_cache(ids.new_zeros(len(asked)))
         read = len(text)
-        for part in ids.split(1 if use.is_stepwise else ids.shape[1], dim=1):
+        for part in torch.split(ids, 1 if use.is_stepwise else ids.shape[1], dim=1):
             read += part.shape[1]
             inputs = {"input_ids": part, "use_cache": True, use.name: cache}
             if not use.is_stepwise:

@@ -56,6 +56,8 @@ class RankedDocuments:
                 readings[SAME_TEXT] = self._same_text(reader, chunks, size)
         else:
             readings[ONE_PASS] = reader.embed([document[:size] for document in self.documents])
+        if reader.is_dry:
+            return
         for reading, vectors in readings.items():
             by_name = score_rankings(cosines(queries, vectors), self.relevant)
             names = sorted(by_name, key=lambda name: name != self.ranked_by)

@@ -64,7 +64,9 @@ def effective_text(scores: Sequence[Score]) -> str:
     by_task = effective_lengths(scores)
     tasks = [f"{task} {length:,}" if length else f"{task} none" for task, length in by_task.items()]
     reads = effective_length(scores)
-    text = f"Reads {reads:,}" if reads else f"Reads less than {lengths[0]:,}"
+    text = f"Reads less than {lengths[0]:,}"
+    if reads:
+        text = f"Reads {reads:,}"
     text += f" of {lengths[-1]:,} tokens: {', '.join(tasks)}"
     text += f" ({100 * THRESHOLD:.0f} % found at every depth)."
     unsure = []

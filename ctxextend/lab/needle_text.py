@@ -46,7 +46,7 @@ class Question:
     @property
     def labels(self) -> Ids:
         """The tokens to score: the answer, then the rivals of each task."""
-        return np.concatenate([[self.answer], *self.rivals.values()]).astype(np.int64)
+        return np.concatenate([[self.answer], *self.rivals.values()])
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class NeedleTexts:
         words = self.words
         random = np.random.default_rng((self.seed, length, index))
         size = length - self.tokens
-        start = int(random.integers(len(self.haystack) - size + 1))
+        start = random.integers(len(self.haystack) - size + 1)
         haystack = self.haystack[start : start + size]
         keys, pointers, values, absent = self._draw_words(random, haystack)
 
@@ -115,7 +115,7 @@ class NeedleTexts:
             positions.append(position)
             lines.append(words.line(keys[i], values[i : i + 1]))
             if self.has_pointers:
-                positions.append(int(random.integers(position, size + 1)))
+                positions.append(random.integers(position, size + 1))
                 lines.append(words.line(pointers[i], keys[i]))
         # Lines at the same position keep their order.
         spots = np.repeat(positions, [len(line) for line in lines])

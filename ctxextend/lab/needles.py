@@ -137,13 +137,16 @@ def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords:
             by_key.setdefault(middle[0], middle[-1])
     # Two words of different case may be one token as a value.
     by_value = {value: key for key, value in by_key.items()}
+    key_words = LONG_KEY
+    if len(by_value) >= WORDS_FOR_SHORT_KEYS:
+        key_words = 1
     return NeedleWords(
         before=np.array(before, np.int64),
         between=np.array(between, np.int64),
         after=np.array(after, np.int64),
         as_key=np.array([*by_value.values()], np.int64),
         as_value=np.array([*by_value], np.int64),
-        key_words=1 if len(by_value) >= WORDS_FOR_SHORT_KEYS else LONG_KEY,
+        key_words=key_words,
     )
 
 

@@ -1,8 +1,8 @@
 """Windows of equal length, cut from documents, and the context lengths to measure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Texts:
     seed: int = 0  # for masks and needles
     search_set: SearchSet | None = None
     base: Reader | None = None  # which has read all of it before any other model does
+    memory: dict[Any, Any] = field(default_factory=dict)  # what measures compute once
 
 
 def cut_windows(

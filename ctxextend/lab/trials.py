@@ -59,13 +59,14 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
     tokenizer = reader.model.tokenizer
     special = tokenizer.num_special
     text = join_documents(texts.documents, tokenizer.separator)
-    hidden = PASSAGES * HIDDEN_TOKENS if reader.kind == ENCODER else 0
-    needed = texts.length - special + hidden
+    needed = texts.length - special
+    if reader.kind == ENCODER:
+        needed += PASSAGES * HIDDEN_TOKENS
     if len(text) < needed:
-        refuse_short_text(len(text), needed, "Pass more text with --data.")
+        refuse_short_text(len(text), needed)
     if reader.kind == ENCODER:
         # At most a quarter hides nothing; the passages must not be in what hides them.
-        size = max(min(len(text) - texts.length, len(text) // 4), hidden)
+        size = max(min(len(text) - texts.length, len(text) // 4), PASSAGES * HIDDEN_TOKENS)
         for task in (PASSAGE, DOCUMENT):
             yield Trials(
                 chances={task: 1 / PASSAGES},
@@ -155,12 +156,12 @@ def _read_passages(
         starts = np.repeat(starts[:1], PASSAGES)
     # Passages that do not overlap.
     count = len(hidden) // HIDDEN_TOKENS
-    passages = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
-    passages = passages[random.permutation(count)[:PASSAGES]]
+    cuts = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
+    passages = [*cuts[random.permutation(count)[:PASSAGES]]]
     at = round(PASSAGE_DEPTHS[index] * size)
     texts = []
     for start, passage in zip(starts, passages, strict=True):
         texts.append(np.insert(haystack[start : start + size], at, passage))
-    scores = np.stack([*cosines(reader.embed(passages), reader.embed(texts))])
+    scores = np.stack([*cosines(reader.embed([*passages]), reader.embed(texts))])
     others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank behind the right one
     return {task: (others == PASSAGES - 1).astype(np.float64)}

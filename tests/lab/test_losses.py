@@ -21,7 +21,7 @@ from ctxextend.lab.measures.context import context
 from ctxextend.lab.measures.position import position
 from ctxextend.lab.reader import Reader
 from ctxextend.lab.scorer import ScoredWindow, Scorer, open_scorer
-from ctxextend.lab.scores import ONE_PASS, SEPARATE, SLIDING, Score, curves, select
+from ctxextend.lab.scores import ONE_PASS, SEPARATE, SLIDING, Score, select
 from ctxextend.lab.texts import Texts
 from ctxextend.resizing import resize
 from ctxextend.settings import CheckpointRef
@@ -216,14 +216,6 @@ def test_causal_losses_by_context_equal_one_forward_pass_per_token(make_pico: Ma
     check_causal_losses(pair, "context", starts, range(28, 32))
 
 
-def test_contexts_are_the_same_with_and_without_the_losses_by_position(make_pico: Make) -> None:
-    pair = open_pair(make_pico, "gpt2", (8, 16, 32), TEXT)
-    after_positions = losses_of(pair.scores(), "context")
-    alone = losses_of([*context.scores(Reader("model", pair.model), pair.texts)], "context")
-    for key, losses in alone.items():
-        np.testing.assert_allclose(losses, after_positions[key], rtol=0, atol=1e-5)
-
-
 def test_masked_losses_score_the_same_targets_in_each_reading(make_pico: Make) -> None:
     text = TEXT[:30]
     pair = open_pair(make_pico, "bert", (16, 32), text)
@@ -266,24 +258,6 @@ def test_parts_of_windows_are_the_losses_by_position(make_pico: Make) -> None:
     for window, losses in enumerate(whole.values):
         of_parts = np.concatenate([score.values[window] for score in parts])
         assert of_parts.tolist() == losses.tolist()
-    # Adjacent parts are merged for a table of few columns.
-    (merged,) = curves(scores, 4).values()
-    assert [score.part for score in merged] == [(0, 8), (8, 16), (16, 24), (24, 32)]
-    assert merged[1].mean == pytest.approx(np.mean([losses[7:15] for losses in whole.values]))
-
-
-def test_differences_are_paired_by_window(make_pico: Make) -> None:
-    windows = [np.roll(TEXT, number) for number in range(3)]
-    scores = open_pair(make_pico, "gpt2", (8, 16, 32), *windows).scores()
-    (model,) = select(scores, model="model", measure="position", part=None)
-    for reading in (SLIDING, SEPARATE):
-        (base,) = select(scores, measure="position", reading=reading, part=None)
-        means = []
-        for own, other in zip(model.values, base.values, strict=True):
-            means.append(own.mean() - other.mean())
-        change = model.minus(base).change
-        assert change.mean == pytest.approx(np.mean(means))
-        assert change.standard_error == pytest.approx(np.std(means, ddof=1) / np.sqrt(3))
 
 
 @pytest.mark.parametrize(("cost", "warns"), [(0.2, True), (0.0, False), (-0.2, False)])

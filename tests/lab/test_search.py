@@ -1,7 +1,7 @@
-"""Search sets: reading and checking them, scores against scikit-learn, runs on pico encoders."""
+"""Search sets: reading and checking them, scores by hand and of others, runs on pico encoders."""
 
 import json
-import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
-from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
 
 import ctxextend
 from ctxextend.errors import DataError
@@ -33,14 +32,26 @@ SEARCH = Path("sets", "words")
 QRELS = "qrels/test.tsv"
 
 
-def write_lines(name: str, lines: Iterable[str]) -> None:
+QUERY = '{"_id": "q", "text": "w3"}\n'
+SMALL = {
+    "corpus.jsonl": '{"_id": "a", "title": "w1", "text": "w2 w3"}\n\n{"_id": 7, "text": "w4"}\n',
+    "queries.jsonl": QUERY + '\n\n{"_id": "none", "text": "w4"}',
+    QRELS: "q\ta\t2\n",
+}
+
+
+def write(name: str, text: str) -> None:
     file = SEARCH / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{line}\n" for line in lines))
+    file.write_text(text)
 
 
-def read_lines(name: str) -> list[str]:
-    return (SEARCH / name).read_text().splitlines()
+def write_small(without: str = "-") -> None:
+    """Write two documents and queries instead, but for the files that start with these letters."""
+    shutil.rmtree(SEARCH)
+    for name, text in SMALL.items():
+        if not name.startswith(without):
+            write(name, text)
 
 
 def read() -> SearchSet:
@@ -53,16 +64,20 @@ def read() -> SearchSet:
 def files(_empty_folder: None) -> None:
     """Write twelve documents of 8 to 41 words, and a query with the last words of the first six."""
     generator = np.random.default_rng(0)
-    words = [generator.integers(0, 27, 8 + 3 * number).tolist() for number in range(12)]
-    corpus = []
-    for number, text in enumerate(words):
-        document = {"_id": f"d{number}", "title": f"w{number}", "text": text_of(text)}
-        corpus.append(json.dumps(document))
-    queries = [f"q{number}\t{text_of(words[number][-6:])}" for number in range(7)]
-    judgements = [f"q{number}\td{number}\t{1 + number % 3}" for number in range(6)]
-    write_lines("corpus.jsonl", corpus)
-    write_lines("queries.tsv", queries)
-    write_lines(QRELS, ["query-id\tcorpus-id\tscore", *judgements, "q0\td9\t1", "q6\td1\t0"])
+    corpus = ""
+    queries = ""
+    judgements = "q0\td9\t1\nq6\td1\t0\n"
+    for number in range(12):
+        words = generator.integers(0, 27, 8 + 3 * number).tolist()
+        document = {"_id": f"d{number}", "title": f"w{number}", "text": text_of(words)}
+        corpus += f"{json.dumps(document)}\n"
+        if number < 7:
+            queries += f"q{number}\t{text_of(words[-6:])}\n"
+        if number < 6:
+            judgements += f"q{number}\td{number}\t{1 + number % 3}\n"
+    write("corpus.jsonl", corpus)
+    write("queries.tsv", queries)
+    write(QRELS, judgements)
 
 
 def test_score_rankings_equals_manual_values() -> None:
@@ -78,20 +93,6 @@ def test_score_rankings_equals_manual_values() -> None:
     assert found["MRR"].tolist() == [0.5]
     assert found["recall@1"].tolist() == [0.0]
     assert found["recall@10"] == pytest.approx([2 / 3])
-
-
-def test_score_rankings_equals_scikit_learn_without_ties() -> None:
-    generator = np.random.default_rng(1)
-    similar = generator.normal(size=(20, 30))
-    gains = generator.integers(0, 4, (20, 30))
-    relevant = []
-    for row in gains.tolist():
-        relevant.append({document: gain for document, gain in enumerate(row) if gain})
-
-    found = score_rankings(similar, relevant)
-
-    expected = ndcg_score(gains, similar, k=10)
-    assert found["nDCG@10"].mean() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -150,78 +151,71 @@ def test_search_equals_sentence_transformers_with_prompts(
         assert scores[name] == pytest.approx(expected[f"cosine_{key}"])
 
 
-def test_read_search_set_reads_jsonl_documents_and_tsv() -> None:
+JUDGED = "q\ta\t2\nq\t7\t0\n"
+HEADER = "query-id\tcorpus-id\tscore\n"
+JSON_JUDGED = '{"query-id": "q", "corpus-id": "a", "score": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("corpus.tsv", "text\t_id\ttitle\nw2 w3\ta\tw1\nw4\t7\t\n"),
+        ("queries.tsv", "q\tw3\nnone\tw4\n"),
+        ("qrels/test.tsv", HEADER + JUDGED),
+        ("qrels/test.tsv", "q\t0\ta\t2\n"),  # as of TREC
+        ("qrels/test.jsonl", JSON_JUDGED),
+        ("qrels/dev.tsv", JUDGED),  # the only one
+        ("qrels.tsv", JUDGED),
+        ("qrels.jsonl", JSON_JUDGED),
+        ("qrels/test.tsv qrels/dev.tsv", JUDGED),
+        ("qrels/test.tsv qrels.tsv", JUDGED),
+    ],
+)
+def test_read_search_set_reads_the_same_from_every_format(name: str, text: str) -> None:
+    write_small(name.partition("/")[0].partition(".")[0])
+    first, *others = name.split()
+    write(first, text)
+    for other in others:  # of another split
+        write(other, "q\t7\t1\n")
     found = read()
-    assert found.documents[0].startswith("w0 w")  # the title, a space and the text
-    assert len(found.queries) == 6
-    assert found.relevant[0] == {0: 1, 9: 1}
-    assert found.relevant[2] == {2: 3}
-    assert found.notes == ("1 of 7 queries have no relevant document and are left out.",)
+    assert found.documents == ("w1 w2 w3", "w4")  # a title, a space and a text
+    assert found.queries == ("w3",)
+    assert found.relevant == ({0: 2},)
+    assert found.notes == ("1 of 2 queries have no relevant document and are left out.",)
 
 
-def test_read_search_set_reads_the_same_from_every_format() -> None:
-    expected = read()
-    documents = ["text\t_id\ttitle"]
-    for line in read_lines("corpus.jsonl"):
-        document = json.loads(line)
-        documents.append(f"{document['text']}\t{document['_id']}\t{document['title']}")
-    write_lines("corpus.tsv", documents)
-    (SEARCH / "corpus.jsonl").unlink()
-
-    queries = []
-    for line in read_lines("queries.tsv"):
-        name, text = line.split("\t")
-        queries.append(json.dumps({"_id": name, "text": text}))
-    write_lines("queries.jsonl", ["\n\n".join(queries)])
-    (SEARCH / "queries.tsv").unlink()
-
-    judgements = []
-    trec = []
-    for line in read_lines(QRELS)[1:]:
-        query, document, score = line.split("\t")
-        judgement = {"query-id": query, "corpus-id": document, "score": int(score)}
-        judgements.append(json.dumps(judgement))
-        trec.append(f"{query}\t0\t{document}\t{score}")
-    write_lines(QRELS, trec)
-    assert read() == expected
-    (SEARCH / QRELS).unlink()
-    write_lines("qrels/test.jsonl", judgements)
-    assert read() == expected
-
-
-@pytest.mark.parametrize("place", ["qrels.tsv", "qrels/dev.tsv", "qrels.jsonl"])
-def test_read_search_set_finds_judgements_that_are_not_called_test(place: str) -> None:
-    expected = read()
-    (SEARCH / QRELS).rename(SEARCH / "judgements")
-    if place.endswith(".jsonl"):
-        rows = [line.split("\t") for line in read_lines("judgements")[1:]]
-        fields = ("query-id", "corpus-id", "score")
-        write_lines(place, [json.dumps(dict(zip(fields, row, strict=True))) for row in rows])
-    else:
-        write_lines(place, read_lines("judgements"))
-    assert read() == expected
-
-
-def test_read_search_set_prefers_the_split_called_test() -> None:
-    expected = read()
-    write_lines("qrels/dev.tsv", ["q0\td1\t1"])
-    write_lines("qrels.tsv", ["q0\td1\t1"])
-    assert read() == expected
-
-
-@pytest.mark.parametrize("missing", ["corpus.jsonl", "queries.tsv", QRELS])
-def test_read_search_set_says_which_file_is_missing_where(missing: str) -> None:
-    (SEARCH / missing).unlink()
-    found = {"corpus.jsonl": "corpus.jsonl or corpus.tsv"}
-    found["queries.tsv"] = "queries.jsonl or queries.tsv"
-    message = re.escape(f"{SEARCH} has no {found.get(missing, missing)}. A search set has")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("corpus.jsonl", None, "words has no corpus.jsonl or corpus.tsv. A search set has"),
+        ("queries.jsonl", None, "words has no queries.jsonl or queries.tsv. A search set has"),
+        (QRELS, None, "words has no qrels/test.tsv. A search set has"),
+        (QRELS, "q\ta\t1\nq\td77\t1\n", "Line 2 of .*tsv has the unknown id 'd77'. Remove the"),
+        (QRELS, "q\ta\t1\nq\ta\t2\n", "Line 2 of .*tsv judges document 'a' for query 'q' again."),
+        (QRELS, "q\ta\t-1\n", "Line 1 of .*tsv has the score '-1'. Use integers from 0"),
+        (QRELS, "q\ta\t0\n", "test.tsv has no score above 0. Give each query a relevant"),
+        (QRELS, "q a 1\n", "Line 1 of .*tsv does not have the fields query-id, corpus-id, score."),
+        (QRELS, HEADER, "test.tsv has no rows"),
+        ("queries.jsonl", QUERY + QUERY, "Line 2 of .*jsonl has the id 'q' of an earlier line"),
+        ("queries.jsonl", "", "queries.jsonl has no rows"),
+        ("corpus.jsonl", '{"_id": "a", "text": 3}', "Line 1 of .* has an _id, title or text that"),
+    ],
+)
+def test_evaluate_rejects_a_search_set_before_loading_the_model(
+    name: str, text: str | None, message: str
+) -> None:
+    write_small()
+    (SEARCH / name).unlink()
+    if text is not None:
+        write(name, text)
     with pytest.raises(DataError, match=message):
-        read()
+        evaluate("tiny-gpt2")
 
 
 def test_read_search_set_lists_splits_of_which_none_is_called_test() -> None:
-    (SEARCH / QRELS).rename(SEARCH / "qrels/train.tsv")
-    write_lines("qrels/dev.tsv", ["q0\td1\t1"])
+    write_small("qrels")
+    write("qrels/train.tsv", JUDGED)
+    write("qrels/dev.tsv", JUDGED)
     message = "qrels has dev.tsv, train.tsv, and none of them is called test. Keep one"
     with pytest.raises(DataError, match=message):
         read()
@@ -244,7 +238,7 @@ def longer(encoder: Path, tmp_path: Path) -> Path:
     return ctxextend.resize(encoder, 32, output=tmp_path / "long", method="linear").output
 
 
-def evaluate(source: Path, **settings: Any) -> Evaluation:
+def evaluate(source: Any, **settings: Any) -> Evaluation:
     return ctxextend.evaluate(source, search=SEARCH, measure="search", **settings)
 
 
@@ -275,15 +269,9 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
     # Documents have a title of one word, 8, 11, … 41 words of text, and two special tokens.
     tokens = {reading: score.tokens for reading, score in scores.items()}
     assert tokens == {START: 16, SAME_TEXT: 26, CHUNKS: 26, ONE_PASS: 26}
-    (best,) = found.ranking
-    assert best is scores[ONE_PASS]
-    for reading in (SAME_TEXT, CHUNKS):
-        change = best.minus(scores[reading]).change
-        assert change.mean == pytest.approx(best.mean - scores[reading].mean)
-        assert scores[reading] in found.main_references
-    assert "longer" not in found.verdict
-    assert "in chunks of the same text" in found.verdict
-    assert "in chunks of the whole text" in found.verdict
+    assert found.ranking == [scores[ONE_PASS]]
+    assert found.references == [scores[START], scores[CHUNKS], scores[SAME_TEXT]]
+    assert found.main_references == found.references[1:]
 
 
 def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encoder: Path) -> None:
@@ -297,12 +285,12 @@ def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
     encoder: Path, longer: Path
 ) -> None:
     found = ndcg(evaluate(longer, base=encoder, length=20))
-    cut = []
-    for line in read_lines("corpus.jsonl"):
+    cut = ""
+    for line in (SEARCH / "corpus.jsonl").read_text().splitlines():
         document = json.loads(line)
         words = document["text"].split(" ")[:17]  # 20 tokens with a title and special tokens
-        cut.append(json.dumps(document | {"text": " ".join(words)}))
-    write_lines("corpus.jsonl", cut)
+        cut += f"{json.dumps(document | {'text': ' '.join(words)})}\n"
+    write("corpus.jsonl", cut)
 
     of_cut = ndcg(evaluate(longer, base=encoder, length=20))
 
@@ -320,72 +308,20 @@ def test_evaluate_without_a_base_scores_a_search_set_as_its_first_tokens(
     assert values_of(without_base[ONE_PASS]) == values_of(with_base[START])
 
 
-def test_methods_score_a_search_set_like_their_folders(encoder: Path, longer: Path) -> None:
-    single = evaluate(longer, base=encoder)
-    methods = evaluate(encoder, to=32, method=["linear", "copy"])
-    assert methods.ranking[0].name == "nDCG@10"
-    assert scores_json(methods, "linear") == scores_json(single, longer.name)
-    (base,) = {one.base and one.base.name for one in (methods, single)}
-    assert base is not None
-    assert scores_json(methods, base) == scores_json(single, base)
-
-
 @pytest.mark.parametrize("length", [24, 32])
-def test_checkpoints_read_the_same_text_of_a_search_set(
+def test_checkpoints_and_methods_score_a_search_set_like_one_model(
     length: int, encoder: Path, longer: Path
 ) -> None:
+    single = evaluate(longer, base=encoder, length=length)
     longest = ctxextend.resize(encoder, 48, output="longest", method="copy").output
     lengths = [] if length == 32 else [length]  # by default, that of the shorter checkpoint
-    found = ctxextend.evaluate([longest, longer], length=lengths, search=SEARCH)
-    for path in (longer, longest):
-        by_itself = ctxextend.evaluate(path, base=encoder, length=length, search=SEARCH)
-        assert scores_json(found, path.name) == scores_json(by_itself, path.name)
-        assert scores_json(found, encoder.name) == scores_json(by_itself, encoder.name)
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        (
-            QRELS,
-            "q0\td0\t1\nq0\td77\t1\n",
-            r"Line 2 of .*test.tsv has the unknown id 'd77'. Remove the line, or",
-        ),
-        (
-            QRELS,
-            "q0\td0\t1\nq0\td0\t2\n",
-            r"Line 2 of .*test.tsv judges document 'd0' for query 'q0' again.",
-        ),
-        (
-            QRELS,
-            "q0\td0\t-1\n",
-            r"Line 1 of .*test.tsv has the score '-1'. Use integers from 0",
-        ),
-        (
-            QRELS,
-            "q0 d0 1\n",
-            r"Line 1 of .*test.tsv does not have the fields query-id, corpus-id, score. Write",
-        ),
-        (QRELS, "query-id\tcorpus-id\tscore\n", r"test.tsv has no rows"),
-        (
-            "queries.tsv",
-            "q0\tw1\nq0\tw2\n",
-            r"Line 2 of .*queries.tsv has the id 'q0' of an earlier line",
-        ),
-        ("queries.tsv", "", r"queries.tsv has no rows"),
-        (
-            "corpus.jsonl",
-            '{"_id": "d0", "text": 3}\n',
-            r"Line 1 of .*corpus.jsonl has an _id, title or text that is not",
-        ),
-    ],
-)
-def test_evaluate_rejects_a_search_set_before_loading_the_model(
-    file: str, text: str, message: str
-) -> None:
-    (SEARCH / file).write_text(text)
-    with pytest.raises(DataError, match=message):
-        evaluate("tiny-gpt2")
+    several = evaluate([longest, longer], length=lengths)
+    methods = evaluate(encoder, to=length, method=["copy", "linear"])
+    for name in (longer.name, encoder.name):
+        assert scores_json(several, name) == scores_json(single, name)
+    assert scores_json(methods, encoder.name) == scores_json(single, encoder.name)
+    if length == 32:
+        assert scores_json(methods, "linear") == scores_json(single, longer.name)
 
 
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:

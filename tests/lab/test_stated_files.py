@@ -152,35 +152,24 @@ def test_evaluate_takes_a_limit_of_the_tokenizer_without_one_in_the_config(
     assert evaluate(folder, text, measure="context").length == 48
 
 
-@pytest.mark.slow
-def test_evaluate_reads_a_type_that_no_list_has(
-    make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(POSITION_SCHEMES, "rwkv")
-    monkeypatch.setattr(candidates, "SPEED_SECONDS", 0.0)
-    folder = make("rwkv")
-    models = [folder, make("jamba")]
-    found = ctxextend.evaluate(models, data=text, tokens=1024, measure="context")
-    assert found.length == STATED
-    assert [model.scheme for model in found.models] == ["-", "none"]
-    assert "rwkv has no entry here" in invoke("resize", folder, "--to", 256).stderr
-
-
 def test_models_with_and_without_positions_are_ranked(
     make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(candidates, "SPEED_SECONDS", 0.0)
     flags = ("--data", text, "--tokens", 1024, "--length", STATED, "--measure", "context")
-    done = succeed("evaluate", make("mamba"), make("jamba"), "tiny-gpt2", *flags, "--json")
+    monkeypatch.delitem(POSITION_SCHEMES, "rwkv")  # a type that no list has
+    models = [make("mamba"), make("jamba"), make("rwkv"), "tiny-gpt2"]
+    done = succeed("evaluate", *models, *flags, "--json")
     values = json.loads(done.stdout)
     check(values, "evaluate")
     assert values["base"] is None
     assert values["warnings"] == []
     schemes = [model["scheme"] for model in values["models"]]
-    assert schemes == ["none", "none", "learned"]
+    assert schemes == ["none", "none", "-", "learned"]
     assert values["models"][0]["max_len"] == STATED
     # Only the bundled model was trained.
     assert values["order"][0] == "tiny-gpt2"
+    assert "rwkv has no entry here" in invoke("resize", models[2], "--to", 256).stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ctxextend.lab.statistics import (
     t_quantile,
     wilson_interval,
 )
-from tests.helpers.scores import make_evaluation, make_score
+from tests.helpers.evaluations import evaluation, score
 
 
 def test_estimate_weighs_windows_by_their_tokens() -> None:
@@ -43,15 +43,26 @@ def test_estimate_of_nonfinite_losses_is_nonfinite(value: float) -> None:
     found = estimate([np.array([value]), np.array([1.0])])
     assert not math.isfinite(found.mean)
     assert found.interval is None
-    (as_json,) = to_json(make_evaluation(make_score("model", value)))["scores"]
+    (as_json,) = to_json(evaluation([score("model", value)]))["scores"]
     assert as_json["mean"] is None
     assert as_json["interval"] is None
 
 
+def test_differences_are_paired_by_window() -> None:
+    own = score("model", 2.0)
+    difference = own.minus(score("other model", 1.0))
+    windows = np.concatenate(own.values) - np.concatenate(difference.other.values)
+    assert difference.change.mean == pytest.approx(np.mean(windows))
+    error = np.std(windows, ddof=1) / math.sqrt(len(windows))
+    assert difference.change.standard_error == pytest.approx(error)
+    assert own.estimate.standard_error is not None
+    assert error < own.estimate.standard_error / 2
+
+
 def test_perplexities_and_their_intervals_are_finite_numbers() -> None:
-    found = make_score("model", 900.0)
+    found = score("model", 900.0)
     assert found.perplexity == math.exp(700)
-    difference = found.minus(make_score("other", 0.0))
+    difference = found.minus(score("other", 0.0))
     assert all(map(math.isfinite, difference.percent))
 
 
@@ -61,7 +72,6 @@ def test_perplexities_and_their_intervals_are_finite_numbers() -> None:
         ([1.0, 0.8], SHARE_BOUNDS, (0.0, 1.0)),
         ([0.9, 0.8, 1.0, 0.9], SHARE_BOUNDS, (0.77, 1.0)),
         ([0.5, 0.6, 0.5, 0.4], SHARE_BOUNDS, (0.37, 0.63)),
-        ([-0.9, 0.9], (-1.0, 1.0), (-1.0, 1.0)),
         ([0.1, 0.5], LOSS_BOUNDS, (0.0, 2.84)),
         ([1.0, 1.0], SHARE_BOUNDS, (1.0, 1.0)),
     ],
@@ -86,9 +96,7 @@ def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None
         (0, 10, 1.0),
         (1, 1, 0.1),
         (10, 10, 1e-10),
-        (9, 10, 9.1e-9),
         (9, 20, 5.9859e-5),
-        (0, 0, 1.0),
     ],
 )
 def test_binomial_tail_is_the_probability_of_guessing(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,19 +17,17 @@ from safetensors.numpy import save_file
 
 from ctxextend import inspect, resize
 from ctxextend.inspection.inspection_result import Inspection
+from ctxextend.lab.evaluation import Evaluation
 from ctxextend.report.figures import evaluation_figure, render, save, write_figure
 from ctxextend.report.table_plots import tables_figure
 from tests.helpers import pico
-from tests.helpers.scored import (
-    BASE,
-    MODEL,
-    by_length,
-    by_position,
-    effective,
-    evaluation,
-    of_base,
-    retrieval,
-    score,
+from tests.helpers.evaluations import (
+    BETTER,
+    EFFECTIVE,
+    METHODS,
+    SEARCH,
+    WITHOUT_BASE,
+    WORSE,
 )
 from tests.helpers.trainings import invoke
 
@@ -85,45 +84,42 @@ def test_write_figure_is_reproducible_in_each_format(suffix: str, head: bytes) -
 def test_render_ignores_the_settings_of_the_user() -> None:
     from matplotlib import rc_context
 
-    found = evaluation(*by_length())
-    expected = render(lambda: evaluation_figure(found), ".svg")
+    expected = render(lambda: evaluation_figure(WITHOUT_BASE), ".svg")
     with rc_context({"font.size": 20, "svg.hashsalt": "other"}):
-        assert render(lambda: evaluation_figure(found), ".svg") == expected
+        assert render(lambda: evaluation_figure(WITHOUT_BASE), ".svg") == expected
 
 
 # Scores
 
 
 def test_bars_of_scores_have_their_intervals_and_numbers() -> None:
-    found = evaluation(*of_base()[3:4], *by_position()[-1:], *retrieval())
-    losses, shares = plots(evaluation_figure(found))
-    widths = [bar.get_width() for bar in losses.patches]
-    assert np.allclose(np.log(widths), [3.5, 3.4])
-    ((low, _), (high, _)), *_ = losses.collections[0].get_segments()
-    assert (low, high) == pytest.approx((29.9, 36.7), abs=0.05)
-    base = f"{BASE}, sliding windows of 128"
-    texts = [text.get_text() for text in losses.texts]
-    assert texts == [MODEL, "33.1 (29.9 to 36.7)", base, "30.0 (27.1 to 33.2)"]
-    assert np.allclose([bar.get_width() for bar in shares.patches], [57, 42, 61])
-    assert shares.get_xlabel() == "recall@1 (%)"
+    bars, _, _ = plots(evaluation_figure(WORSE))
+    widths = [bar.get_width() for bar in bars.patches]
+    assert np.allclose(np.log(widths), [4.1, 3.8, 3.845], atol=0.01)
+    ((low, _), (high, _)), *_ = bars.collections[0].get_segments()
+    texts = [text.get_text() for text in bars.texts]
+    assert texts[:3] == ["long", f"60 ({low:.0f} to {high:.0f})", "short in sliding windows"]
+    (shares,) = plots(evaluation_figure(SEARCH))
+    assert np.allclose([bar.get_width() for bar in shares.patches], [43, 31, 45, 40], atol=0.5)
+    assert shares.get_xlabel() == "nDCG@10 (%)"
 
 
-@pytest.mark.parametrize(("ratio", "scale"), [(5, "linear"), (118, "log")])
-def test_axis_is_logarithmic_if_perplexities_differ_much(ratio: float, scale: str) -> None:
-    worse = 3.5 + math.log(ratio)
-    scores = [*by_length(), *by_length("worse", worse), score(3.5), score(worse, "worse")]
-    curves, bars = plots(evaluation_figure(evaluation(*scores)))
-    assert (bars.get_xscale(), curves.get_yscale()) == (scale, scale)
-    assert min(bars.get_xlim()[1], curves.get_ylim()[1]) > math.exp(worse)  # none is cut
+@pytest.mark.parametrize(("evaluation", "scale"), [(WORSE, "linear"), (METHODS, "log")])
+def test_axis_is_logarithmic_if_perplexities_differ_much(
+    evaluation: Evaluation, scale: str
+) -> None:
+    bars, by_position, by_length = plots(evaluation_figure(evaluation))
+    assert {bars.get_xscale(), by_position.get_yscale(), by_length.get_yscale()} == {scale}
+    assert bars.get_xlim()[1] > max(bar.get_width() for bar in bars.patches)  # none is cut
+    assert by_length.get_ylim()[1] > max(max(line.get_ydata()) for line in by_length.lines)
 
 
 def test_curves_by_position_are_steps_and_differ_in_colour_and_dashes() -> None:
-    found = evaluation(*of_base()[:7], *by_position(growth=0.1)[:3])
-    _, axes = plots(evaluation_figure(found))
-    names = (MODEL, f"{BASE}, sliding windows of 128", f"{BASE}, separate windows of 128")
+    _, axes, _ = plots(evaluation_figure(WORSE))
+    names = ("long", "short in sliding windows", "short in separate windows")
     lines = [curve(axes, name) for name in names]
-    assert list(lines[0].get_xdata()) == [0, 128, 128, 256, 256, 512]
-    assert np.allclose(np.log(lines[0].get_ydata()), [3.5, 3.5, 3.6, 3.6, 3.7, 3.7])
+    assert list(lines[0].get_xdata())[:6] == [0, 64, 64, 128, 128, 192]
+    assert np.allclose(np.log(lines[0].get_ydata()[:6]), [3.8, 3.8, 3.8, 3.8, 4.2, 4.2], atol=0.01)
     assert len({line.get_color() for line in lines}) == 3
     assert {line.get_linestyle() for line in lines} == {"-", "--"}
     assert not axes.collections  # three bands would hide each other
@@ -131,33 +127,30 @@ def test_curves_by_position_are_steps_and_differ_in_colour_and_dashes() -> None:
 
 
 def test_curves_by_length_have_bands_if_they_are_two() -> None:
-    figure = evaluation_figure(evaluation(*by_length(BASE)[:1], *by_length()))
-    (axes,) = plots(figure)
+    figure: Any = evaluation_figure(BETTER)
+    *_, axes = plots(figure)
     assert axes.get_xscale() == "log"
-    assert list(curve(axes, MODEL).get_xdata()) == [128, 256, 512]
-    assert np.allclose(np.log(curve(axes, MODEL).get_ydata()), [3.6, 3.4, 3.2])
+    assert list(curve(axes, "long").get_xdata()) == [64, 128, 256, 512]
+    assert np.allclose(np.log(curve(axes, "long").get_ydata()), [3.9, 3.8, 3.7, 3.6], atol=0.01)
     assert len(axes.collections) == 2
-    (part,) = figure.subfigs
-    names = [text.get_text() for text in part.legends[0].get_texts()]
-    assert names == [MODEL, "95 % interval", BASE, "length of the base: 128"]
+    names = [text.get_text() for text in figure.subfigs[2].legends[0].get_texts()]
+    assert names == ["long", "95 % interval", "short", "length of the base: 128"]
 
 
 def test_curves_of_effective_context_have_a_threshold() -> None:
-    (axes,) = plots(evaluation_figure(evaluation(*effective())))
-    assert list(curve(axes, f"{MODEL}, needle").get_ydata()) == [100, 87.5, 56.25]
-    assert list(curve(axes, f"{MODEL}, key").get_ydata()) == [93.75, 50, 18.75]
+    (axes,) = plots(evaluation_figure(EFFECTIVE))
+    assert list(curve(axes, "long, needle").get_ydata()) == [100, 100, 100, 25]
     assert list(curve(axes, "threshold: 75 %").get_ydata()) == [75, 75]
 
 
-@pytest.mark.parametrize("mean", [math.nan, math.inf, 1e38, 5e-324])
-def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(mean: float) -> None:
+def test_evaluation_figure_escapes_a_hostile_name() -> None:
     name = "_<script>$x\x1b\n" + "long" * 20
-    extremes = [score(mean, name, part=(0, 128)), score(mean, name)]
-    found = evaluation(*by_length(name, mean), *extremes, *of_base())
-    path = Path("figure.svg")
-    write_figure(path, lambda: evaluation_figure(found))
-    ElementTree.parse(path)
-    assert "<script" not in path.read_text()
+    scores = [replace(score, model=name) for score in WITHOUT_BASE.scores]
+    models = (replace(WITHOUT_BASE.models[0], name=name),)
+    found = replace(WITHOUT_BASE, scores=tuple(scores), models=models)
+    write_figure(Path("figure.svg"), lambda: evaluation_figure(found))
+    ElementTree.parse("figure.svg")
+    assert "<script" not in Path("figure.svg").read_text()
 
 
 # Tables

@@ -6,7 +6,7 @@ import pytest
 
 from ctxextend.lab.scores import Score
 from ctxextend.report.numbers import difference_text, number, score_text
-from tests.helpers.scored import score, trials
+from tests.helpers.scores import make_score
 
 NAN = math.nan
 INF = math.inf
@@ -44,30 +44,29 @@ def test_number_has_a_sign_and_a_suffix_before_its_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "text"),
+    ("score", "text"),
     [
-        (score(3.5), "33.1 (29.9 to 36.7)"),  # exp(3.5)
-        (score(0.425, unit="share"), "42 (32 to 53)"),
-        (score(0.98, unit="share"), "98.0 (87.9 to 100.0)"),  # a share is at most 1
-        (trials(14), "88 (64 to 97)"),
-        (score(math.nan), "-"),
-        (score(1e4), "1.0e+304"),  # the largest perplexity that is shown
+        (make_score("a", 3.5), "33.1 (33.0 to 33.3)"),  # exp(3.5)
+        (make_score("a", 0.425, unit="share"), "42.5 (42.1 to 42.9)"),
+        (make_score("a", 0.999, unit="share", samples=2), "100 (89 to 100)"),  # at most 1
+        (make_score("a", math.nan), "-"),
+        (make_score("a", 1e4), "1.0e+304"),  # the largest perplexity that is shown
     ],
 )
-def test_score_text_is_a_perplexity_or_a_share_in_per_cent(one: Score, text: str) -> None:
-    assert score_text(one) == text
+def test_score_text_is_a_perplexity_or_a_share_in_per_cent(score: Score, text: str) -> None:
+    assert score_text(score) == text
 
 
 def test_score_text_without_interval_has_three_digits() -> None:
-    assert score_text(trials(14), with_interval=False) == "87.5"
+    assert score_text(make_score("a", 3.5), with_interval=False) == "33.1"
 
 
 def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
-    wide = score(3.7, spread=0.4)
-    narrow = score(3.47)
-    assert difference_text(wide.minus(narrow)) == "+26 % (22 to 30)"
-    assert difference_text(narrow.minus(wide)) == "-21 % (-23 to -18)"
-    share = score(0.6, spread=0.34, unit="share")
-    assert difference_text(share.minus(score(0.57, unit="share"))) == "+3.0 points (1.6 to 4.4)"
-    one = Score("a", "context", "loss", "one_pass", 8, [narrow.values[0]], 8, "nats")
-    assert difference_text(one.minus(one)) == "+0.00 %"
+    worse = make_score("worse", 3.7, noise=5)
+    better = make_score("better", 3.47)
+    assert difference_text(worse.minus(better)) == "+26 % (23 to 29)"
+    assert difference_text(better.minus(worse)) == "-21 % (-22 to -19)"
+    one = make_score("worse", 0.6, noise=5, unit="share")
+    other = make_score("better", 0.57, unit="share")
+    assert difference_text(one.minus(other)) == "+3 points (1 to 5)"
+    assert difference_text(one.minus(other), with_interval=False) == "+3.0 points"

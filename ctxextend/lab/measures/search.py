@@ -25,13 +25,17 @@ def search(reader: Reader, texts: Texts) -> Iterator[Score]:
     search_set = texts.search_set
     if search_set is None:
         return
-    encode = reader.model.tokenizer.encode_all
+    prompts = read_prompts(reader.model.root)
+    if prompts not in texts.memory:
+        encode = reader.model.tokenizer.encode_all
+        of_query, of_document = prompts
+        queries = encode([of_query + text for text in search_set.queries])
+        documents = encode([of_document + text for text in search_set.documents])
+        check_vocabulary(reader.model, np.concatenate([*documents, *queries]))
+        texts.memory[prompts] = queries, documents
+    queries, documents = texts.memory[prompts]
     # The base, which has the shorter context, embeds queries too.
     most = (texts.base or reader).model.max_text
-    query_prompt, document_prompt = read_prompts(reader.model.root)
-    documents = encode([document_prompt + text for text in search_set.documents])
-    queries = encode([query_prompt + text for text in search_set.queries])
-    check_vocabulary(reader.model, np.concatenate([*documents, *queries]))
     ranked = RankedDocuments(
         measure="search",
         documents=documents,
