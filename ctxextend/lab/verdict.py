@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
-from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
 from ctxextend.report.numbers import percent_text, score_text
 from ctxextend.tables.method_facts import SWITCH
 
+if TYPE_CHECKING:
+    from ctxextend.lab.evaluation import Evaluation
+
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 
 
-def verdict(evaluation: Evaluation) -> str:
+def verdict(evaluation: "Evaluation") -> str:
     """Return which model is best, and whether it is better than its base, by how much."""
     ranking = evaluation.ranking
     measured = [score for score in ranking if math.isfinite(score.mean)]
@@ -49,7 +52,7 @@ def quantity(score: Score) -> str:
     return "share of answers found" if score.measure == "effective" else score.name
 
 
-def _ranked(evaluation: Evaluation, measured: Sequence[Score]) -> str:
+def _ranked(evaluation: "Evaluation", measured: Sequence[Score]) -> str:
     best, *others = measured
     tied = list[str]()
     worse = list[Difference]()
@@ -122,7 +125,7 @@ def _amount(difference: Difference) -> str:
     return percent_text(difference, abs(percent), math.nan, math.nan)
 
 
-def _doubts(evaluation: Evaluation) -> Iterator[str]:
+def _doubts(evaluation: "Evaluation") -> Iterator[str]:
     best = evaluation.ranking[0]
     if evaluation.has_little_text:
         count = counted(best.samples, "sample")
