@@ -1,4 +1,4 @@
-"""What an evaluation says, in a few sentences: which model is best, and beside its base."""
+"""What an evaluation says, in a few sentences: which model is best, and if it beats its base."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ def verdict(evaluation: "Evaluation") -> str:
     if len(measured) > 1:
         sentences.append(_ranked(evaluation, measured))
     for reference in evaluation.main_references:
-        sentences.append(_beside_base(best, reference))
+        sentences.append(_against_base(best, reference))
     if len(measured) == 1 and not sentences and best.measure != "effective":
         sentences.append(
             f"{best.model}: {quantity(best)} {score_text(best)} at {evaluation.length:,} tokens."
@@ -76,7 +76,7 @@ def _ranked(evaluation: "Evaluation", measured: Sequence[Score]) -> str:
     return f"{'; '.join(clauses)}."
 
 
-def _beside_base(score: Score, reference: Score) -> str:
+def _against_base(score: Score, reference: Score) -> str:
     """Return whether a model is better than its base, and by how much."""
     difference = score.minus(reference)
     change = _change(difference)
@@ -87,7 +87,7 @@ def _beside_base(score: Score, reference: Score) -> str:
     if not math.isfinite(difference.change.mean):
         return f"{score.model} cannot be compared with {other}: a loss is not finite."
     if difference.outcome is None:
-        return f"{score.model} beside {other}: {change}, from one text, so it may be chance."
+        return f"{score.model} against {other}: {change}, from one text, so it may be chance."
     if difference.outcome == 0:
         return f"{score.model} is as good as {other}, within chance: {change}."
     outcome = "better" if difference.outcome > 0 else "worse"

@@ -92,9 +92,7 @@ NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend evaluate .*?^```$", re.DOTALL | re.MULTILINE)
 # Fractions, per cents, what has an interval, and what depends on their width.
-FIGURES = re.compile(
-    r"[+-]?\b\d+(?:\.\d+|(?= %)|(?= \())|\(-?[\d.]+ to -?[\d.]+\)|\b\d+,\d+\b|\s+"
-)
+FIGURES = re.compile(r"[+-]?\b\d+(?:\.\d+|(?= %)|(?= \())|\(-?[\d.]+ to -?[\d.]+\)|\b\d+,\d+\b|\s+")
 
 
 def blocks(name: str, language: str) -> list[str]:
