@@ -114,7 +114,7 @@ def evaluate(
     threads: int | None = None,
     progress: Progress = ...,
 ) -> Evaluation:
-    """Measure models on a text, side by side, and beside their base.
+    """Measure models on a text, side by side, and next to their base.
 
     Models are checkpoints as they are or, with ``to``, one checkpoint resized by several methods,
     in memory, with the numbers of the folders that `resize` would write. All read the same windows,

@@ -30,7 +30,7 @@ def evaluate(
     figures: Figures,
     console: Console,
 ) -> None:
-    """Measure how well models read long text, beside their base.
+    """Measure how well models read long text, next to their base.
 
     Examples:
         ctxextend evaluate gpt2-4096 --data articles.jsonl
@@ -122,7 +122,7 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
 
 
 def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
-    """Add a table of the scores that rank models and of the base, and the best beside each."""
+    """Add a table of the scores that rank models and of the base, and the best next to each."""
     from ctxextend.lab.scores import SEPARATE
     from ctxextend.lab.verdict import quantity
     from ctxextend.report.numbers import difference_text, score_text

@@ -91,7 +91,7 @@ def short_names(sources: Sequence[str]) -> list[str]:
 
 
 def base_name(source: str, names: Collection[str]) -> str:
-    """Return the name of a base beside models, or methods, of these names."""
+    """Return the name of a base next to models, or methods, of these names."""
     name = public_name(source)
     return f"{name} (base)" if name in names else name
 

@@ -1,4 +1,4 @@
-"""Measure models on one text, side by side, and beside their base."""
+"""Measure models on one text, side by side, and next to their base."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +65,7 @@ def evaluate(
     settings: Evaluate,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """Measure models on a text, side by side, and beside their base.
+    """Measure models on a text, side by side, and next to their base.
 
     Models are checkpoints as they are or, with ``to``, one checkpoint resized by several methods,
     in memory, with the numbers of the folders that `resize` would write. All read the same windows,
@@ -162,7 +162,7 @@ def evaluate_models(
 
 @dataclass
 class Remarks:
-    """What is said before the result, beside it."""
+    """What is said before the result, next to it."""
 
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The result of an evaluation: scores of models, which of them is best, and beside their base."""
+"""The result of an evaluation: scores of models, which is best, and next to their base."""
 
 import math
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Result, shows=("names", "length", "tokens")):
-    """What models score on one text, beside their base."""
+    """What models score on one text, next to their base."""
 
     models: tuple[ModelFacts, ...]  # in the order in which they were measured
     base: ModelFacts | None  # None if it is unknown
@@ -137,9 +137,9 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
         return tuple(differences)
 
     def of_context(self, model: str) -> Difference | None:
-        """Return what the longest context changes for a model, beside that of its base.
+        """Return what the longest context changes for a model, next to that of its base.
 
-        Without a base, it is beside the shortest measured one; None if only one was measured.
+        Without a base, it is next to the shortest measured one; None if only one was measured.
         """
         contexts = [*select(self.scores, model=model, measure="context")]
         if len(contexts) < 2:
@@ -151,7 +151,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
         return contexts[0].minus(reference)
 
     def of_short(self, model: str) -> Difference | None:
-        """Return how a model reads short inputs, beside its base; None if it was not measured."""
+        """Return how a model reads short inputs, next to its base; None if it was not measured."""
         if self.base is None:
             return None
         own = [

@@ -53,7 +53,7 @@ class Score:
 
     model: str  # name of the model, or of the method
     measure: str  # the name of a module of `lab.measures`
-    name: str  # of what is scored: ``loss``, ``nDCG@10``, ``needle``
+    name: str  # what is scored: ``loss``, ``nDCG@10``, ``needle``
     reading: str
     length: int  # tokens read at once, at most
     # of each document, which is one sample: shape (k,)

@@ -163,5 +163,5 @@ def _read_passages(
     for start, passage in zip(starts, passages, strict=True):
         texts.append(np.insert(haystack[start : start + size], at, passage))
     scores = np.stack([*cosines(reader.embed([*passages]), reader.embed(texts))])
-    others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank behind the right one
+    others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank below the right one
     return {task: (others == PASSAGES - 1).astype(np.float64)}

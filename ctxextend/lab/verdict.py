@@ -1,19 +1,22 @@
-"""What an evaluation says, in a few sentences: which model is best, and beside its base."""
+"""What an evaluation says, in a few sentences: which model is best, and if it beats its base."""
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
-from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
 from ctxextend.report.numbers import percent_text, score_text
 from ctxextend.tables.method_facts import SWITCH
 
+if TYPE_CHECKING:
+    from ctxextend.lab.evaluation import Evaluation
+
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 
 
-def verdict(evaluation: Evaluation) -> str:
+def verdict(evaluation: "Evaluation") -> str:
     """Return which model is best, and whether it is better than its base, by how much."""
     ranking = evaluation.ranking
     measured = [score for score in ranking if math.isfinite(score.mean)]
@@ -27,7 +30,7 @@ def verdict(evaluation: Evaluation) -> str:
     if len(measured) > 1:
         sentences.append(_ranked(evaluation, measured))
     for reference in evaluation.main_references:
-        sentences.append(_beside_base(best, reference))
+        sentences.append(_against_base(best, reference))
     if len(measured) == 1 and not sentences and best.measure != "effective":
         sentences.append(
             f"{best.model}: {quantity(best)} {score_text(best)} at {evaluation.length:,} tokens."
@@ -49,7 +52,7 @@ def quantity(score: Score) -> str:
     return "share of answers found" if score.measure == "effective" else score.name
 
 
-def _ranked(evaluation: Evaluation, measured: Sequence[Score]) -> str:
+def _ranked(evaluation: "Evaluation", measured: Sequence[Score]) -> str:
     best, *others = measured
     tied = list[str]()
     worse = list[Difference]()
@@ -73,7 +76,7 @@ def _ranked(evaluation: Evaluation, measured: Sequence[Score]) -> str:
     return f"{'; '.join(clauses)}."
 
 
-def _beside_base(score: Score, reference: Score) -> str:
+def _against_base(score: Score, reference: Score) -> str:
     """Return whether a model is better than its base, and by how much."""
     difference = score.minus(reference)
     change = _change(difference)
@@ -84,7 +87,7 @@ def _beside_base(score: Score, reference: Score) -> str:
     if not math.isfinite(difference.change.mean):
         return f"{score.model} cannot be compared with {other}: a loss is not finite."
     if difference.outcome is None:
-        return f"{score.model} beside {other}: {change}, from one text, so it may be chance."
+        return f"{score.model} against {other}: {change}, from one text, so it may be chance."
     if difference.outcome == 0:
         return f"{score.model} is as good as {other}, within chance: {change}."
     outcome = "better" if difference.outcome > 0 else "worse"
@@ -122,7 +125,7 @@ def _amount(difference: Difference) -> str:
     return percent_text(difference, abs(percent), math.nan, math.nan)
 
 
-def _doubts(evaluation: Evaluation) -> Iterator[str]:
+def _doubts(evaluation: "Evaluation") -> Iterator[str]:
     best = evaluation.ranking[0]
     if len(evaluation.ranking) == 1:
         return

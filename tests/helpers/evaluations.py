@@ -41,7 +41,7 @@ def model(name: str, max_len: int = LENGTH, kind: str = "causal") -> ModelFacts:
 def evaluation(
     scores: Sequence[Score], names: Sequence[str] = ("long",), kind: str = "causal"
 ) -> Evaluation:
-    """Return the result of models, beside the base that has scores, if any."""
+    """Return the result of models, next to the base that has scores, if any."""
     base = model("short", BASE_LEN, kind)
     has_base = any(score.model == base.name for score in scores)
     return Evaluation(

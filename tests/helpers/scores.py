@@ -1,4 +1,4 @@
-"""Scores of an evaluation by their fields."""
+"""Scores of an evaluation by their fields, and evaluations of scores that tests state."""
 
 from typing import Any
 

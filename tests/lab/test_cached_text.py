@@ -98,13 +98,13 @@ def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     assert use.is_stepwise == (model_type == "mamba")
     expected = [logits_of(scorer, np.concatenate([TEXT, one.ids])) for one in QUESTIONS]
     assert not np.allclose(expected[0], expected[1], atol=1e-3)
-    for way in (use, None):
+    for how in (use, None):
         # Four at once, then two, and each by itself.
-        found = [*answer_questions(scorer, way, TEXT, QUESTIONS)]
+        found = [*answer_questions(scorer, how, TEXT, QUESTIONS)]
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
         for question, logits in zip(QUESTIONS, expected, strict=True):
-            (found_alone,) = answer_questions(scorer, way, TEXT, [question])
-            np.testing.assert_allclose(found_alone, logits, atol=1e-4, rtol=1e-4)
+            (single,) = answer_questions(scorer, how, TEXT, [question])
+            np.testing.assert_allclose(single, logits, atol=1e-4, rtol=1e-4)
 
 
 def test_answers_do_not_depend_on_longer_texts_before() -> None:

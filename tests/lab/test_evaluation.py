@@ -169,18 +169,18 @@ def test_evaluate_warns_if_base_is_missing(base: Path, longer: Path, tmp_path: P
     assert stated.base.source == str(elsewhere)
 
 
-def test_a_base_of_the_same_name_is_told_apart(base: Path, tmp_path: Path) -> None:
+def test_a_base_of_the_same_name_has_another_one(base: Path, tmp_path: Path) -> None:
     longer = ctxextend.resize(base, to=32, output=tmp_path / "longer" / base.name).output
     text = write_texts()
-    alone = ctxextend.evaluate(longer, data=text, measure=LOSSES)
-    beside = ctxextend.evaluate([longer, base], data=text, measure=LOSSES)
-    for found in (alone, beside):
+    single = ctxextend.evaluate(longer, data=text, measure=LOSSES)
+    both = ctxextend.evaluate([longer, base], data=text, measure=LOSSES)
+    for found in (single, both):
         assert found.base is not None
         assert found.base.source == str(base)
         assert found.base.name not in found.names
         assert sorted(found.order) == sorted(found.names)
-    assert len(alone.references) == 2
-    assert beside.references == []  # the base is ranked itself
+    assert len(single.references) == 2
+    assert both.references == []  # the base is ranked itself
 
 
 def test_evaluate_rejects_base_of_another_kind(base: Path, masked: Path) -> None:

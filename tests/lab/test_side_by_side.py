@@ -1,4 +1,4 @@
-"""Several checkpoints: numbers as of each alone, pairing, facts, base, unseen text, errors."""
+"""Several checkpoints: numbers as of each by itself, pairing, facts, base, unseen text, errors."""
 
 import gc
 import json
@@ -39,7 +39,7 @@ def resized(source: Path, *methods: str, to: int = TO) -> list[Path]:
     ]
 
 
-def test_scores_of_checkpoints_equal_those_of_each_alone(texts: Path, tmp_path: Path) -> None:
+def test_scores_of_checkpoints_equal_those_of_each_by_itself(texts: Path, tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     folders = resized(source, "copy", "linear")
     calls: list[tuple[int, int, str]] = []
@@ -112,7 +112,7 @@ def test_checkpoints_of_other_types_have_no_common_base(
     }
 
 
-def test_encoders_are_ranked_and_embed_short_texts_beside_the_base(tmp_path: Path) -> None:
+def test_encoders_are_ranked_and_embed_short_texts_next_to_the_base(tmp_path: Path) -> None:
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 12)
     copy, linear = resized(source, "copy", "linear")

@@ -1,4 +1,4 @@
-"""What scores say: which model is best, beside its base, and which one to use."""
+"""What scores say: which model is best, next to its base, and which one to use."""
 
 import math
 import re
@@ -76,18 +76,18 @@ def test_verdict_from_one_window_decides_nothing() -> None:
     assert "bands is as good within chance" in found.verdict
     assert found.verdict.endswith("1 sample of text is too little to choose by; auto takes bands.")
     base = score("short", 3.0, samples=1, reading=SLIDING, length=BASE_LEN)
-    beside = evaluation([base, score("long", 2.8, samples=1)]).verdict
-    assert beside.startswith("long beside short in sliding windows of 128 tokens: perplexity lower")
-    assert "from one text, so it may be chance" in beside
+    both = evaluation([base, score("long", 2.8, samples=1)]).verdict
+    assert both.startswith("long against short in sliding windows of 128 tokens: perplexity lower")
+    assert "from one text, so it may be chance" in both
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_verdict_without_finite_losses_calls_nothing_better(loss: float) -> None:
-    alone = evaluation([SLIDING_BASE, score("long", loss)])
-    assert alone.verdict == "No model has a finite perplexity at 512 tokens."
+    single = evaluation([SLIDING_BASE, score("long", loss)])
+    assert single.verdict == "No model has a finite perplexity at 512 tokens."
     broken = score("short", loss, reading=SLIDING, length=BASE_LEN)
-    beside = evaluation([broken, score("long", 2.0)]).verdict
-    assert beside.startswith("long cannot be compared with short in sliding windows of 128 tokens")
+    both = evaluation([broken, score("long", 2.0)]).verdict
+    assert both.startswith("long cannot be compared with short in sliding windows of 128 tokens")
     ranked = methods(loss, 7.0)
     assert ranked.order == ["bands", "stretch"]
     assert ranked.recommended == "bands"
@@ -122,8 +122,8 @@ def test_verdict_of_one_model_without_a_base_is_its_score() -> None:
 @pytest.mark.parametrize("loss", [2.0, 3.0, 4.0, math.nan])
 def test_verdict_never_advises_to_train_on_the_text(loss: float, samples: int) -> None:
     base = score("short", 3.0, reading=SLIDING, samples=samples)
-    beside = evaluation([base, score("long", loss, samples=samples)])
-    for found in (beside, methods(loss, loss + 1, samples=samples)):
+    both = evaluation([base, score("long", loss, samples=samples)])
+    for found in (both, methods(loss, loss + 1, samples=samples)):
         assert not re.search("train|tune", found.verdict)
 
 
@@ -159,5 +159,5 @@ def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommende
     assert found.verdict.startswith(f"{best} is best at 512 tokens: ")
     reason = f"Use yarn: scores of long inputs do not say what {best} is for."
     assert found.verdict.endswith(reason) == (recommended == "yarn")
-    alone = replace(found, models=found.models[:1])
-    assert alone.recommended == best
+    single = replace(found, models=found.models[:1])
+    assert single.recommended == best

@@ -21,7 +21,7 @@ def retrieval(reader: Reader, texts: Texts) -> Iterator[Score]:
     """Yield the scores of a model, or of its base in chunks.
 
     Raises:
-        DataError: There is no base, its context is too long, or there are too few documents.
+        DataError: A base is missing, its context is too long, or there are too few documents.
     """
     base = texts.base
     if base is None:
