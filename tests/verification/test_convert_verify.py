@@ -216,7 +216,7 @@ def test_verify_of_a_trained_conversion(folder: Path, tmp_path: Path) -> None:
     (out / RECIPE_FILE).write_text(recipe.replace("provenance:", f"{train}provenance:"))
     failed = failed_checks(verify(out, folder / "gpt2", deep=True))
     assert failed["tensors"].startswith(
-        "all weights were trained according to the recipe, so this is not a pure conversion"
+        "all weights were trained according to the recipe, so not only positions differ"
     )
 
 

@@ -594,7 +594,7 @@ def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
         assert text in failed[name]
     if not failures:
         rows = "new rows" if trainable == "new" else "rows"
-        assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
+        assert found.conclusion.endswith(f"only in its position table ({rows} trained).")
         assert "; trained afterwards" in passed_checks(found)["table"]
         (note,) = found.notes  # it agrees with the conclusion
         assert "checks that only this differs" in note
