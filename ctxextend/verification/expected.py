@@ -9,7 +9,7 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
-from ctxextend.planned import Planned, planned_conversion, planned_resize
+from ctxextend.planned import plan_conversion
 from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.provenance import Provenance, first_resize, trained_by
 from ctxextend.settings import Resize
@@ -21,7 +21,8 @@ PASS_BASE = "Pass the checkpoint that was resized: --base MODEL."
 class Expected:
     """The content of an output of a resize or a conversion, and what was trained afterwards."""
 
-    planned: Planned
+    plan: Plan  # what changes in the base
+    conversion: Conversion | None  # None of a resize
     basis: str  # where its settings are from, such as ``from the recipe``
     # What its recipe states beyond these settings.
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
@@ -32,19 +33,9 @@ class Expected:
     provenance: Provenance | None = None
 
     @property
-    def plan(self) -> Plan:
-        """What changes in the base."""
-        return self.planned.plan
-
-    @property
     def base(self) -> Checkpoint:
         """The base; of a conversion, the twin in memory."""
         return self.plan.checkpoint
-
-    @property
-    def conversion(self) -> Conversion | None:
-        """The conversion; None of a resize."""
-        return self.planned.conversion
 
     @property
     def is_trained(self) -> bool:
@@ -71,13 +62,6 @@ class Expected:
         """The positions whose new settings give only long inputs other frequencies."""
         return [change for change in self.plan.changes if change.long_inputs_as]
 
-    @property
-    def stale_files(self) -> frozenset[str]:
-        """Files in Mistral's own format, which an output of trained weights must not have."""
-        if not self.is_trained:
-            return frozenset()
-        return frozenset(self.base.mistral_files)
-
 
 def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
     """Return what the recipe of a checkpoint makes of a base.
@@ -95,11 +79,11 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         steps = provenance.steps_since(model.checkpoint.weights.fingerprint())
     step = first_resize(steps)
     try:
+        conversion = None
         if step.convert is not None:
-            planned = planned_conversion(model, step.convert)
+            plan, conversion = plan_conversion(model, step.convert)
         else:
             plan = make_plan(model, step.settings, step.methods, checks_width=False)
-            planned = planned_resize(plan)
     except (ResizeError, UnsupportedModelError) as error:
         message = f"The recipe does not apply to {model.ref.source}: {error.message}"
         hint = None
@@ -107,7 +91,7 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
             hint = PASS_BASE
         raise ResizeError(message, hint) from error
     if step.convert is None and step.rows:  # else it records no table
-        for table in planned.plan.changes:
+        for table in plan.changes:
             rows, _ = step.rows.get(table.name, (0, 0))
             if rows != table.rows_before:
                 message = (
@@ -116,7 +100,8 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
                 )
                 raise ResizeError(message, PASS_BASE)
     return Expected(
-        planned=planned,
+        plan=plan,
+        conversion=conversion,
         basis="from the recipe",
         trainable=trained_by(steps),
         adapted=frozenset().union(*(one.adapted for one in steps)),
@@ -142,4 +127,4 @@ def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> 
         hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
         raise MethodError(message, hint)
     plan = make_plan(model, settings, checks_width=False)
-    return Expected(planned=planned_resize(plan), basis="as given")
+    return Expected(plan=plan, conversion=None, basis="as given")

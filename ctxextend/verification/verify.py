@@ -222,7 +222,8 @@ def check_output(planned: Planned, folder: Path) -> None:
 
     def checks() -> Sequence[Check]:
         resized = open_resized(resolve_source(folder), planned.plan.checkpoint)
-        return compare(Expected(planned=planned, basis="as planned"), resized, no_progress)
+        expected = Expected(plan=planned.plan, conversion=planned.conversion, basis="as planned")
+        return compare(expected, resized, no_progress)
 
     _refuse_failed(checks, "the plan")
 

@@ -43,7 +43,9 @@ def test_verify_deep_finds_equal_outputs_without_positions(
     assert f"runs on {NEW} tokens" in evidence["runs"]
     assert "no missing, unexpected or mismatched keys" in evidence["loads"]
     assert "1 plus the mean position row" in evidence["tensors"]
-    assert "as the conversion writes them, " in evidence["files"]  # model_max_length
+    assert (
+        "only these values changed: tokenizer_config.json model_max_length 64" in evidence["files"]
+    )
     if model_type != "gpt2":
         positions = "64 of 64 rows are the angles of their positions, bit for bit"
     elif scheme == "rotary":

@@ -339,12 +339,12 @@ LIMITS = "tokenizer_config.json"
 DAMAGES: list[tuple[str, str, Damage]] = [
     (
         "files",
-        f"{LIMITS}: model_max_length is 128, expected 512 (the new length)",
+        f"{LIMITS}: model_max_length is 128, expected 512",
         edit(LIMITS, model_max_length=128),
     ),
     (
         "files",
-        "config.json: n_positions is 4096, expected 512 (the new length)",
+        "config.json: n_positions is 4096, expected 512",
         edit("config.json", n_positions=4096),
     ),
     ("files", "config.json: attn_pdrop is 0.5, expected 0", edit("config.json", attn_pdrop=0.5)),
