@@ -4,11 +4,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.positions.change import Change
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import RANDOM, UNKNOWN, LoadedFrequencies, Observed
 
@@ -30,7 +29,7 @@ def check_loads(
     Raises:
         CheckpointError: A config is malformed.
     """
-    evidence = Evidence()
+    check = Check("loads")
     known: Collection[str] = {fault.name for fault in before.keys}
     origin = "also in the base"
     if expected.conversion is not None:
@@ -43,24 +42,23 @@ def check_loads(
         if fault.effect:
             text += f": {fault.effect}"
         if fault.effect == RANDOM:
-            evidence.failures.append(text)
+            check.failures.append(text)
         elif fault.name not in known:
-            new = evidence.unchecked if before.error else evidence.failures
+            new = check.unchecked if before.error else check.failures
             new.append(text)
         elif fault.effect == UNKNOWN:
-            evidence.unchecked.append(text)
+            check.unchecked.append(text)
         else:
-            evidence.findings.append(text)
-    if not evidence.failures and not evidence.unchecked:
-        other = "other " if evidence.findings else ""
-        evidence.findings.insert(0, f"no {other}missing, unexpected or mismatched keys")
+            check.findings.append(text)
+    if not after.keys:
+        check.findings.append("no missing, unexpected or mismatched keys")
     for change in expected.plan.changes:
-        _compare_frequencies(evidence, change, resized, before.frequencies, after.frequencies)
-    return evidence.check("loads")
+        _compare_frequencies(check, change, resized, before.frequencies, after.frequencies)
+    return check
 
 
 def _compare_frequencies(
-    evidence: Evidence,
+    check: Check,
     change: Change,
     resized: Checkpoint,
     before: LoadedFrequencies,
@@ -79,10 +77,11 @@ def _compare_frequencies(
     if not change.positions.methods:  # the classes ignore these settings, or read only some of them
         for name in after:
             if name in same_as_base:
-                evidence.findings.append(f"{name} equals that of the base")
+                check.findings.append(f"{name} equals that of the base")
             elif name in before:
-                evidence.failures.append(f"{name} differs from that of the base")
+                check.failures.append(f"{name} differs from that of the base")
         return
+    entries = resized.weights.entries
     now = replace(change.positions, config=resized.config)
     changed = [
         layers.layer_type for layers, new in change.changed_layers if new != layers.parameters
@@ -96,33 +95,24 @@ def _compare_frequencies(
             for name, values in after.items()
             if f".{name}".endswith(ending) and values.shape == frequencies.shape
         ]
-        right = [name for name in names if _is_close(resized, name, after[name], frequencies)]
+        right = list[str]()
+        for name in names:
+            # Names in files may have a prefix. Buffers whose names end alike have one dtype.
+            stored = next((entries[key].dtype for key in entries if key.endswith(name)), "F32")
+            rounding = STORED_ROUNDING.get(stored, COMPUTED_ROUNDING)
+            smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
+            if np.allclose(after[name], frequencies, rtol=rounding, atol=smallest):
+                right.append(name)
         is_changed = layers.layer_type in changed
         kept = [name for name in names if name in same_as_base and not is_changed]
         if right:
-            evidence.findings.append(f"{right[0]} equals the frequencies of the rotary settings")
+            check.findings.append(f"{right[0]} equals the frequencies of the rotary settings")
         elif kept:
-            evidence.findings.append(f"{kept[0]} equals that of the base")
+            check.findings.append(f"{kept[0]} equals that of the base")
         elif names:
-            evidence.failures.append(f"{names[0]} differs from the frequencies of the settings")
+            check.failures.append(f"{names[0]} differs from the frequencies of the settings")
         elif is_changed:
             name = f"{change.name} {layers.layer_type}".strip()
-            evidence.unchecked.append(
+            check.unchecked.append(
                 f"{name}: the model has no buffer of {len(frequencies)} inverse frequencies"
             )
-
-
-def _is_close(
-    resized: Checkpoint, name: str, values: NDArray[np.float32], expected: NDArray[np.float64]
-) -> bool:
-    """Whether loaded frequencies are the expected ones, in the precision of the file, if stored.
-
-    Names in files may have a prefix. Buffers whose names end alike are stored in one dtype.
-    """
-    dtypes = (
-        entry.dtype for entry in resized.weights.entries.values() if entry.name.endswith(name)
-    )
-    stored = next(dtypes, "F32")
-    rounding = STORED_ROUNDING.get(stored, COMPUTED_ROUNDING)
-    smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
-    return np.allclose(values, expected, rtol=rounding, atol=smallest)

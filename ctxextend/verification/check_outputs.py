@@ -3,10 +3,10 @@
 import math
 from typing import NamedTuple
 
-from ctxextend.errors import counted
+from ctxextend.errors import listed
 from ctxextend.models.load import are_bit_identical, largest_difference
 from ctxextend.positions.change import Change, ShortInputs
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
     MORE_THAN_TEXT,
@@ -24,15 +24,14 @@ STEPS_PER_LAYER = 8
 STEPS_PER_POSITION = 8
 HIDDEN_STATE = 1.0  # the size of hidden states after a layer norm
 MAX_ROUNDING = 0.02  # of outputs, so that long inputs are compared too
-LISTED_NAMES = 2
 SAME_IN_BASE = "The base fails in the same way"
 
 
 def check_runs(expected: Expected, before: Observed, after: Observed) -> Check:
     """Check that the resized model runs at its new length, as far as its base does."""
-    evidence = Evidence()
+    check = Check("runs")
     if after.random:
-        evidence.unchecked.append(_random_text(after, "the model"))
+        check.unchecked.append(_random_text(after, "the model"))
     longest = length_text(expected.plan.max_len_after)
     outputs = [outcome.values for outcome in before.outcomes.values() if not outcome.kind]
     base_is_finite = all(values.isfinite().all() for values in outputs)
@@ -42,16 +41,16 @@ def check_runs(expected: Expected, before: Observed, after: Observed) -> Check:
         base = [other.kind for (name, _), other in before.outcomes.items() if name == table.name]
         if not outcome.kind:
             if base_is_finite and not outcome.values.isfinite().all():
-                evidence.failures.append(f"{table.name}: NaN or infinity on {longest}")
+                check.failures.append(f"{table.name}: NaN or infinity on {longest}")
             else:
-                evidence.findings.append(f"{table.name}: runs on {longest}")
+                check.findings.append(f"{table.name}: runs on {longest}")
         elif outcome.kind in base:
-            evidence.unchecked.append(f"{text}. {SAME_IN_BASE}")
+            check.unchecked.append(f"{text}. {SAME_IN_BASE}")
         elif before.error and outcome.kind == MORE_THAN_TEXT:
-            evidence.unchecked.append(text)
+            check.unchecked.append(text)
         else:
-            evidence.failures.append(text)
-    return evidence.check("runs")
+            check.failures.append(text)
+    return check
 
 
 def _unrun_text(table: Change, text: str, outcome: Outcome) -> str:
@@ -63,12 +62,7 @@ def _unrun_text(table: Change, text: str, outcome: Outcome) -> str:
 
 def _random_text(seen: Observed, whose: str) -> str:
     """Say that outputs mean nothing, because parameters have random values."""
-    names = seen.random
-    listed = ", ".join(names[:LISTED_NAMES])
-    if len(names) > LISTED_NAMES:
-        listed += ", …"
-    have = "has" if len(names) == 1 else "have"
-    return f"{counted(len(names), 'parameter')} of {whose} {have} random values ({listed})"
+    return f"parameters of {whose} have random values: {listed(seen.random)}"
 
 
 class Difference(NamedTuple):
@@ -110,14 +104,6 @@ def output_difference(table: Change, place: str, old: Outcome, new: Outcome | No
     return Difference(place, format(largest, ".3g"), largest, are_bit_identical(left, right))
 
 
-class Standard(NamedTuple):
-    """How far outputs for short inputs may differ from the base's, and why."""
-
-    tolerance: float  # 0: they must be equal; infinity: they may differ by any amount
-    rounding: str = ""  # that explains a tolerance
-    outputs: str = "outputs on short inputs"
-
-
 def check_outputs(
     expected: Expected, before: Observed, after: Observed, outcomes: Outcomes
 ) -> Check:
@@ -129,13 +115,13 @@ def check_outputs(
         after: The resized model.
         outcomes: Those of the resized model that the base can have.
     """
-    evidence = Evidence()
+    check = Check("outputs")
     if before.error or before.random:
         reason = before.error.removesuffix(".") or _random_text(before, "the base")
-        evidence.unchecked.append(reason)
-        return evidence.check("outputs")
+        check.unchecked.append(reason)
+        return check
     if after.random:
-        evidence.unchecked.append(_random_text(after, "the model"))
+        check.unchecked.append(_random_text(after, "the model"))
     differences = list[Difference]()
     for table in expected.plan.changes:
         olds = {text: old for (name, text), old in before.outcomes.items() if name == table.name}
@@ -146,31 +132,39 @@ def check_outputs(
             differences.append(output_difference(table, label, olds[text], new))
         if not ran:
             text, old = next(iter(olds.items()))
-            evidence.unchecked.append(f"{_unrun_text(table, text, old)}. {SAME_IN_BASE}")
-    standard = _find_standard(expected, before.outcomes)
+            check.unchecked.append(f"{_unrun_text(table, text, old)}. {SAME_IN_BASE}")
     if differences:
-        are_right = all(item.is_within(standard.tolerance) for item in differences)
-        found = evidence.findings if are_right else evidence.failures
-        found += _describe(expected, differences, standard, are_right=are_right)
-    return evidence.check("outputs")
+        rule, tolerance = _find_standard(expected, before.outcomes)
+        are_right = all(item.is_within(tolerance) for item in differences)
+        found = check.findings if are_right else check.failures
+        inputs = ", ".join(item.place for item in differences)
+        if not expected.conversion and all(item.is_bit_identical for item in differences):
+            found.append(f"bit-identical to the base's on inputs of {inputs}")
+        elif not expected.conversion and all(item.size == 0 for item in differences):
+            found.append(f"equal to the base's on inputs of {inputs}, but for NaN and zero signs")
+        else:
+            texts = [f"{item.text} at {item.place}" for item in differences]
+            found += [rule, f"largest difference: {'; '.join(texts)}"]
+    return check
 
 
-def _find_standard(expected: Expected, before: Outcomes) -> Standard:
-    """Return what outputs on short inputs must be.
+def _find_standard(expected: Expected, before: Outcomes) -> tuple[str, float]:
+    """Return what outputs on short inputs must be, in words and as a tolerance.
 
     1. Those of an untrained conversion to other positions, compared without positions: close. Those
        of one to attention windows too, unless its rows change.
     2. Those of a checkpoint that keeps the positions and weights that short inputs use: equal, or
        close if positions are kept within rounding.
-    3. All others may differ.
+    3. All others may differ by any amount: the tolerance is infinite.
 
     One tolerance is used for all inputs: relative to the smallest output, by its largest value.
     """
     size = min((outcome.size for outcome in before.values() if not outcome.kind), default=0.0)
     conversion = expected.conversion
+    outputs = "outputs on short inputs"
     untrained = [None] if expected.replaces_positions else [None, "new"]
     if expected.adapted or expected.trainable not in untrained:
-        return Standard(math.inf)
+        return f"{outputs} may differ from the base's", math.inf
     if conversion is not None and (expected.replaces_positions or expected.keeps_positions):
         layers = sum(int(conversion.config[key]) for key in conversion.twin.layer_keys)
         relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
@@ -179,8 +173,8 @@ def _find_standard(expected: Expected, before: Outcomes) -> Standard:
         if conversion.twin.has_windows:
             half = conversion.settings.half_window
             outputs = (
-                f"outputs (of inputs up to {half} tokens as they are, of longer ones with windows "
-                "of twice the input)"
+                f"outputs (inputs of up to {half} tokens as they are, longer ones with windows of "
+                "twice the input)"
             )
         # The source's position table is added to embeddings, so their sums have its dtype.
         source = conversion.model
@@ -189,13 +183,17 @@ def _find_standard(expected: Expected, before: Outcomes) -> Standard:
             relative += SUM_ROUNDING[dtype]
             rounding += f" and that of the embeddings to {dtype}"
         # Heads sum hidden states, which layer norms keep near 1: small sums are rounded as these.
-        return Standard(relative * max(size, HIDDEN_STATE), rounding, outputs)
-    if expected.keeps_positions:
-        return Standard(0.0)
-    if expected.plan.short_inputs is ShortInputs.ROUNDED:
+        tolerance = relative * max(size, HIDDEN_STATE)
+    elif expected.keeps_positions:
+        return f"{outputs} must be identical to the base's", 0.0
+    elif expected.plan.short_inputs is ShortInputs.ROUNDED:
         longest = max(table.max_len_before for table in expected.plan.changes)
-        return Standard(frequency_rounding(longest) * size, "rounding of frequencies")
-    return Standard(math.inf)
+        tolerance = frequency_rounding(longest) * size
+        rounding = "rounding of frequencies"
+    else:
+        return f"{outputs} may differ from the base's", math.inf
+    rule = f"{outputs} must equal the base's within {rounding} (tolerance {tolerance:.2g})"
+    return rule, tolerance
 
 
 def frequency_rounding(length: int) -> float:
@@ -208,26 +206,3 @@ def frequency_rounding(length: int) -> float:
         length: Of the input, in tokens.
     """
     return min(STEPS_PER_POSITION * FLOAT32_STEP * length, MAX_ROUNDING)
-
-
-def _describe(
-    expected: Expected, differences: list[Difference], standard: Standard, *, are_right: bool
-) -> list[str]:
-    """Say how outputs differ and should differ, then list the largest difference by input."""
-    inputs = ", ".join(item.place for item in differences)
-    if not expected.conversion:
-        if all(item.is_bit_identical for item in differences):
-            return [f"bit-identical to the base's on inputs of {inputs}"]
-        if all(item.size == 0 for item in differences):
-            return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
-    if standard.rounding:
-        relation = "equal the base's within" if are_right else "differ from the base's by more than"
-        allowed = f"{standard.rounding} (tolerance {standard.tolerance:.2g})"
-        text = f"{standard.outputs} {relation} {allowed}"
-    elif are_right:
-        largest = max(item.size or 0.0 for item in differences)
-        text = f"{standard.outputs} differ from the base's by up to {largest:.3g}, as expected"
-    else:
-        text = f"{standard.outputs} must be identical to the base's but differ"
-    listed = "; ".join(f"{item.text} at {item.place}" for item in differences)
-    return [text, f"largest difference: {listed}"]

@@ -13,7 +13,7 @@ from ctxextend.positions.positions import with_values
 from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.tables.rope_types import TYPE
 from ctxextend.verification.check_outputs import frequency_rounding, output_difference
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import Observed, Outcomes, length_text, run_inputs
 
@@ -29,25 +29,25 @@ def check_switch(
         after: The model, which ran on short inputs and then a long one.
         again: The same short inputs after these.
     """
-    evidence = Evidence()
+    check = Check("switch")
     longest = length_text(expected.plan.max_len_after)
     try:
         without_switch = _run_without_switch(expected, resized)
     except CheckpointError as error:
-        evidence.unchecked.append(error.message)
-        return evidence.check("switch")
+        check.unchecked.append(error.message)
+        return check
     for (name, text), outcome in again.items():
         first = after.outcomes[name, text]
         if outcome.kind or first.kind:
-            evidence.unchecked.append(f"not run again after an input of {longest}: {text}")
+            check.unchecked.append(f"not run again after an input of {longest}: {text}")
         elif are_bit_identical(first.values, outcome.values):
-            evidence.findings.append(f"the same outputs after an input of {longest}: {text}")
+            check.findings.append(f"the same outputs after an input of {longest}: {text}")
         else:
-            evidence.failures.append(f"outputs differ after an input of {longest}: {text}")
+            check.failures.append(f"outputs differ after an input of {longest}: {text}")
     for table in expected.switched:
         other = without_switch[table.name, longest]
         if other.kind:
-            evidence.unchecked.append(f"{table.name}: not run without a switch on {longest}")
+            check.unchecked.append(f"{table.name}: not run without a switch on {longest}")
             continue
         kind = next(iter(table.long_inputs_as.values()))[TYPE]
         difference = output_difference(table, longest, other, after.outcomes[table.name, longest])
@@ -55,11 +55,11 @@ def check_switch(
         text = f"{longest}: the outputs of {kind} settings for all inputs"
         if difference.is_within(tolerance):
             text += f", within rounding (largest difference {difference.text})"
-            evidence.findings.append(text)
+            check.findings.append(text)
         else:
             text += f" are expected, but differ: {difference.text} (tolerance {tolerance:.2g})"
-            evidence.failures.append(text)
-    return evidence.check("switch")
+            check.failures.append(text)
+    return check
 
 
 def _run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:

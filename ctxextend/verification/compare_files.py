@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError, counted
 from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.output import edited_texts
 from ctxextend.positions.positions import nested
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import (
     MISSING,
@@ -54,8 +54,8 @@ def check_files(expected: Expected, resized: Checkpoint) -> Check:
     Raises:
         CheckpointError: A file of the base cannot be read.
     """
-    evidence = Evidence()
-    faults = evidence.failures
+    check = Check("files")
+    faults = check.failures
     base = expected.base
     weights = resized.weights
     texts = edited_texts(expected.plan)
@@ -99,15 +99,13 @@ def check_files(expected: Expected, resized: Checkpoint) -> Check:
             if edit.file not in stale:
                 changes.append(f"{edit.file} {edit.key} {shown_value(edit.after)}")
         changes += [f"{name} generated" for name in sorted(base.generated)]
-        text = "nothing changed"
-        if changes:
-            text = f"only these values changed: {'; '.join(changes)}"
         count = counted(len(compared), "file")
-        evidence.findings.append(
-            f"{count} compared (model card, licenses, logs and recipe excluded): {text}"
+        check.findings.append(
+            f"{count} compared (model card, licenses, logs and recipe excluded): changed "
+            f"{'; '.join(changes) or 'nothing'}"
         )
-        evidence.findings.append("no stale weight files")
-    return evidence.check("files")
+        check.findings.append("no stale weight files")
+    return check
 
 
 def _repeats_config(resized: Checkpoint, name: str) -> bool:
@@ -176,7 +174,6 @@ def _is_compared_elsewhere(expected: Expected, change: ValueChange) -> bool:
         for start in table.positions.settings_paths(table):
             if change.path[: len(start)] == start:
                 return True
-    for table in expected.plan.changes:
         key = table.positions.engine_paths.get(change.path)
         if key is None:
             continue

@@ -15,7 +15,7 @@ from ctxextend.provenance import learned_before
 from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.compare_tensors import wrong_form
 from ctxextend.verification.expected import Expected
 
@@ -35,33 +35,31 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
         CheckpointError: A file cannot be read.
         ResizeError: The rows cannot be recreated.
     """
-    evidence = Evidence()
+    check = Check("table")
     for change in expected.plan.changes:
         now = replace(change.positions, config=resized.config)
         if not change.dtype:
             result = change.positions.compare(change, now)
-            evidence.failures += result.faults
+            check.failures += result.faults
             if expected.conversion is None:
-                evidence.findings += result.findings
+                check.findings += result.findings
             else:
-                evidence.findings.append(f"{change.name}: {expected.conversion.settings.result}")
+                check.findings.append(f"{change.name}: {expected.conversion.settings.result}")
             continue
         shape = (change.rows_after, change.hidden_size)
         fault = wrong_form(resized, change.name, change.dtype, shape)
         if fault:
-            evidence.failures.append(fault)
+            check.failures.append(fault)
             continue
         try:
             now.check_width()
         except CheckpointError as error:
-            evidence.failures.append(error.message)
-        _compare_table(evidence, expected, change, resized.weights.read(change.name))
-    return evidence.check("table")
+            check.failures.append(error.message)
+        _compare_table(check, expected, change, resized.weights.read(change.name))
+    return check
 
 
-def _compare_table(
-    evidence: Evidence, expected: Expected, table: Change, after: TableValues
-) -> None:
+def _compare_table(check: Check, expected: Expected, table: Change, after: TableValues) -> None:
     """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance.
 
     The rows of an unregistered method are compared only with the hash of the table. That is enough
@@ -76,9 +74,9 @@ def _compare_table(
             f"{RECIPE_FILE}"
         )
     if expected.unregistered_method is not None and table.is_changed:
-        evidence.failures += rewritten
+        check.failures += rewritten
         is_enough = written is not None and trainable in ("positions", "all")
-        found = evidence.findings if is_enough else evidence.unchecked
+        found = check.findings if is_enough else check.unchecked
         reason = f"method {expected.unregistered_method!r} is not registered"
         found.append(f"{table.name}: rows not checked, {reason}")
         return
@@ -99,34 +97,36 @@ def _compare_table(
             learned = min(table.rows_before, table.rows_after) - table.reserved_rows
             is_close[: table.reserved_rows + table.choice.kept_rows(learned)] = False
             matches |= is_close
-    what = f"match method {method} ({expected.basis}) {exactness}"
+    what = f"match method {method} {exactness}"
     if not expected.plan.is_changed:
-        what = f"match the base ({expected.basis}) {exactness}"
+        what = f"match the base {exactness}"
     fault = f"do not match method {method}{UNTRAINED_ROWS.get(trainable, '')}"
     if expected.replaces_positions:
         what = "are the angles of their positions, bit for bit"
         fault = "are not the angles of their positions"
     wrong = np.flatnonzero(_untrained_rows(expected, table, before, recreated) & ~matches).tolist()
     if wrong:
-        evidence.failures.append(
+        check.failures.append(
             f"{table.name}: {len(wrong)} of {table.rows_after} rows {fault}: {describe_rows(wrong)}"
         )
-    evidence.failures += rewritten
+    check.failures += rewritten
     nonfinite = sorted({*nonfinite_rows(after)} - {*nonfinite_rows(recreated)})
     if nonfinite:
         rows = counted(len(nonfinite), "row")
-        evidence.failures.append(
+        check.failures.append(
             f"{table.name}: {rows} with NaN or infinity: {describe_rows(nonfinite)}"
         )
     text = f"{int(matches.sum())} of {table.rows_after} rows {what}"
     if expected.replaces_positions:
-        evidence.findings.append(f"{table.name}: {text}")
+        check.findings.append(f"{table.name}: {text}")
         return
     if trainable:
         text += "; not trained afterwards" if trainable in FROZEN else "; trained afterwards"
+        if written is not None:
+            text += ", SHA-256 as recorded"
     size = f"{table.rows_before} -> {table.rows_after} rows"
-    evidence.findings.append(f"{table.name}: {size}; {text}")
-    evidence.findings.append(_learned_rows_text(before, after))
+    check.findings.append(f"{table.name}: {size}; {text}")
+    check.findings.append(_learned_rows_text(before, after))
 
 
 def _untrained_rows(
@@ -154,8 +154,7 @@ def _learned_rows_text(before: TableValues, after: TableValues) -> str:
         old = before[:shared].astype(np.float64)
         largest = np.linalg.norm(after[changed].astype(np.float64) - old[changed], axis=1).max()
         median_norm = np.median(np.linalg.norm(old, axis=1))
-    rows = "rows" if len(changed) > 1 else "row"
     return (
-        f"{text}; {rows} {describe_rows(changed)} changed by up to {largest:.3g} (median norm "
-        f"{median_norm:.3g})"
+        f"{text}; {counted(len(changed), 'row')} changed by up to {largest:.3g} (median norm "
+        f"{median_norm:.3g}): {describe_rows(changed)}"
     )

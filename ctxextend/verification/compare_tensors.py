@@ -1,9 +1,9 @@
 """Compare all tensors but tables: names, forms, buffers and bytes."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from ctxextend.checkpoint.checkpoint import Checkpoint, Weights, layer_pattern
@@ -13,7 +13,7 @@ from ctxextend.checkpoint.safetensors_file import METADATA
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.progress import Progress
 from ctxextend.settings import TRAINABLE
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 
 # Bytes read at a time: two blocks stay in the CPU cache until they are compared.
@@ -30,25 +30,42 @@ def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -
         CheckpointError: A file cannot be read.
         ResizeError: A tensor of a conversion cannot be computed.
     """
-    evidence = Evidence()
-    faults = evidence.failures
+    check = Check("tensors")
+    faults = check.failures
     base = expected.base.weights
     plan = expected.plan
-    conversion = expected.conversion
     if expected.trainable in ("all-but-positions", "all"):
         faults.append(
             f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so not only "
             "positions differ"
         )
-    faults += _changed_links(expected, resized)
     for wrapper in resized.weights.wrappers:
         faults.append(f"names of tensors have {wrapper}, which transformers does not load")
+    linked = list[str]()
+    for name, file in resized.weights.files.items():
+        if name not in base.files:
+            continue
+        if file.path.samefile(base.files[name].path):
+            linked.append(name)
+        metadata = file.header.get(METADATA)
+        stated = base.files[name].header.get(METADATA)
+        if metadata != stated and name == resized.relative(file):
+            faults.append(f"{name} has __metadata__ {metadata}, expected {stated}")
+    # A link is compared with itself. So the weights of the base are compared with the fingerprint
+    # that the recipe records of them, where it records one.
+    if linked and expected.fingerprint not in (None, base.fingerprint()):
+        for name in linked:
+            faults.append(
+                f"{name} is the same file as the base's, and the base's weights are not those of "
+                f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
+            )
     same = list[str]()
     adapted = 0
-    for name in dict.fromkeys((*base.entries, *plan.tensors, *resized.weights.entries)):
-        is_kept = name in base.entries and name not in plan.tensors and name not in plan.dropped
-        if is_kept:
-            entry = base.entries[name]
+    stored = resized.weights.entries
+    for name in dict.fromkeys((*base.entries, *stored)):
+        entry = base.entries.get(name)
+        new = plan.tensors.get(name)
+        if entry is not None and new is None and name not in plan.dropped:
             fault = wrong_form(resized, name, entry.dtype, entry.shape)
             is_adapted = layer_pattern(name) in expected.adapted
             adapted += is_adapted
@@ -56,58 +73,28 @@ def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -
                 faults.append(fault)
             elif not is_adapted:
                 same.append(name)
-        elif name in plan.tensors:
-            tensor = plan.tensors[name]
-            if not tensor.is_table and not _is_right_buffer(expected, resized, name):
-                fault = wrong_form(resized, name, tensor.dtype, tensor.shape)
-                faults.append(fault or f"{name} is not the position buffer for the new length")
-        elif name in resized.weights.entries and not _is_right_buffer(expected, resized, name):
-            fault = (
-                "is an outdated position buffer" if name in plan.dropped else "is not in the base"
-            )
-            faults.append(f"{name} {fault}")
-    metadata = {
-        resized.relative(file): file.header.get(METADATA) for file in resized.weights.files.values()
-    }
-    for name, file in base.files.items():
-        stated = file.header.get(METADATA)
-        if metadata.get(name, stated) != stated:
-            faults.append(f"{name} has __metadata__ {metadata[name]}, expected {stated}")
+        elif new is not None and new.is_table:
+            continue
+        elif name not in stored:
+            if new is not None:
+                faults.append(f"{name} is missing")
+        elif not _is_right_buffer(expected, resized, name):
+            problem = "is not the position buffer for the new length"
+            if entry is None:
+                problem = "is not in the base"
+            faults.append(f"{name} {problem}")
     # One thread reads while the other compares; tensors that are computed fill memory, so one at a
     # time.
-    threads = 1 if conversion else 2
+    threads = 1 if expected.conversion else 2
     faults += _wrong_bytes(same, base, resized.weights, threads, progress)
     size = sum(base.entries[name].size for name in same)
     text = f"{counted(len(same), 'tensor')} compared ({size:,} bytes)"
     if not faults:
         text += ": byte-identical"
-    if conversion:
-        counts = Counter(conversion.origins[name].how for name in same)
-        origins = ", ".join(f"{number} {how}" for how, number in counts.items())
-        text += f"; computed from the base: {origins}"
     if adapted:
         text += f"; {adapted:,} with adapters not compared"
-    evidence.findings.append(text)
-    return evidence.check("tensors")
-
-
-def _changed_links(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    """Yield the weights files that are the same as the base's, if these have changed.
-
-    Such a file is compared with itself. So the weights of the base are compared with the
-    fingerprint that the recipe records of them, where it records one.
-    """
-    base = expected.base.weights
-    linked = list[str]()
-    for name, file in resized.weights.files.items():
-        if name in base.files and file.path.samefile(base.files[name].path):
-            linked.append(name)
-    if linked and expected.fingerprint not in (None, base.fingerprint()):
-        for name in linked:
-            yield (
-                f"{name} is the same file as the base's, and the base's weights are not those of "
-                f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
-            )
+    check.findings.append(text)
+    return check
 
 
 def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str | None:
@@ -122,19 +109,16 @@ def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...
 
 def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
     """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
-    entry = resized.weights.entries.get(name)
+    entry = resized.weights.entries[name]
     for change in expected.plan.changes:
         buffer = change.positions.buffer(name)
-        if buffer is None or entry is None:
+        if buffer is None:
             continue
-        try:
+        with suppress(CheckpointError):
             tensor = change.positions.new_buffer(entry, buffer, change.max_len_after)
-        except CheckpointError:
-            return False
-        if tensor.shape != entry.shape:
-            return False
-        content = resized.weights.file_of[name].read_bytes(name)
-        return content.tobytes() == tensor.compute().tobytes()
+            content = resized.weights.file_of[name].read_bytes(name)
+            if tensor.shape == entry.shape and tensor.compute().tobytes() == content.tobytes():
+                return True
     return False
 
 
@@ -165,9 +149,10 @@ def _first_difference(base: Weights, resized: Weights, name: str) -> int | None:
     position = 0
     for left, right in zip(_blocks(base, name), _blocks(resized, name), strict=True):
         if left != right or not left:
-            pairs = enumerate(zip(left, right, strict=False))
-            differing = (byte for byte, (one, other) in pairs if one != other)
-            return position + next(differing, 0)  # 0: a file was truncated in the meantime
+            for byte, (one, other) in enumerate(zip(left, right, strict=False), position):
+                if one != other:
+                    return byte
+            return position  # a file was truncated in the meantime
         position += COMPARED_BYTES
     return None
 

@@ -32,11 +32,6 @@ class Verification(Result, shows=("conclusion",)):
     json_properties: ClassVar = ("passed", "conclusion")
 
     @property
-    def model_checks(self) -> tuple[Check, ...]:
-        """The checks of ``--deep``, which load the models."""
-        return tuple(check for check in self.checks if check.name in MODEL_CHECKS)
-
-    @property
     def files_passed(self) -> bool:
         """Whether all checks passed that read files."""
         return all(check.passed or check.name in MODEL_CHECKS for check in self.checks)
@@ -44,7 +39,7 @@ class Verification(Result, shows=("conclusion",)):
     @property
     def passed(self) -> bool:
         """Whether no check failed, all files were checked, and some of the models if loaded."""
-        models = self.model_checks
+        models = [check for check in self.checks if check.name in MODEL_CHECKS]
         if any(check.failed for check in models):
             return False
         return self.files_passed and (not models or any(check.passed for check in models))
@@ -69,20 +64,12 @@ class Verification(Result, shows=("conclusion",)):
                 f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: "
                 f"{failed})."
             )
-        elif self.files_passed:
-            text = (
-                f"Not verified: the files of {self.resized} are right, but nothing of the models "
-                "was checked."
-            )
         else:
-            unchecked = ", ".join(check.name for check in self.checks if not check.passed)
-            text = (
-                f"Not verified: method {self.method} is not registered (not checked: {unchecked})."
-            )
+            text = f"Not verified: nothing failed, but too little of {self.resized} was checked."
         names: dict[str, list[str]] = {}  # of checks that could not be made, by the first reason
-        for check in self.model_checks:
-            if not check.passed and not check.failed:
-                names.setdefault(check.evidence[0], []).append(check.name)
+        for check in self.checks:
+            if check.status == "not checked":
+                names.setdefault(check.unchecked[0], []).append(check.name)
         reasons = [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
         if reasons:
             text += f" Not checked: {'; '.join(reasons)}."

@@ -6,11 +6,11 @@ from typing import Any
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.errors import CheckpointError, joined
-from ctxextend.models.load import LoadingInfo, check_loadable, load
+from ctxextend.models.load import check_loadable, load
 from ctxextend.verification.check_loads import check_loads
 from ctxextend.verification.check_outputs import check_outputs, check_runs
 from ctxextend.verification.check_switch import check_switch
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import SHORTEST_PAIR, Observed, Outcomes, observe, run_inputs
 from ctxextend.verification.without_positions import remove_positions
@@ -49,11 +49,17 @@ def check_models(
         )
     before = _observe_base(expected, lengths)
     try:
-        model, info = _load_resized(expected, resized)
+        check_loadable(resized)
+        if resized.weights.wrappers:
+            wrappers = ", ".join(resized.weights.wrappers)
+            raise CheckpointError(
+                f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
+            )
+        model, info = load(resized, expected.base.model_class)
     except CheckpointError as error:
         if before.error:
             raise CheckpointError(before.error, NOT_DEEP_HINT) from error
-        return [Evidence(failures=[error.message]).check("loads")]
+        return [Check("loads", failures=[error.message])]
     after = observe(expected, resized, model, info, [*lengths, longest])
     outcomes = _outcomes_to_compare(expected, resized, model, after, lengths)
     checks = [
@@ -75,15 +81,15 @@ def _shared_lengths(expected: Expected) -> list[int]:
     longest = min(min(table.same_up_to, table.max_len_after) for table in changes)
     if conversion:
         longest = min(longest, conversion.max_len_before)
-    halves = set[int]()
+    lengths = set[int]()
     if conversion and conversion.twin.has_windows:
         half = conversion.settings.half_window
         if any(table.positions.multiple_of is not None for table in changes):
             # Inputs are padded to a multiple of the window, which is twice as long.
             longest = max(min(longest, expected.plan.max_len_after // 2), half)
-        halves.add(min(half, longest))
+        lengths.add(min(half, longest))
     shortest = SHORTEST_PAIR if expected.needs_separators else 1
-    lengths = {longest // 4, longest // 2, longest} | halves
+    lengths |= {longest // 4, longest // 2, longest}
     return sorted({max(length, shortest) for length in lengths})
 
 
@@ -106,21 +112,6 @@ def _observe_base(expected: Expected, lengths: list[int]) -> Observed:
         assert conversion is not None
         remove_positions(model, conversion)
     return observe(expected, base, model, info, lengths)
-
-
-def _load_resized(expected: Expected, resized: Checkpoint) -> tuple[Any, LoadingInfo]:
-    """Load the resized checkpoint in the class of its base.
-
-    Raises:
-        CheckpointError: transformers cannot load it, or only with other names of its tensors.
-    """
-    check_loadable(resized)
-    if resized.weights.wrappers:
-        wrappers = ", ".join(resized.weights.wrappers)
-        raise CheckpointError(
-            f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
-        )
-    return load(resized, expected.base.model_class)
 
 
 def _outcomes_to_compare(

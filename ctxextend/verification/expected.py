@@ -23,7 +23,6 @@ class Expected:
 
     plan: Plan  # what changes in the base
     conversion: Conversion | None  # None of a resize
-    basis: str  # where its settings are from, such as ``from the recipe``
     # What its recipe states beyond these settings.
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
@@ -102,7 +101,6 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
     return Expected(
         plan=plan,
         conversion=conversion,
-        basis="from the recipe",
         trainable=trained_by(steps),
         adapted=frozenset().union(*(one.adapted for one in steps)),
         unregistered_method=step.unregistered,
@@ -127,4 +125,4 @@ def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> 
         hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
         raise MethodError(message, hint)
     plan = make_plan(model, settings, checks_width=False)
-    return Expected(plan=plan, conversion=None, basis="as given")
+    return Expected(plan=plan, conversion=None)

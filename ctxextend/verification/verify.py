@@ -24,7 +24,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import plain_values
 from ctxextend.settings import CheckpointRef, Resize, Verify
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.compare_files import check_files
 from ctxextend.verification.compare_tables import check_tables
 from ctxextend.verification.compare_tensors import check_tensors
@@ -149,13 +149,13 @@ def verify_checkpoint(
 
 def _failed(base: str, reference: str, name: str, error: CtxextendError) -> Verification:
     """Return the result of the only check that could be made, which an error ended."""
-    evidence = Evidence(failures=[text for text in (error.message, error.hint) if text])
+    failures = [text for text in (error.message, error.hint) if text]
     return Verification(
         base=base,
         resized=reference,
         method=None,
         trainable=None,
-        checks=(evidence.check(name),),
+        checks=(Check(name, failures),),
     )
 
 
@@ -163,13 +163,11 @@ def _check_flags(settings: Verify, recipe: Provenance | None) -> None:
     """Raise MethodError unless a checkpoint has either a recipe or all of three flags."""
     reference = settings.resized
     flags = {"--base": settings.base, "--method": settings.method, "--to": settings.to}
-    if recipe is not None:
-        if settings.method is not None or settings.to is not None:
-            message = f"{reference} has a recipe, so --method and --to do not apply."
-            raise MethodError(message, "Remove them.")
-        return
     missing = [flag for flag, value in flags.items() if value is None]
-    if missing:
+    if recipe is not None and not {"--method", "--to"} <= {*missing}:
+        message = f"{reference} has a recipe, so --method and --to do not apply."
+        raise MethodError(message, "Remove them.")
+    if recipe is None and missing:
         raise MethodError(
             f"{reference} has no recipe, so verify needs {joined(missing)} too.",
             "Pass what created it: --base MODEL --method M --to N. A conversion is verified only "
@@ -222,7 +220,7 @@ def check_output(planned: Planned, folder: Path) -> None:
 
     def checks() -> Sequence[Check]:
         resized = open_resized(resolve_source(folder), planned.plan.checkpoint)
-        expected = Expected(plan=planned.plan, conversion=planned.conversion, basis="as planned")
+        expected = Expected(plan=planned.plan, conversion=planned.conversion)
         return compare(expected, resized, no_progress)
 
     _refuse_failed(checks, "the plan")

@@ -132,7 +132,7 @@ def test_verify_passes_for_every_method(
         found = verify(out, sharded, method=method, to=NEW)
         assert found.passed
         assert found.method == name
-        assert f"rows match method {name} (as given)" in found.checks[1].evidence[0]
+        assert f"rows match method {name}" in found.checks[1].evidence[0]
 
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
@@ -392,7 +392,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ),
     (
         "table",
-        "identical; row 0 changed by up to",
+        "identical; 1 row changed by up to",
         modify(TABLE, negate_first_row),
     ),
     ("table", "512 of 512 rows do not match method copy", modify(TABLE, add_one)),
@@ -618,7 +618,7 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
 
     stretched = resize(source, to=40, method="linear", output=tmp_path / "linear").output
     changed = passed_checks(verify(stretched, source, deep=True))
-    assert "outputs on short inputs differ from the base's by up to" in changed["outputs"]
+    assert "outputs on short inputs may differ from the base's" in changed["outputs"]
     assert "largest difference: " in changed["outputs"]
 
 
@@ -636,7 +636,7 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
         (
             "copy",
             {"layer_norm_epsilon": 0.5},
-            {"outputs": "must be identical to the base's but differ"},
+            {"outputs": "must be identical to the base's"},
         ),
     ],
     ids=str,
