@@ -40,15 +40,6 @@ OLD_LLAMA = {
     "use_cache": True,
     "transformers_version": "4.40.0",
 }
-OLD_QWEN2 = {
-    "model_type": "qwen2",
-    "architectures": ["Qwen2ForCausalLM"],
-    "rope_theta": 1000000.0,
-    "torch_dtype": "float32",
-    "sliding_window": 131072,
-    "use_sliding_window": False,
-    "transformers_version": "4.43.1",
-}
 OLD_GEMMA3 = {
     "model_type": "gemma3_text",
     "architectures": ["Gemma3ForCausalLM"],
@@ -99,13 +90,6 @@ def with_config(folder: Path, content: dict[str, Any]) -> Path:
 
 def old_llama(folder: Path) -> Path:
     return with_config(save_llama(folder), OLD_LLAMA)
-
-
-def old_qwen2(folder: Path) -> Path:
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(**SIZES)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
-    return with_config(folder, OLD_QWEN2)
 
 
 def save_gemma3(folder: Path) -> Path:
@@ -296,7 +280,6 @@ def test_verify_deep_fails_for_a_model_that_runs_on_text_only_in_the_base(tmp_pa
     [
         (save_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
         (old_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
-        (old_qwen2, ("yarn", "theta")),
         (save_gemma3, ("yarn", "linear")),
         (old_gemma3, ("yarn", "switch", "linear", "dynamic", "theta")),
         (save_pico("gpt2"), ("copy", "linear")),
@@ -444,7 +427,7 @@ def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
 
 
 def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_path: Path) -> None:
-    source = old_qwen2(tmp_path / "source")
+    source = old_llama(tmp_path / "source")
     out = resize(source, to=NEW, output=tmp_path / "out").output
     layers = 10**12  # of which transformers makes a list
     pico.edit_json(out / "config.json", num_hidden_layers=layers)
