@@ -203,12 +203,12 @@ def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list
         CheckpointError: A file cannot be read.
         ResizeError: The tables of the base cannot be resized.
     """
-    checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
-    if expected.base.file_suffix:
-        checks.append(check_metadata(expected, resized))
-    else:
-        checks.append(check_files(expected, resized))
-    return checks
+    check_others = check_metadata if expected.base.file_suffix else check_files
+    return [
+        check_tensors(expected, resized, progress),
+        check_tables(expected, resized),
+        check_others(expected, resized),
+    ]
 
 
 def check_output(planned: Planned, folder: Path) -> None:
