@@ -58,15 +58,24 @@ def test_verify_takes_the_method_without_a_recipe(base: Path, tmp_path: Path) ->
     assert failures(verify(bare, base, method="yarn", to=LONGER)).keys() == {"table", "metadata"}
 
 
-def test_verify_finds_a_changed_byte_of_any_tensor(resized: Path) -> None:
-    file = open_gguf(resized)
-    whole = resized.read_bytes()
+def test_verify_finds_a_changed_byte_of_any_tensor(tmp_path: Path) -> None:
+    table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
+    output = tmp_path / "out.gguf"
+    resize(base, 40, "linear", output=output)
+    assert verify(output, base).method == "linear"
+    file = open_gguf(output)
+    whole = output.read_bytes()
     for name, entry in file.entries.items():
         content = bytearray(whole)
         content[file.data_start + entry.end - 1] ^= 1
-        resized.write_bytes(content)
-        assert failures(verify(resized)).keys() == {"tensors"}
-        assert name in failures(verify(resized))["tensors"]
+        output.write_bytes(content)
+        found = failures(verify(output))
+        check = "table" if name == TABLE else "tensors"
+        assert found.keys() == {check}
+        assert name in found[check]
+        if name == TABLE:
+            assert "1 of 40 rows do not match method linear: 39" in found[check]
 
 
 @pytest.mark.parametrize(
@@ -112,11 +121,8 @@ def test_verify_finds_changed_bytes_between_and_after_tensors(tmp_path: Path) ->
         found = failures(verify(output))
         assert found.keys() == {"metadata"}
         assert f"after {name}, the file has other bytes" in found["metadata"]
-    for content in (whole[:-1], whole + b"x"):
-        output.write_bytes(content)
-        assert f"after {last.name}" in failures(verify(output))["metadata"]
-    output.write_bytes(whole)
-    assert verify(output)
+    output.write_bytes(whole[:-1])
+    assert f"after {last.name}" in failures(verify(output))["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -166,21 +172,6 @@ def test_verify_finds_other_tensors(resized: Path, tmp_path: Path) -> None:
     tensors = {**other_tensors(), "output.weight": np.ones((4, WIDTH), np.float32)}
     other = write_gguf(tmp_path / "other.gguf", tensors=tensors)
     assert "output.weight is missing" in failures(verify(resized, other))["tensors"]
-
-
-def test_verify_finds_changed_rows(tmp_path: Path) -> None:
-    table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
-    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
-    output = tmp_path / "out.gguf"
-    resize(base, 40, "linear", output=output)
-    assert verify(output)
-    assert verify(output, base).method == "linear"
-    file = open_gguf(output)
-    content = bytearray(output.read_bytes())
-    start = file.data_start + file.entries[TABLE].start
-    content[start + 20 * 4 * WIDTH + 3] ^= 64
-    output.write_bytes(content)
-    assert "1 of 40 rows do not match method linear: 20" in failures(verify(output))["table"]
 
 
 def test_verify_refuses_other_architectures_and_folders(resized: Path, tmp_path: Path) -> None:
