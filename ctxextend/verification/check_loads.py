@@ -4,9 +4,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.positions.change import Change
+from ctxextend.positions.rotary_settings import RopeLayers
 from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import RANDOM, UNKNOWN, LoadedFrequencies, Observed
@@ -52,8 +54,22 @@ def check_loads(
             check.findings.append(text)
     if not after.keys:
         check.findings.append("no missing, unexpected or mismatched keys")
+    shared = [name for name in after.frequencies if name in before.frequencies]
+    same_as_base = [
+        name for name in shared if np.array_equal(after.frequencies[name], before.frequencies[name])
+    ]
     for change in expected.plan.changes:
-        _compare_frequencies(check, change, resized, before.frequencies, after.frequencies)
+        if not change.positions.settings_paths(change):
+            continue
+        if change.positions.methods:
+            _compare_frequencies(check, change, resized, after.frequencies, same_as_base)
+            continue
+        # The classes ignore these settings, or read only some of them.
+        for name in shared:
+            if name in same_as_base:
+                check.findings.append(f"{name} equals that of the base")
+            else:
+                check.failures.append(f"{name} differs from that of the base")
     return check
 
 
@@ -61,53 +77,25 @@ def _compare_frequencies(
     check: Check,
     change: Change,
     resized: Checkpoint,
-    before: LoadedFrequencies,
     after: LoadedFrequencies,
+    same_as_base: Collection[str],
 ) -> None:
-    """Compare the inverse frequencies of a model with its rotary settings, or with the base's.
+    """Compare the inverse frequencies of a model with its rotary settings.
 
     Of each type of layers, one right buffer is enough: another one of this name and size may be of
     other layers. It has the frequencies of the settings or, where these do not change, of the base.
     """
-    same_as_base = [
-        name for name in after if name in before and np.array_equal(after[name], before[name])
-    ]
-    if not change.positions.settings_paths(change):
-        return
-    if not change.positions.methods:  # the classes ignore these settings, or read only some of them
-        for name in after:
-            if name in same_as_base:
-                check.findings.append(f"{name} equals that of the base")
-            elif name in before:
-                check.failures.append(f"{name} differs from that of the base")
-        return
-    entries = resized.weights.entries
     now = replace(change.positions, config=resized.config)
-    changed = [
-        layers.layer_type for layers, new in change.changed_layers if new != layers.parameters
-    ]
+    changed = [kind.layer_type for kind, new in change.changed_layers if new != kind.parameters]
     for layers in now.layers:
         frequencies = now.frequencies(layers.parameters, 1).inverse
-        # The dot tells ``inv_freq`` from ``local_inv_freq``; a name without a module gets one too.
-        ending = f".{layers.layer_type}_inv_freq" if layers.layer_type else ".inv_freq"
-        names = [
-            name
-            for name, values in after.items()
-            if f".{name}".endswith(ending) and values.shape == frequencies.shape
-        ]
-        right = list[str]()
-        for name in names:
-            # Names in files may have a prefix. Buffers whose names end alike have one dtype.
-            stored = next((entries[key].dtype for key in entries if key.endswith(name)), "F32")
-            rounding = STORED_ROUNDING.get(stored, COMPUTED_ROUNDING)
-            smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
-            if np.allclose(after[name], frequencies, rtol=rounding, atol=smallest):
-                right.append(name)
+        names = _buffers_of(layers, len(frequencies), after)
+        right = [name for name in names if _is_close(resized, name, after[name], frequencies)]
+        kept = [name for name in names if name in same_as_base]
         is_changed = layers.layer_type in changed
-        kept = [name for name in names if name in same_as_base and not is_changed]
         if right:
             check.findings.append(f"{right[0]} equals the frequencies of the rotary settings")
-        elif kept:
+        elif kept and not is_changed:
             check.findings.append(f"{kept[0]} equals that of the base")
         elif names:
             check.failures.append(f"{names[0]} differs from the frequencies of the settings")
@@ -116,3 +104,27 @@ def _compare_frequencies(
             check.unchecked.append(
                 f"{name}: the model has no buffer of {len(frequencies)} inverse frequencies"
             )
+
+
+def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> list[str]:
+    """Return the names of buffers that may be of the layers of one type."""
+    # The dot tells ``inv_freq`` from ``local_inv_freq``; a name without a module gets one too.
+    ending = ".inv_freq"
+    if layers.layer_type:
+        ending = f".{layers.layer_type}_inv_freq"
+    names = [name for name in after if f".{name}".endswith(ending)]
+    return [name for name in names if after[name].shape == (pairs,)]
+
+
+def _is_close(
+    resized: Checkpoint, name: str, values: NDArray[np.float32], expected: NDArray[np.float64]
+) -> bool:
+    """Whether loaded frequencies are the expected ones, in the precision of the file, if stored.
+
+    Names in files may have a prefix. Buffers whose names end alike are stored in one dtype.
+    """
+    entries = resized.weights.entries
+    stored = next((entries[key].dtype for key in entries if key.endswith(name)), "F32")
+    rounding = STORED_ROUNDING.get(stored, COMPUTED_ROUNDING)
+    smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
+    return np.allclose(values, expected, rtol=rounding, atol=smallest)

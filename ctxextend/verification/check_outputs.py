@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import listed
 from ctxextend.models.load import are_bit_identical, largest_difference
 from ctxextend.positions.change import Change, ShortInputs
@@ -81,7 +82,9 @@ class Difference(NamedTuple):
 
 
 def output_difference(table: Change, place: str, old: Outcome, new: Outcome | None) -> Difference:
-    """Return how an output differs from one of the base."""
+    """Return how an output differs from one of the base for the same input, named `place`."""
+    if table.part:
+        place = f"{place} ({table.part})"
     if new is None or new.kind:
         error = "transformers cannot load it" if new is None else new.error
         return Difference(place, f"fails ({error})")
@@ -127,9 +130,8 @@ def check_outputs(
         olds = {text: old for (name, text), old in before.outcomes.items() if name == table.name}
         ran = [text for text, old in olds.items() if not old.kind]
         for text in ran:
-            label = f"{text} ({table.part})" if table.part else text
             new = outcomes.get((table.name, text))
-            differences.append(output_difference(table, label, olds[text], new))
+            differences.append(output_difference(table, text, olds[text], new))
         if not ran:
             text, old = next(iter(olds.items()))
             check.unchecked.append(f"{_unrun_text(table, text, old)}. {SAME_IN_BASE}")
@@ -137,15 +139,20 @@ def check_outputs(
         rule, tolerance = _find_standard(expected, before.outcomes)
         are_right = all(item.is_within(tolerance) for item in differences)
         found = check.findings if are_right else check.failures
-        inputs = ", ".join(item.place for item in differences)
-        if not expected.conversion and all(item.is_bit_identical for item in differences):
-            found.append(f"bit-identical to the base's on inputs of {inputs}")
-        elif not expected.conversion and all(item.size == 0 for item in differences):
-            found.append(f"equal to the base's on inputs of {inputs}, but for NaN and zero signs")
-        else:
-            texts = [f"{item.text} at {item.place}" for item in differences]
-            found += [rule, f"largest difference: {'; '.join(texts)}"]
+        found += _describe(expected, differences, rule)
     return check
+
+
+def _describe(expected: Expected, differences: list[Difference], rule: str) -> list[str]:
+    """Say how outputs should differ, then list the largest difference by input."""
+    if expected.conversion is None:
+        inputs = ", ".join(item.place for item in differences)
+        if all(item.is_bit_identical for item in differences):
+            return [f"bit-identical to the base's on inputs of {inputs}"]
+        if all(item.size == 0 for item in differences):
+            return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
+    texts = [f"{item.text} at {item.place}" for item in differences]
+    return [rule, f"largest difference: {'; '.join(texts)}"]
 
 
 def _find_standard(expected: Expected, before: Outcomes) -> tuple[str, float]:
@@ -166,32 +173,42 @@ def _find_standard(expected: Expected, before: Outcomes) -> tuple[str, float]:
     if expected.adapted or expected.trainable not in untrained:
         return f"{outputs} may differ from the base's", math.inf
     if conversion is not None and (expected.replaces_positions or expected.keeps_positions):
-        layers = sum(int(conversion.config[key]) for key in conversion.twin.layer_keys)
-        relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
-        rounding = "float32 rounding"
-        outputs = "without positions, outputs"
-        if conversion.twin.has_windows:
-            half = conversion.settings.half_window
-            outputs = (
-                f"outputs (inputs of up to {half} tokens as they are, longer ones with windows of "
-                "twice the input)"
-            )
-        # The source's position table is added to embeddings, so their sums have its dtype.
-        source = conversion.model
-        dtype = source.checkpoint.weights.entries[source.tables[0].name].dtype
-        if conversion.twin.adds_mean and dtype in SUM_ROUNDING:
-            relative += SUM_ROUNDING[dtype]
-            rounding += f" and that of the embeddings to {dtype}"
-        # Heads sum hidden states, which layer norms keep near 1: small sums are rounded as these.
-        tolerance = relative * max(size, HIDDEN_STATE)
-    elif expected.keeps_positions:
+        return _conversion_standard(conversion, size)
+    if expected.keeps_positions:
         return f"{outputs} must be identical to the base's", 0.0
-    elif expected.plan.short_inputs is ShortInputs.ROUNDED:
+    if expected.plan.short_inputs is ShortInputs.ROUNDED:
         longest = max(table.max_len_before for table in expected.plan.changes)
         tolerance = frequency_rounding(longest) * size
-        rounding = "rounding of frequencies"
-    else:
-        return f"{outputs} may differ from the base's", math.inf
+        rounding = f"rounding of frequencies (tolerance {tolerance:.2g})"
+        return f"{outputs} must equal the base's within {rounding}", tolerance
+    return f"{outputs} may differ from the base's", math.inf
+
+
+def _conversion_standard(conversion: Conversion, size: float) -> tuple[str, float]:
+    """Return what outputs of a conversion must be, as `_find_standard`.
+
+    Args:
+        conversion: The conversion.
+        size: Of the smallest output, by its largest value.
+    """
+    layers = sum(int(conversion.config[key]) for key in conversion.twin.layer_keys)
+    relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
+    rounding = "float32 rounding"
+    outputs = "without positions, outputs"
+    if conversion.twin.has_windows:
+        half = conversion.settings.half_window
+        outputs = (
+            f"outputs (inputs of up to {half} tokens as they are, longer ones with windows of "
+            "twice the input)"
+        )
+    # The source's position table is added to embeddings, so their sums have its dtype.
+    source = conversion.model
+    dtype = source.checkpoint.weights.entries[source.tables[0].name].dtype
+    if conversion.twin.adds_mean and dtype in SUM_ROUNDING:
+        relative += SUM_ROUNDING[dtype]
+        rounding += f" and that of the embeddings to {dtype}"
+    # Heads sum hidden states, which layer norms keep near 1: small sums are rounded as these.
+    tolerance = relative * max(size, HIDDEN_STATE)
     rule = f"{outputs} must equal the base's within {rounding} (tolerance {tolerance:.2g})"
     return rule, tolerance
 

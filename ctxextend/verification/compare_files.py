@@ -1,7 +1,7 @@
 """Compare all files but weights with those of the base, as edited: JSON files by content."""
 
 import filecmp
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -59,28 +59,12 @@ def check_files(expected: Expected, resized: Checkpoint) -> Check:
     base = expected.base
     weights = resized.weights
     texts = edited_texts(expected.plan)
-    # Trained weights must not have files in Mistral's own format, which state others.
-    stale = base.mistral_files if expected.is_trained else ()
-    names = {*base.files, *texts}.difference(stale)
+    names = {*base.files, *texts} - expected.stale_files
     if weights.index is not None:
         for name in weights.entries:
             if name not in weights.index["weight_map"]:
                 faults.append(f"{weights.index_file} does not list {name}")
-    for name, reason in resized.omitted.items():  # files that belong to no checkpoint
-        if PurePosixPath(name).name not in IGNORED_NAMES:
-            faults.append(f"unexpected {name}: {reason}")
-    known = set(names)
-    lengths_are_new = all(
-        nested(resized.config, change.positions.length_paths[0])
-        == change.positions.key_value(change.max_len_after)
-        for change in expected.plan.changes
-    )
-    if not base.has_config and lengths_are_new:
-        known.add(resized.config_file)  # a bare weights file needs one
-    for name in resized.copied:
-        if name in known or matches(name, NOT_COMPARED) or _repeats_config(resized, name):
-            continue
-        faults.append(f"{name} is not in the base")
+    faults += _unexpected_files(expected, resized, names)
     if base.weights.variant != weights.variant:
         variant = base.weights.variant or "no variant"
         faults.append(f"the weights are variant {weights.variant}, expected {variant}")
@@ -94,18 +78,45 @@ def check_files(expected: Expected, resized: Checkpoint) -> Check:
         elif name not in resized.omitted:  # else it is reported as unexpected
             faults.append(f"{name} is missing")
     if not faults:
-        changes = list[str]()
-        for edit in expected.plan.edits:
-            if edit.file not in stale:
-                changes.append(f"{edit.file} {edit.key} {shown_value(edit.after)}")
-        changes += [f"{name} generated" for name in sorted(base.generated)]
         count = counted(len(compared), "file")
         check.findings.append(
-            f"{count} compared (model card, licenses, logs and recipe excluded): changed "
-            f"{'; '.join(changes) or 'nothing'}"
+            f"{count} compared (model card, licenses, logs and recipe excluded): "
+            f"{_changes_text(expected)}"
         )
         check.findings.append("no stale weight files")
     return check
+
+
+def _changes_text(expected: Expected) -> str:
+    """Say which values the resize or conversion has changed, and which files it has generated."""
+    changes = list[str]()
+    for edit in expected.plan.edits:
+        if edit.file not in expected.stale_files:
+            changes.append(f"{edit.file} {edit.key} {shown_value(edit.after)}")
+    changes += [f"{name} generated" for name in sorted(expected.base.generated)]
+    if not changes:
+        changes.append("nothing")
+    return f"changed {'; '.join(changes)}"
+
+
+def _unexpected_files(
+    expected: Expected, resized: Checkpoint, names: Collection[str]
+) -> Iterator[str]:
+    """Yield the files that are neither in the output, by their names, nor made by transformers."""
+    for name, reason in resized.omitted.items():  # files that belong to no checkpoint
+        if PurePosixPath(name).name not in IGNORED_NAMES:
+            yield f"unexpected {name}: {reason}"
+    lengths_are_new = all(
+        nested(resized.config, change.positions.length_paths[0])
+        == change.positions.key_value(change.max_len_after)
+        for change in expected.plan.changes
+    )
+    # A bare weights file needs a config.
+    added = "" if expected.base.has_config or not lengths_are_new else resized.config_file
+    for name in resized.copied:
+        is_known = name in names or name == added or matches(name, NOT_COMPARED)
+        if not is_known and not _repeats_config(resized, name):
+            yield f"{name} is not in the base"
 
 
 def _repeats_config(resized: Checkpoint, name: str) -> bool:

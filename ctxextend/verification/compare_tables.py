@@ -68,7 +68,7 @@ def _compare_table(check: Check, expected: Expected, table: Change, after: Table
     trainable = expected.trainable
     written = expected.hashes.get(table.name)
     rewritten = list[str]()
-    if written is not None and table_hash(after) != written:
+    if written not in (None, table_hash(after)):
         rewritten.append(
             f"{table.name} has changed since it was written: its SHA-256 is not that in "
             f"{RECIPE_FILE}"
@@ -82,21 +82,9 @@ def _compare_table(check: Check, expected: Expected, table: Change, after: Table
         return
     before = expected.base.weights.read(table.name)
     recreated = table.positions.resized(table, before)
-    matches = equal_rows(recreated, after)
+    matches, exactness = _matching_rows(table, recreated, after)
     # A table that gets no new rows has no method: it is cut, or stays as it is.
-    method = expected.plan.method
-    exactness = "bit for bit"
-    if table.choice is not None:
-        method = table.choice.name
-        tolerance = table.choice.facts.tolerance
-        if tolerance:
-            exactness = f"within {tolerance:g} of the median norm"
-            exact = recreated.astype(np.float64)
-            distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
-            is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
-            learned = min(table.rows_before, table.rows_after) - table.reserved_rows
-            is_close[: table.reserved_rows + table.choice.kept_rows(learned)] = False
-            matches |= is_close
+    method = table.method or expected.plan.method
     what = f"match method {method} {exactness}"
     if not expected.plan.is_changed:
         what = f"match the base {exactness}"
@@ -127,6 +115,25 @@ def _compare_table(check: Check, expected: Expected, table: Change, after: Table
     size = f"{table.rows_before} -> {table.rows_after} rows"
     check.findings.append(f"{table.name}: {size}; {text}")
     check.findings.append(_learned_rows_text(before, after))
+
+
+def _matching_rows(
+    table: Change, recreated: TableValues, after: TableValues
+) -> tuple[NDArray[np.bool_], str]:
+    """Return which rows are the recreated ones, shape (rows_after,), and how exactly, in words.
+
+    New rows may differ as far as their method allows.
+    """
+    matches = equal_rows(recreated, after)
+    if table.choice is None or not table.choice.facts.tolerance:
+        return matches, "bit for bit"
+    tolerance = table.choice.facts.tolerance
+    exact = recreated.astype(np.float64)
+    distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
+    is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
+    learned = min(table.rows_before, table.rows_after) - table.reserved_rows
+    is_close[: table.reserved_rows + table.choice.kept_rows(learned)] = False
+    return matches | is_close, f"within {tolerance:g} of the median norm"
 
 
 def _untrained_rows(

@@ -41,24 +41,7 @@ def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -
         )
     for wrapper in resized.weights.wrappers:
         faults.append(f"names of tensors have {wrapper}, which transformers does not load")
-    linked = list[str]()
-    for name, file in resized.weights.files.items():
-        if name not in base.files:
-            continue
-        if file.path.samefile(base.files[name].path):
-            linked.append(name)
-        metadata = file.header.get(METADATA)
-        stated = base.files[name].header.get(METADATA)
-        if metadata != stated and name == resized.relative(file):
-            faults.append(f"{name} has __metadata__ {metadata}, expected {stated}")
-    # A link is compared with itself. So the weights of the base are compared with the fingerprint
-    # that the recipe records of them, where it records one.
-    if linked and expected.fingerprint not in (None, base.fingerprint()):
-        for name in linked:
-            faults.append(
-                f"{name} is the same file as the base's, and the base's weights are not those of "
-                f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
-            )
+    faults += _wrong_files(expected, resized)
     same = list[str]()
     adapted = 0
     stored = resized.weights.entries
@@ -73,16 +56,8 @@ def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -
                 faults.append(fault)
             elif not is_adapted:
                 same.append(name)
-        elif new is not None and new.is_table:
-            continue
-        elif name not in stored:
-            if new is not None:
-                faults.append(f"{name} is missing")
-        elif not _is_right_buffer(expected, resized, name):
-            problem = "is not the position buffer for the new length"
-            if entry is None:
-                problem = "is not in the base"
-            faults.append(f"{name} {problem}")
+        elif new is None or not new.is_table:
+            faults += _wrong_buffer(expected, resized, name)
     # One thread reads while the other compares; tensors that are computed fill memory, so one at a
     # time.
     threads = 1 if expected.conversion else 2
@@ -97,6 +72,29 @@ def check_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -
     return check
 
 
+def _wrong_files(expected: Expected, resized: Checkpoint) -> Iterator[str]:
+    """Yield weights files with other metadata than the base's, and links to changed ones."""
+    base = expected.base.weights
+    linked = list[str]()
+    for name, file in resized.weights.files.items():
+        if name not in base.files:
+            continue
+        if file.path.samefile(base.files[name].path):
+            linked.append(name)
+        metadata = file.header.get(METADATA)
+        stated = base.files[name].header.get(METADATA)
+        if metadata != stated and name == resized.relative(file):
+            yield f"{name} has __metadata__ {metadata}, expected {stated}"
+    # A link is compared with itself. So the weights of the base are compared with the fingerprint
+    # that the recipe records of them, where it records one.
+    if linked and expected.fingerprint not in (None, base.fingerprint()):
+        for name in linked:
+            yield (
+                f"{name} is the same file as the base's, and the base's weights are not those of "
+                f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
+            )
+
+
 def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str | None:
     """Say how a tensor differs from the expected dtype and shape; None if it does not."""
     entry = resized.weights.entries.get(name)
@@ -107,9 +105,16 @@ def wrong_form(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...
     return f"{name} is {entry.dtype} {list(entry.shape)}, expected {dtype} {list(shape)}"
 
 
-def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
-    """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
-    entry = resized.weights.entries[name]
+def _wrong_buffer(expected: Expected, resized: Checkpoint, name: str) -> Iterator[str]:
+    """Yield what is wrong with a tensor that must be a position buffer for the new length.
+
+    One that transformers creates may be missing. The file states the dtype.
+    """
+    entry = resized.weights.entries.get(name)
+    if entry is None:
+        if name in expected.plan.tensors:
+            yield f"{name} is missing"
+        return
     for change in expected.plan.changes:
         buffer = change.positions.buffer(name)
         if buffer is None:
@@ -118,8 +123,11 @@ def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool
             tensor = change.positions.new_buffer(entry, buffer, change.max_len_after)
             content = resized.weights.file_of[name].read_bytes(name)
             if tensor.shape == entry.shape and tensor.compute().tobytes() == content.tobytes():
-                return True
-    return False
+                return
+    if name in expected.base.weights.entries:
+        yield f"{name} is not the position buffer for the new length"
+    else:
+        yield f"{name} is not in the base"
 
 
 def _wrong_bytes(

@@ -1,7 +1,7 @@
 """The differences between two JSON values, and which of them mean something in a model's config."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
@@ -62,25 +62,33 @@ def changed_meaning(
     new = config_as_read(after)
     if old is None or new is None:
         return changes
-    unread = list[ValueChange]()
-    for change in changes:
-        # A key that transformers does not keep, under its name or another one, has no other
-        # spelling.
-        *parent, key = change.path
-        parents = [nested(config, tuple(parent)) for config in (old.values, new.values)]
-        is_read = key in old.old_keys or any(
-            isinstance(value, list) or (isinstance(value, Mapping) and key in value)
-            for value in parents
-        )
-        if not is_read:
-            unread.append(change)
+    configs = (old.values, new.values)
+    unread = [change for change in changes if not _is_read(change.path, configs, old.old_keys)]
     stated = {change.path: change for change in changes}
-    dtypes = {entry.dtype for entry in base.weights.entries.values()}
-    stored = [DTYPES[dtype] for dtype in dtypes if dtype in COMPUTING]
     meant = list[ValueChange]()
     for change in changed_values(old.values, new.values):
-        # The dtype of the weights is transformers' default.
-        is_default = change.before in (None, MISSING) and stored == [change.after]
-        if not ignored(change) and not (change.path[-1] == "dtype" and is_default):
+        if not ignored(change) and not _is_stored_dtype(base, change):
             meant.append(stated.get(change.path, change))  # with the values of the file
     return [*unread, *meant]
+
+
+def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
+    """Whether a config only states the dtype of the weights, which is transformers' default."""
+    if change.path[-1] != "dtype" or change.before not in (None, MISSING):
+        return False
+    dtypes = {entry.dtype for entry in base.weights.entries.values()}
+    return [DTYPES[dtype] for dtype in dtypes if dtype in COMPUTING] == [change.after]
+
+
+def _is_read(path: Keys, configs: Sequence[Mapping[str, Any]], old_keys: Collection[str]) -> bool:
+    """Whether transformers keeps a key, under its name or another one.
+
+    A key that it does not keep has no other spelling.
+    """
+    if path[-1] in old_keys:
+        return True
+    for config in configs:
+        parent = nested(config, path[:-1])
+        if isinstance(parent, list) or (isinstance(parent, Mapping) and path[-1] in parent):
+            return True
+    return False

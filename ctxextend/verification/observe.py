@@ -1,7 +1,8 @@
 """Run a loaded model on short and long inputs, and keep what is seen of it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -181,16 +182,23 @@ def _find_faults(
         effect = UNKNOWN
         if finite:
             tensors = [value for name, value in state.items() if layer_pattern(name) == pattern]
-            floats = [value for value in tensors if value.is_floating_point()]
-            before = [value.detach().clone() for value in floats]
-            for value in floats:
-                value.data.fill_(np.nan)
-            is_unused = tensors and _count_finite(expected, model, length) == finite
-            for value, kept in zip(floats, before, strict=True):
-                value.data.copy_(kept)
+            with _filled_with_nan(tensors):
+                is_unused = tensors and _count_finite(expected, model, length) == finite
             effect = UNUSED if is_unused else RANDOM
         faults += [KeyFault("missing", name, effect) for name in names]
     return faults + [KeyFault("unexpected", name) for name in info.unexpected]
+
+
+@contextmanager
+def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Set all float values to NaN meanwhile."""
+    floats = [value for value in tensors if value.is_floating_point()]
+    before = [value.detach().clone() for value in floats]
+    for value in floats:
+        value.data.fill_(np.nan)
+    yield
+    for value, kept in zip(floats, before, strict=True):
+        value.data.copy_(kept)
 
 
 def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:

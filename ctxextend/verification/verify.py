@@ -122,6 +122,13 @@ def verify_checkpoint(
         from ctxextend.verification.deep import check_models
 
         checks += check_models(expected, resized, notify)
+    return _conclude(ref, reference, expected, checks)
+
+
+def _conclude(
+    ref: CheckpointRef, reference: str, expected: Expected, checks: list[Check]
+) -> Verification:
+    """Return the result of all checks."""
     plan = expected.plan
     what: Changed = "limits"
     if expected.conversion:
