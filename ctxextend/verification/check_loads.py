@@ -54,6 +54,14 @@ def check_loads(
             check.findings.append(text)
     if not after.keys:
         check.findings.append("no missing, unexpected or mismatched keys")
+    _check_frequencies(check, expected, resized, before, after)
+    return check
+
+
+def _check_frequencies(
+    check: Check, expected: Expected, resized: Checkpoint, before: Observed, after: Observed
+) -> None:
+    """Compare the inverse frequencies of a model with its rotary settings, or with the base's."""
     shared = [name for name in after.frequencies if name in before.frequencies]
     same_as_base = [
         name for name in shared if np.array_equal(after.frequencies[name], before.frequencies[name])
@@ -70,7 +78,6 @@ def check_loads(
                 check.findings.append(f"{name} equals that of the base")
             else:
                 check.failures.append(f"{name} differs from that of the base")
-    return check
 
 
 def _compare_frequencies(
