@@ -43,8 +43,8 @@ SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {
     "none": (partial(resize, method="without-positions"), "all-but-positions"),
 }
 INTRODUCTION = """\
-Perplexity (95 % interval) at {to} tokens of text that is held out of the training, and its ratio to that
-of the best scheme, paired by window. Training is {steps} steps of {batch} windows of {to}
+Perplexity (95 % interval) at {to} tokens of text that is held out of the training, and its ratio to
+that of the best scheme, paired by window. Training is {steps} steps of {batch} windows of {to}
 tokens{distilled}, with the same order, seed and learning rate for all. None: all rows are the
 mean row."""
 
@@ -109,9 +109,7 @@ def page(
         "# Position schemes after a conversion\n\n    python -m benchmarks.convert "
         f"MODEL\n\n{versions}\n"
     )
-    yield INTRODUCTION.format(
-        to=trained.length, steps=steps, batch=batch, distilled=distilled
-    )
+    yield INTRODUCTION.format(to=trained.length, steps=steps, batch=batch, distilled=distilled)
     assert trained.base is not None
     before = {label(score.model): score.estimate for score in untrained.ranking}
     parameters = {model.name: f"{model.parameters:,}" for model in trained.models}
@@ -125,9 +123,7 @@ def page(
         short = trained.of_short(score.model)
         assert short is not None
         losses = [perplexity_text(loss) for loss in (before[scheme], score.estimate)]
-        rows.append(
-            [scheme, parameters[score.model], *losses, change, ratio_text(short.change)]
-        )
+        rows.append([scheme, parameters[score.model], *losses, change, ratio_text(short.change)])
     (base,) = trained.main_references
     rows.append(["as it is, in sliding windows", "", "", perplexity_text(base.estimate), "", ""])
     on_short = f"on {trained.base.max_len} tokens, against the base"

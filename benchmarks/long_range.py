@@ -94,7 +94,8 @@ def page(evaluation: Evaluation, length: int, arguments: argparse.Namespace) -> 
         "Perplexity (95 % interval) of the same target tokens, the last quarter of "
         f"{base.samples} windows, by context. Both models are trained for {arguments.steps} "
         f"steps of {arguments.tokens:,} tokens with a learning rate of {arguments.lr}: the base at "
-        f"{length} tokens, the longer one at {evaluation.length}. The last column is paired by token.\n"
+        f"{length} tokens, the longer one at {evaluation.length}. The last column is paired by "
+        "token.\n"
     )
     yield f"| context | longer model | base | longer model against the base at {length} |"
     yield "|---:|---:|---:|---:|"

@@ -42,10 +42,10 @@ BASES = {SLIDING: "as it is, in sliding windows", SEPARATE: "as it is, truncated
 INTRODUCTION = """\
 A small Llama with a trained length of {before} tokens (`recipes/from_scratch/rotary_lm.py --seed
 52`, a seed that was fixed before any model was scored), on code held out of its training:
-perplexity (95 % interval), and its ratio to that of the model as it is in sliding windows of {before}
-tokens, paired by token. Truncated: each {before} tokens are read by themselves. Limits raised
-only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of all
-weights."""
+perplexity (95 % interval), and its ratio to that of the model as it is in sliding windows of
+{before} tokens, paired by token. Truncated: each {before} tokens are read by themselves. Limits
+raised only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of
+all weights."""
 YARN = "Without training, the perplexity of yarn is that of linear"
 THETA = """\
 `theta` divides the lowest frequency by the whole factor and those above it by less, so at long
@@ -55,6 +55,7 @@ SHORT = (
     "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired "
     "by token:"
 )
+
 
 def write_texts(folder: Path) -> list[tuple[str, ...]]:
     """Write the training and the held-out text, one document per line; return the file of each."""

@@ -48,8 +48,8 @@ def page(
     yield (
         f"Small language models of the same size, trained at {lengths[0]} tokens on the same "
         "text and resized to "
-        f"{lengths[1]} with the default method. Perplexity (95 % interval) on held-out code in windows of "
-        f"{lengths[1]}, and its "
+        f"{lengths[1]} with the default method. Perplexity (95 % interval) on held-out code in "
+        f"windows of {lengths[1]}, and its "
         f"ratio to the base's in sliding windows of {lengths[0]}; short inputs are windows of "
         f"{lengths[0]}. Training: "
         f"{arguments.steps} steps of {BATCH_TOKENS:,} tokens, all weights, of both.\n"

@@ -61,11 +61,11 @@ ROWS = (
 INTRODUCTION = """\
 The small Llama of rotary.md, with a trained length of {before} tokens. `none` is
 `convert --scheme none`, the start of DroPE (Gelberg et al. 2025, arXiv:2512.12167). Perplexity
-(95 % interval) on code that was held out of all trainings, and its ratio to that of the model as it is in
-sliding windows of {before} tokens, paired by token. Training: {steps} steps of {tokens:,} tokens,
-all weights, in windows of {before} tokens (1 x) or {after} (4 x). `none` is trained at {before}
-tokens only, as in the paper; distilled: also on the hidden states of the model as it is. Read:
-{evaluated:,} tokens of one document."""
+(95 % interval) on code that was held out of all trainings, and its ratio to that of the model as it
+is in sliding windows of {before} tokens, paired by token. Training: {steps} steps of {tokens:,}
+tokens, all weights, in windows of {before} tokens (1 x) or {after} (4 x). `none` is trained at
+{before} tokens only, as in the paper; distilled: also on the hidden states of the model as it is.
+Read: {evaluated:,} tokens of one document."""
 READING = """\
 Without positions, the perplexity is the same at every length, as the paper says, but at this size
 it does not come back: {steps} steps are 5 % of the training of the model, and four times as many
@@ -73,9 +73,9 @@ steps gain little. With a learning rate of 3e-3 instead of the default of 7.35e-
 x 3.15 at 1,024. The models of the paper have 360 million parameters or more."""
 PASSAGES = """\
 What a model gains from a passage of {passage} tokens that its input has read before, three quarters
-of the input earlier: loss per token (95 % interval) over {inputs} inputs, on the last {scored} tokens of the
-passage. More is better; sliding windows of {before} tokens no longer have the passage in
-longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
+of the input earlier: loss per token (95 % interval) over {inputs} inputs, on the last {scored}
+tokens of the passage. More is better; sliding windows of {before} tokens no longer have the passage
+in longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
 
 
 def prepare(model: Path, out: Path, before: int) -> None:
