@@ -408,8 +408,8 @@ def score_table(
     heads = [f"{part.model} {part.before} → {part.to}" for part in parts]
     yield f"\n| method | {' | '.join(heads)} |"
     yield "|---|" + "---:|" * len(parts)
-    cells = [(perplexity_text if one["is_loss"] else mean_text)(one["base"]) for one in found]
-    yield f"| {base} | {' | '.join(cells)} |"
+    of_base = [(perplexity_text if one["is_loss"] else mean_text)(one["base"]) for one in found]
+    yield f"| {base} | {' | '.join(of_base)} |"
     for name in dict.fromkeys(name for column in columns for name in column):
         cells = (
             score_text(result, column.get(name))

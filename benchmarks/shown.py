@@ -1,5 +1,6 @@
 """How benchmarks show means with their 95 % intervals: in tables, and as points of figures."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,15 +27,15 @@ DIGITS = 7  # after the decimal point
 def mean_text(values: Values, signed: bool = False) -> str:
     """Return a mean."""
     mean = _read(values)
-    ends = mean.interval or (None, None)
-    return number(mean.mean, *ends, signed=signed)
+    low, high = mean.interval or (None, None)
+    return number(mean.mean, low, high, signed=signed)
 
 
 def perplexity_text(values: Values) -> str:
     """Return the perplexity of a loss."""
     loss = _read(values)
-    ends = map(exponential, loss.interval or ())
-    return number(exponential(loss.mean), *ends)
+    low, high = loss.interval or (math.nan, math.nan)
+    return number(exponential(loss.mean), exponential(low), exponential(high))
 
 
 def ratio_text(values: Values) -> str:
