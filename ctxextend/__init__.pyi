@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.nn import Module
 
-from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -23,7 +22,8 @@ from ctxextend.errors import (
 )
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
-from ctxextend.lab.evaluation_result import Evaluation
+from ctxextend.lab.evaluation import Evaluation
+from ctxextend.lab.scores import Score
 from ctxextend.notes import Note
 from ctxextend.pipeline import RunResult
 from ctxextend.plan import Plan
@@ -43,7 +43,6 @@ __all__ = [
     "Change",
     "Check",
     "CheckpointError",
-    "Comparison",
     "CtxextendError",
     "DataError",
     "Evaluation",
@@ -64,6 +63,7 @@ __all__ = [
     "RopeReport",
     "RunResult",
     "SchemeReport",
+    "Score",
     "SourceError",
     "TableReport",
     "TrainResult",
@@ -74,8 +74,6 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
-    "compare",
-    "compare_checkpoints",
     "convert",
     "evaluate",
     "extend_model",
@@ -91,9 +89,8 @@ __all__ = [
     "verify",
 ]
 
-def compare(
-    reference: str | PathLike[str],
-    to: int | str | None = None,
+def evaluate(
+    references: str | PathLike[str] | Sequence[str | PathLike[str]],
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     revision: str | None = None,
@@ -102,119 +99,14 @@ def compare(
     model_type: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
     trained_length: int | str | None = None,
+    to: int | str | None = None,
     method: str | Sequence[str] = (),
     search: str | PathLike[str] | None = None,
-    length: int | str | Sequence[int | str] = (),
-    tokens: int = 65536,
-    batch_size: int | None = None,
-    measure: str | Sequence[str] = (),
-    budget: int = 120,
-    text_field: str = "text",
-    precision: str = "auto",
-    seed: int = 0,
-    device: str | None = None,
-    threads: int | None = None,
-    progress: Progress = ...,
-) -> Comparison:
-    """Rank methods on one model, one text and one seed.
-
-    The model is loaded once; only its tables change between methods, and equal those that `resize`
-    writes, bit for bit. The base reads the same text once, in sliding windows or chunks. Language
-    models are ranked by their loss on windows of the new length, encoders by document retrieval, or
-    by nDCG@10 in a search set.
-
-    Args:
-        reference: Folder, file, Hub id or bundled tiny-gpt2.
-        revision: Branch, tag or commit on the Hub.
-        subfolder: Subfolder of MODEL that contains the checkpoint.
-        variant: Weights variant, e.g. fp16.
-        model_type: Override the model type in config.json.
-        tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
-        trained_length: First trained length, if the config misstates it (rotary).
-        to: New context length, e.g. 4096, 4k, 1m or 4x.
-        method: Method, e.g. stretch:keep-first=5.
-        data: Text file, folder or hf:OWNER/NAME.
-        search: Folder of a search set, as in BEIR.
-        length: Context length.
-        tokens: Maximum number of tokens to use.
-        batch_size: Windows per batch.
-        measure: position, context, effective, retrieval.
-        budget: Time for --measure effective.
-        text_field: Name of the text field or column.
-        precision: auto, fp32, bf16 or fp16.
-        seed: Random seed.
-        device: Device: cpu, cuda, cuda:1 or mps.
-        threads: CPU threads.
-
-    Raises:
-        ResizeError: Settings are invalid, or do not go together.
-        CtxextendError: As `evaluate`; a named method does not apply.
-    """
-
-def compare_checkpoints(
-    references: Sequence[str | PathLike[str]],
-    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    *,
-    search: str | PathLike[str] | None = None,
-    length: int | str | Sequence[int | str] = (),
-    tokens: int = 65536,
-    batch_size: int | None = None,
-    measure: str | Sequence[str] = (),
-    budget: int = 120,
-    text_field: str = "text",
-    precision: str = "auto",
-    seed: int = 0,
-    device: str | None = None,
-    threads: int | None = None,
-    progress: Progress = ...,
-) -> Comparison:
-    """Compare whole checkpoints side by side on one text.
-
-    All read the same windows, so differences are paired. Language models are ranked by loss,
-    encoders by retrieval, or by nDCG@10 in a search set. A base that all recipes name reads the
-    text once, in sliding windows or chunks.
-
-    They must be of one kind (causal, masked, encoder), and their tokenizers agree. Of a text that
-    any of them was trained on, only windows that all held out are used. Windows have the largest
-    ``length``, by default the shortest context.
-
-    Args:
-        references: Model as in evaluate, or several, to compare side by side.
-        data: Text file, folder or hf:OWNER/NAME.
-        search: Folder of a search set, as in BEIR.
-        length: Context length.
-        tokens: Maximum number of tokens to use.
-        batch_size: Windows per batch.
-        measure: position, context, effective, retrieval.
-        budget: Time for --measure effective.
-        text_field: Name of the text field or column.
-        precision: auto, fp32, bf16 or fp16.
-        seed: Random seed.
-        device: Device: cpu, cuda, cuda:1 or mps.
-        threads: CPU threads.
-
-    Raises:
-        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
-            differently.
-    """
-
-def evaluate(
-    reference: str | PathLike[str],
-    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    *,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    model_type: str | None = None,
-    tokenizer: str | PathLike[str] | None = None,
-    search: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
-    no_base: bool = False,
     length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
     measure: str | Sequence[str] = (),
-    budget: int = 120,
     text_field: str = "text",
     precision: str = "auto",
     seed: int = 0,
@@ -222,34 +114,36 @@ def evaluate(
     threads: int | None = None,
     progress: Progress = ...,
 ) -> Evaluation:
-    """Measure how much a checkpoint's context length helps on a text.
+    """Measure models on a text, side by side, and beside their base.
 
-    Language models: loss by position and by context length. Encoders: document retrieval. Both: the
-    length up to which they find what a text hides. If the base checkpoint is known, it reads the
-    same tokens in chunks and sliding windows, as a user without the longer context would.
+    Models are checkpoints as they are or, with ``to``, one checkpoint resized by several methods,
+    in memory, with the numbers of the folders that `resize` would write. All read the same windows,
+    so differences are paired; the base reads them in sliding windows or chunks, as a user without
+    the longer context would.
 
-    Of files that the checkpoint's recipe lists as training data (recognised by content), only the
-    held-out windows are used, or everything with a warning. Not recognised: training with other
-    tools, the same text in another file, changes after the first 64 MiB, and files after the first
-    200 of a training. A causal language model of transformers that cannot be resized is read at the
-    length that its files state, or at ``length``.
+    Of files that a model's recipe lists as training data (recognised by content), only the held-out
+    windows are used, or everything with a warning. Not recognised: training with other tools, the
+    same text in another file, changes after the first 64 MiB, and files after the first 200 of a
+    training. A causal language model of transformers that cannot be resized is read at the length
+    that its files state, or at ``length``.
 
     Args:
-        reference: Folder, file, Hub id or bundled tiny-gpt2.
         revision: Branch, tag or commit on the Hub.
         subfolder: Subfolder of MODEL that contains the checkpoint.
         variant: Weights variant, e.g. fp16.
         model_type: Override the model type in config.json.
         tokenizer: Tokenizer: folder, Hub id or nanoGPT's meta.pkl.
+        trained_length: First trained length, if the config misstates it (rotary).
+        references: Folders, files, Hub ids or bundled tiny-gpt2.
+        to: Compare methods that resize to N, e.g. 4096 or 4x.
+        method: With --to: a method, e.g. stretch:keep-first=5.
         data: Text file, folder or hf:OWNER/NAME.
         search: Folder of a search set, as in BEIR.
-        base: Base checkpoint.
-        no_base: Skip the base checkpoint.
+        base: Base checkpoint, or none.
         length: Context length.
         tokens: Maximum number of tokens to use.
         batch_size: Windows per batch.
-        measure: position, context, effective, retrieval.
-        budget: Time for --measure effective.
+        measure: context, effective, position, retrieval, search, similarity.
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.
         seed: Random seed.
@@ -257,8 +151,9 @@ def evaluate(
         threads: CPU threads.
 
     Raises:
-        CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
-            shorter than one window, or a length or a measure does not apply to the model.
+        CtxextendError: A model or its base cannot be loaded, the text cannot be read or is shorter
+            than one window, models are of several kinds or cut the text differently, or a length, a
+            method or a measure does not apply.
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:

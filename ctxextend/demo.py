@@ -20,7 +20,7 @@ from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source, resolve_source
 from ctxextend.errors import TrainingError
 from ctxextend.held_out import Ids
-from ctxextend.lab.needle_text import NEEDLES_FORM, NeedleText, NeedleTexts
+from ctxextend.lab.needle_text import NeedleText, NeedleTexts
 from ctxextend.lab.needles import find_words
 from ctxextend.lab.python_text import is_held_out, python_documents
 from ctxextend.lab.text_tokenizer import TextTokenizer
@@ -160,7 +160,7 @@ def _open(folder: Path) -> Checkpoint:
 def _text_builder(tokenizer: TextTokenizer, documents: Iterable[str], lines: int) -> NeedleTexts:
     haystack = np.concatenate(tokenizer.encode_all([*documents]))
     words = find_words(tokenizer, DEMO_SOURCE, haystack, seed=0)
-    return NeedleTexts(words, haystack, needles=lines, seed=0, form=NEEDLES_FORM)
+    return NeedleTexts(words, haystack, seed=0, needles=lines)
 
 
 def _training_texts(builder: NeedleTexts, tokenizer: TextTokenizer) -> Iterator[str]:

@@ -72,9 +72,7 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     """Return a field as a parameter of a function."""
     option = option_of(item)
     accepts: Any = option.kind.accepts
-    if option.is_argument and option.is_repeated:
-        accepts = Sequence[accepts]
-    elif option.is_repeated:
+    if option.is_repeated:
         accepts = accepts | Sequence[accepts]
     name = item.name
     if option.is_argument:

@@ -94,5 +94,5 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
         if output is not None:
             path = str(output) if output.is_absolute() else f".{os.sep}{output}"  # not a Hub id
             ref = replace(ref, source=path, revision=None, subfolder=None)
-        evaluation = evaluate_models(ref, Candidates(ref.source), evaluate, step)
+        evaluation = evaluate_models(ref, Candidates(models=ref.source), evaluate, step)
     return replace(result, evaluate=evaluation)

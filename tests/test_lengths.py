@@ -72,7 +72,7 @@ def test_factors_that_give_no_whole_number_are_refused_with_the_nearest_lengths(
     [
         "resize tiny-gpt2 --to 1.3x",
         "convert tiny-gpt2 --scheme rotary --to 1.3x",
-        "compare tiny-gpt2 --to 1.3x --data book.txt",
+        "evaluate tiny-gpt2 --to 1.3x --data book.txt",
     ],
 )
 @pytest.mark.usefixtures("book")

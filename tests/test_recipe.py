@@ -94,7 +94,7 @@ EVALUATE_STEPS = st.builds(
     Evaluate,
     st.just(("./null", "./c: d")),
     length=st.just((8, 9)),
-    no_base=st.booleans(),
+    base=st.none() | st.just("none"),
 )
 
 

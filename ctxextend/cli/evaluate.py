@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Cell, Console, Page
-from ctxextend.errors import counted, not_an_option
+from ctxextend.errors import counted, joined, not_an_option
 from ctxextend.settings import Candidates, CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ def evaluate(
         ctxextend evaluate gpt2-bands gpt2-rotary --data articles.jsonl --length 4096
         ctxextend evaluate gpt2 --to 4x --method bands --method copy
 
-    Language models: loss by position and context length. Encoders: retrieval, or a search set. All:
-    up to which length they find what a text hides. With --to, methods are measured before anything
-    is written.
+    Language models: loss by position and context length. Encoders: retrieval, or a search set.
+    All: up to which length they find what a text hides.
     """
     from ctxextend.lab.evaluate import evaluate_models
 
@@ -84,12 +83,19 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     shown = [score for score in evaluation.ranked_scores if score.reading != SEPARATE]
     if models > 1:  # losses by position would not fit the screen
         shown = [*select(shown, part=None)]
+    if evaluation.base is not None and evaluation.ranks_base:
+        shown = [score for score in shown if score.model != evaluation.base.name]
     for measure in all_measures():
         scores = [*select(shown, measure=measure.name)]
         if measure.name == "effective":
+            texts = dict[str, list[str]]()
             for name, own in groupby(scores, key=lambda score: score.model):
-                if models > 1:
-                    page.text(f"{name}: {effective_text([*own])}")
+                texts.setdefault(effective_text([*own]), []).append(name)
+            if models > 1:  # else the verdict says it
+                page.line()
+                for text, names in texts.items():
+                    whose = joined(names) if len(texts) > 1 else "All models"
+                    page.text(f"{whose}: {text}")
         elif models <= MOST_CURVES:
             _add_curves(page, measure.title, scores, evaluation)
 
@@ -132,18 +138,23 @@ def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
         rank = margin
         if margin and number <= len(evaluation.ranking):
             rank = f"{number:>2} "
-        row: list[Cell] = [f"{rank}{evaluation.label(score)}", score_text(score)]
+        row: list[Cell] = [
+            f"{rank}{evaluation.label(score)}",
+            score_text(score, with_interval=False),
+        ]
         if score is best:
             row.append("")
         else:
             difference = best.minus(score)
             row.append((difference_text(difference), OUTCOME_STYLES[difference.outcome]))
         short = evaluation.of_short(score.model)
-        if short is not None and short.score.measure == "context":
+        is_model = score in evaluation.ranking
+        if is_model and short is not None and short.score.measure == "context":
             text = difference_text(short, with_interval=False)
             row.append("unchanged" if short.change.mean == 0 else text)
         rows.append(row)
-    header = ["", f"{quantity(best)} (95 %)", f"{best.model} beside it", "short inputs"]
+    whose = "best" if margin else "model"
+    header = ["", quantity(best), f"{whose} vs. this (95 %)", "short inputs"]
     columns = max(map(len, rows)) if len(rows) > 1 else 2
     page.line()
     page.table(header[:columns], [[*row, ""][:columns] for row in rows])

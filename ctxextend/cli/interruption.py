@@ -9,7 +9,6 @@ WITH_RESUME = ("train", "run")
 # What commands that write no checkpoint do. There is nothing to resume, and the same command would
 # take as long again.
 WITHOUT_OUTPUT = {
-    "compare": "measured",
     "demo": "kept",
     "evaluate": "measured",
     "families": "printed",

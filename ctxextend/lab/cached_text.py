@@ -26,8 +26,8 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rope types
 MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
 TRIAL_TOKENS = 24  # of the text by which a cache is tried
-TOLERANCE = 1e-3  # of logits with and without the cache, relative and absolute
-LOW_PRECISION_TOLERANCE = 0.1  # in other dtypes than float32
+TOLERANCES = {"float32": 1e-3}  # of logits with and without the cache, relative and absolute
+TOLERANCE = 0.1  # in dtypes of lower precision
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def find_cache(scorer: Scorer, text: Ids, questions: Sequence[Question]) -> Cach
     names = [name for name in CACHE_NAMES if name in parameters]
     text = text[:TRIAL_TOKENS]
     asked = questions[: MAX_ROWS + 1]  # the last one after those that may have changed the cache
-    tolerance = TOLERANCE if scorer.model.precision == "float32" else LOW_PRECISION_TOLERANCE
     for is_stepwise in (False, True):
         # Model classes fail in various ways; they are read without a cache then.
         with suppress(Exception):
             use = CacheUse(name=names[0], is_stepwise=is_stepwise)
             logits = [*answer_questions(scorer, use, text, asked)]
+            tolerance = TOLERANCES.get(scorer.model.precision, TOLERANCE)
             expected = [*answer_questions(scorer, None, text, asked)]
             if np.allclose(logits, expected, rtol=tolerance, atol=tolerance):
                 return use

@@ -6,7 +6,7 @@ write, bit for bit.
 
 import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,6 +88,12 @@ def short_names(sources: Sequence[str]) -> list[str]:
             name = f"{name} ({names[: index + 1].count(name)})"
         numbered.append(name)
     return numbered
+
+
+def base_name(source: str, names: Collection[str]) -> str:
+    """Return the name of a base beside models, or methods, of these names."""
+    name = public_name(source)
+    return f"{name} (base)" if name in names else name
 
 
 def model_facts(name: str, files: ModelFiles, model: EvalModel) -> ModelFacts:

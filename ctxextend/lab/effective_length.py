@@ -4,7 +4,7 @@
 is above a threshold, here at every depth. Of at least eight trials, the threshold is above chance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ctxextend.errors import joined
 from ctxextend.lab.scores import Score, select
@@ -18,10 +18,10 @@ OPTIONAL_TASKS = {"tracking", "document"}
 FOUND = "found"  # name of the score of all tasks
 
 
-def is_above_chance(scores: Sequence[Score]) -> bool:
+def is_above_chance(scores: Iterable[Score]) -> bool:
     """Whether a model is above chance in any task at any length."""
-    for score in scores:
-        if score.part is None and score.chance is not None:
+    for score in select(scores, part=None):
+        if score.chance is not None:
             found = round(score.mean * score.samples)
             if binomial_tail(found, score.samples, score.chance) < VERY_UNLIKELY:
                 return True
@@ -58,22 +58,21 @@ def effective_length(scores: Sequence[Score]) -> int | None:
 
 def effective_text(scores: Sequence[Score]) -> str:
     """Return in a few sentences how far a model reads, and what that leaves open."""
-    lengths = dict.fromkeys(score.length for score in scores if score.name != FOUND)
-    shortest = min(lengths)
+    lengths = sorted({score.length for score in scores})
     if not is_above_chance(scores):
-        return f"At chance in texts of {shortest:,} tokens: it does not find what they hide."
+        return f"At chance in texts of {lengths[0]:,} tokens: it does not find what they hide."
     by_task = effective_lengths(scores)
-    reads = effective_length(scores)
-    text = f"Reads {reads:,}" if reads else f"Reads less than {shortest:,}"
     tasks = [f"{task} {length:,}" if length else f"{task} none" for task, length in by_task.items()]
-    text += f" of {max(score.length for score in scores):,} tokens: {', '.join(tasks)}"
+    reads = effective_length(scores)
+    text = f"Reads {reads:,}" if reads else f"Reads less than {lengths[0]:,}"
+    text += f" of {lengths[-1]:,} tokens: {', '.join(tasks)}"
     text += f" ({100 * THRESHOLD:.0f} % found at every depth)."
     unsure = []
     for length in lengths:
-        depths = [score for score in select(scores, length=length) if by_task.get(score.name)]
-        could_be = [score.interval[1] >= THRESHOLD for score in depths if score.interval]
-        if reads and length > reads and all(could_be):
-            unsure.append(f"{length:,}")
+        if reads and length > reads:
+            asked = [score for score in select(scores, length=length) if by_task.get(score.name)]
+            if all(score.interval[1] >= THRESHOLD for score in asked if score.interval):
+                unsure.append(f"{length:,}")
     if unsure:
         text += f" Within chance at {joined(unsure)} tokens."
     return text

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ctxextend.checkpoint.source import public_name, resolve_source
+from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.held_out import Ids
 from ctxextend.keywords import keyword_arguments
@@ -37,7 +37,7 @@ from ctxextend.models.devices import check_device, torch_threads
 from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.report.numbers import number
+from ctxextend.report.numbers import percent_text
 from ctxextend.settings import MIN_WINDOW, NO_BASE, Candidates, CheckpointRef, Evaluate
 from ctxextend.text_data import check_beginnings, empty_files
 
@@ -108,7 +108,8 @@ def evaluate_models(
         base = _open_base(files, settings, first[1].kind, remarks)
     else:
         model = load_eval_model(files[0], settings.precision, settings.device)
-        base = models.model_facts(public_name(files[0].name), files[0], model), model
+        name = models.base_name(files[0].name, methods.plans)
+        base = models.model_facts(name, files[0], model), model
         loading = models.load_methods(base[0], model, methods)
         first = next(loading)
     remarks.notes += first[1].notes
@@ -313,8 +314,9 @@ def _open_base(
         warning = f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"
         remarks.warnings.append(warning)
         return None
-    facts = models.model_facts(public_name(base_files.name), base_files, model)
-    return facts, model
+    names = models.short_names([one.name for one in files])
+    base_name = models.base_name(base_files.name, names)
+    return models.model_facts(base_name, base_files, model), model
 
 
 def _cut_texts(
@@ -410,4 +412,4 @@ def _doubtful(scores: Sequence[Score]) -> Iterator[str]:
     for one, other in zip(sliding, separate, strict=True):
         cost = one.minus(other)
         if cost.outcome == -1:
-            yield UNSUITABLE_TEXT.format(amount=number(*cost.percent, suffix=" %", digits=1))
+            yield UNSUITABLE_TEXT.format(amount=percent_text(cost, *cost.percent))

@@ -64,7 +64,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     def label(self, score: Score) -> str:
         """Return what a score is of, in a table: the model, or how the base reads."""
-        if self.base is None or score.model != self.base.name or score.model in self.names:
+        if self.base is None or score.model != self.base.name:
             return score.label
         return score.label.replace(score.model, "base", 1)
 
@@ -72,6 +72,14 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
     def names(self) -> list[str]:
         """The names of the models."""
         return [model.name for model in self.models]
+
+    @property
+    def ranks_base(self) -> bool:
+        """Whether the base is also one of the models."""
+        base = self.base
+        if base is None:
+            return False
+        return any(model.source == base.source and not model.recipe for model in self.models)
 
     @cached_property
     def ranking(self) -> list[Score]:
@@ -99,7 +107,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
     @cached_property
     def references(self) -> list[Score]:
         """How the base scores in what ranks the models, for each way in which it reads."""
-        if self.base is None or not self.ranking or self.base.name in self.names:
+        if self.base is None or not self.ranking or self.ranks_base:
             return []
         best = self.ranking[0]
         own = select(
@@ -142,7 +150,7 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
 
     def of_short(self, model: str) -> Difference | None:
         """Return how a model reads short inputs, beside its base; None if it was not measured."""
-        if self.base is None or model == self.base.name:
+        if self.base is None:
             return None
         own = [
             *select(self.scores, model=model, measure="context", length=self.base.max_len),
@@ -176,9 +184,9 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
             return self.auto
         best = self.ranking[0]
         for score in self.ranking:
-            if score.model in (self.auto, DEFAULT_METHOD) and score is not best:
-                if not score.minus(best).outcome or self.has_little_text:
-                    return score.model
+            is_auto = score.model in (self.auto, DEFAULT_METHOD)
+            if is_auto and (self.has_little_text or not score.minus(best).outcome):
+                return score.model
         if self.auto and self.has_little_text:
             return self.auto
         # `switch` is for short inputs, which scores of long ones do not rank: long inputs get from

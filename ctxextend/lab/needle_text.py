@@ -88,11 +88,12 @@ class NeedleTexts:
 
     def with_most_needles(self, shortest: int) -> "NeedleTexts":
         """Return texts with as many needles as one of so many tokens can have."""
-        more = replace(self, needles=self.needles + 1)
-        words = more.needles + ABSENT_WORDS + WORDS_OF_LONG_KEYS
-        if more.shortest > shortest or more.needles > MAX_NEEDLES or words > len(self.words.as_key):
-            return self
-        return more.with_most_needles(shortest)
+        most = min(len(self.words.as_key) - ABSENT_WORDS - WORDS_OF_LONG_KEYS, MAX_NEEDLES)
+        for needles in range(most, self.needles, -1):
+            texts = replace(self, needles=needles)
+            if texts.shortest <= shortest:
+                return texts
+        return self
 
     def text(self, length: int, index: int) -> NeedleText:
         """Return a text that has, with its questions but without special tokens, so many tokens.
@@ -106,20 +107,19 @@ class NeedleTexts:
         haystack = self.haystack[start : start + size]
         keys, pointers, values, absent = self._draw_words(random, haystack)
 
-        lines = list[tuple[int, Ids]]()  # positions in the haystack, and tokens
+        lines = []
+        positions = []  # of lines in the haystack
         depths = np.linspace(0, 1, self.needles).tolist()
         for i, depth in enumerate(depths):
             position = round(depth * size)
-            lines.append((position, words.line(keys[i], values[i : i + 1])))
+            positions.append(position)
+            lines.append(words.line(keys[i], values[i : i + 1]))
             if self.has_pointers:
-                later = int(random.integers(position, size + 1))
-                lines.append((later, words.line(pointers[i], keys[i])))
-        parts = list[Ids]()
-        end = 0
-        for position, line in sorted(lines, key=lambda line: line[0]):
-            parts += [haystack[end:position], line]
-            end = position
-        parts.append(haystack[end:])
+                positions.append(int(random.integers(position, size + 1)))
+                lines.append(words.line(pointers[i], keys[i]))
+        # Lines at the same position keep their order.
+        spots = np.repeat(positions, [len(line) for line in lines])
+        text = np.insert(haystack, spots, np.concatenate(lines))
 
         questions = []
         for i, depth in enumerate(depths):
@@ -138,7 +138,7 @@ class NeedleTexts:
                 }
             answer = int(words.as_value[values[i]])
             questions.append(Question(depth=depth, ids=ids, answer=answer, rivals=rivals))
-        return NeedleText(ids=np.concatenate(parts), questions=tuple(questions))
+        return NeedleText(ids=text, questions=tuple(questions))
 
     def _draw_words(self, random: np.random.Generator, haystack: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """Return words by index: of keys and pointers, (needles, key_words), values, and others.

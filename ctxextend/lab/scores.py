@@ -114,9 +114,11 @@ class Score:
 class Difference:
     """How much better or worse a score is than another one."""
 
-    score: Score = field(metadata=not_in_json)
-    other: Score = field(metadata=not_in_json)
-    change: Estimate = field(metadata=not_in_json)
+    score: Score
+    other: Score
+    change: Estimate  # the score minus the other one, paired by value
+
+    json_properties: ClassVar = ("percent", "outcome")
 
     @property
     def outcome(self) -> int | None:
@@ -130,34 +132,15 @@ class Difference:
     def percent(self) -> tuple[float, float, float]:
         """The difference and the ends of its 95 % interval, in per cent.
 
-        Of perplexity, or in points of a share. Without an interval, all three are the difference.
+        Of perplexity, or in points of a share. Ends that are unknown are NaN.
         """
-        ends = self.change.interval or (self.change.mean, self.change.mean)
-        lower, upper = ends
-        shown = []
-        for value in (self.change.mean, lower, upper):
+        low, high = self.change.interval or (math.nan, math.nan)
+        values = []
+        for value in (self.change.mean, low, high):
             if self.score.unit == NATS:
                 value = exponential(value) - 1
-            shown.append(100 * value)
-        return shown[0], shown[1], shown[2]
-
-    def json_more(self) -> dict[str, Any]:
-        """Return the values that ``--json`` prints, in one flat object."""
-        percent, lower, upper = self.percent
-        return {
-            "model": self.score.model,
-            "other": self.other.model,
-            "reading": self.other.reading,
-            "measure": self.score.measure,
-            "name": self.score.name,
-            "length": self.score.length,
-            "other_length": self.other.length,
-            "mean": self.change.mean,
-            "interval": self.change.interval,
-            "percent": percent,
-            "percent_interval": (lower, upper) if self.change.interval else None,
-            "outcome": {1: "better", -1: "worse", 0: "tied", None: "unknown"}[self.outcome],
-        }
+            values.append(100 * value)
+        return values[0], values[1], values[2]
 
 
 def exponential(value: float) -> float:

@@ -1,7 +1,7 @@
 """Trials: texts, what is asked about them, and whether the right answer ranks first."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from ctxextend.lab.embedding import cosines
 from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.lab.needle_text import NeedleTexts, Question
 from ctxextend.lab.needles import find_words
-from ctxextend.lab.texts import join_documents
+from ctxextend.lab.texts import join_documents, refuse_short_text
 
 if TYPE_CHECKING:
     from ctxextend.lab.reader import Reader
@@ -36,7 +36,6 @@ PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
 DEPTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # that divide texts into ranges
 MIN_TRIALS = 8  # of a range of depths, at least
 LENGTHS = 4  # the longest, its half, and so on
-NOT_MEASURED = "The effective length was not measured"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ class Trials:
 
     chances: Mapping[str, float]  # share of right answers by guessing, by task
     lengths: tuple[int, ...]  # tokens of texts, special tokens included, shortest first
-    ranges: Sequence[NDArray[np.int64]]  # of depths, by question: one array for each text
+    texts: int  # of each length
+    ranges: NDArray[np.int64]  # index of the range of depths of each question of all texts
     read: Callable[[int, int], Answers]  # the text of a length with an index
 
 
@@ -62,11 +62,7 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
     hidden = PASSAGES * HIDDEN_TOKENS if reader.kind == ENCODER else 0
     needed = texts.length - special + hidden
     if len(text) < needed:
-        message = (
-            f"{NOT_MEASURED}: texts of {texts.length:,} tokens need {needed:,} tokens, and the "
-            f"text has {len(text):,}."
-        )
-        raise DataError(message, "Pass more text with --data.")
+        refuse_short_text(len(text), needed, "Pass more text with --data.")
     if reader.kind == ENCODER:
         # At most a quarter hides nothing; the passages must not be in what hides them.
         size = max(min(len(text) - texts.length, len(text) // 4), hidden)
@@ -74,40 +70,43 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
             yield Trials(
                 chances={task: 1 / PASSAGES},
                 lengths=_lengths(texts.length, 2 * HIDDEN_TOKENS),
-                ranges=[_ranges(PASSAGES * [depth]) for depth in PASSAGE_DEPTHS],
+                texts=len(PASSAGE_DEPTHS),
+                ranges=_ranges(np.repeat(PASSAGE_DEPTHS, PASSAGES)),
                 read=partial(_read_passages, reader, task, text[size:], text[:size], texts.seed),
             )
         return
     words = find_words(tokenizer, reader.model.name, text, texts.seed)
-    about_needles = NeedleTexts(words, text, texts.seed, is_masked=reader.kind == MASKED)
+    forms = [NeedleTexts(words, text, texts.seed, is_masked=reader.kind == MASKED)]
+    pointers = replace(forms[0], has_pointers=True)
+    if reader.kind == CAUSAL and texts.length >= special + pointers.shortest:
+        forms.append(pointers)
     cache = None
-    for needle_texts in (about_needles, replace(about_needles, has_pointers=True)):
-        shortest = special + needle_texts.shortest
-        if needle_texts.has_pointers and (needle_texts.is_masked or texts.length < shortest):
-            continue
-        lengths = _lengths(texts.length, shortest)
-        needle_texts = needle_texts.with_most_needles(lengths[0] - special)
-        questions = needle_texts.text(lengths[0], 0).questions
-        ranges = _ranges([question.depth for question in questions])
-        if not reader.is_dry and reader.kind == CAUSAL:
+    for form in forms:
+        lengths = _lengths(texts.length, special + form.shortest)
+        form = form.with_most_needles(lengths[0] - special)
+        questions = form.text(lengths[0], 0).questions
+        ranges = _ranges(np.array([question.depth for question in questions]))
+        count = math.ceil(MIN_TRIALS / np.bincount(ranges).min())
+        if reader.kind == CAUSAL and not reader.is_dry:
             cache = cache or find_cache(reader.scorer, text, questions)
         yield Trials(
-            chances={task: 1 / (1 + len(one)) for task, one in questions[0].rivals.items()},
+            chances={task: 1 / (1 + len(rivals)) for task, rivals in questions[0].rivals.items()},
             lengths=lengths,
-            ranges=math.ceil(MIN_TRIALS / np.bincount(ranges).min()) * [ranges],
-            read=partial(_read_needles, reader, needle_texts, cache),
+            texts=count,
+            ranges=np.tile(ranges, count),
+            read=partial(_read_needles, reader, form, cache),
         )
 
 
 def _lengths(longest: int, shortest: int) -> tuple[int, ...]:
     if longest < shortest:
-        message = f"{NOT_MEASURED}: it needs texts of at least {shortest:,} tokens."
+        message = f"The effective length needs texts of at least {shortest:,} tokens."
         raise DataError(message, f"Pass --length {shortest} or more, or another --measure.")
     halves = [longest >> times for times in reversed(range(LENGTHS))]
     return tuple(length for length in halves if length >= shortest)
 
 
-def _ranges(depths: Sequence[float]) -> NDArray[np.int64]:
+def _ranges(depths: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.digitize(depths, DEPTHS[1:-1])
 
 
@@ -119,22 +118,21 @@ def _read_needles(
         reader.advance(length)
         return {}
     tokenizer = reader.model.tokenizer
-    before = np.array(tokenizer.before, np.int64)
-    if not needle_texts.is_masked:
-        text = needle_texts.text(length - len(before), index)
-        ids = np.concatenate([before, text.ids])
-        logits = answer_questions(reader.scorer, cache, ids, text.questions)
-    else:
+    size = length - len(tokenizer.before)
+    if needle_texts.is_masked:
+        size -= len(tokenizer.after)
+    text = needle_texts.text(size, index)
+    ids = [*tokenizer.before, *text.ids]
+    if needle_texts.is_masked:
         # All questions are at the end of the text, and one pass answers them.
-        text = needle_texts.text(length - tokenizer.num_special, index)
-        mask = [tokenizer.tokenizer.mask_token_id]
-        ids = np.concatenate([before, text.ids])
         masked = dict[int, Question]()
         for question in text.questions:
-            masked[len(ids) + len(question.ids)] = question
-            ids = np.concatenate([ids, question.ids, mask, needle_texts.words.after])
-        ids = np.concatenate([ids, np.array(tokenizer.after, np.int64)])
-        logits = answer_in_pass(reader.scorer, ids, masked)
+            ids += question.ids.tolist()
+            masked[len(ids)] = question
+            ids += [tokenizer.tokenizer.mask_token_id, *needle_texts.words.after]
+        logits = answer_in_pass(reader.scorer, np.array([*ids, *tokenizer.after]), masked)
+    else:
+        logits = answer_questions(reader.scorer, cache, np.array(ids), text.questions)
     scores = np.stack([*logits])
     reader.advance(length)
     answers = {}
@@ -156,13 +154,13 @@ def _read_passages(
     if task == PASSAGE:
         starts = np.repeat(starts[:1], PASSAGES)
     # Passages that do not overlap.
-    cuts = random.permutation(len(hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
-    passages = [hidden[cut : cut + HIDDEN_TOKENS] for cut in cuts.tolist()]
+    count = len(hidden) // HIDDEN_TOKENS
+    passages = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
+    passages = passages[random.permutation(count)[:PASSAGES]]
+    at = round(PASSAGE_DEPTHS[index] * size)
     texts = []
-    for start, passage in zip(starts.tolist(), passages, strict=True):
-        cut = start + round(PASSAGE_DEPTHS[index] * size)
-        parts = [haystack[start:cut], passage, haystack[cut : start + size]]
-        texts.append(np.concatenate(parts))
+    for start, passage in zip(starts, passages, strict=True):
+        texts.append(np.insert(haystack[start : start + size], at, passage))
     scores = np.stack([*cosines(reader.embed(passages), reader.embed(texts))])
     others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank behind the right one
     return {task: (others == PASSAGES - 1).astype(np.float64)}

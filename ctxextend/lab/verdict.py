@@ -7,7 +7,8 @@ from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
-from ctxextend.report.numbers import number, score_text
+from ctxextend.report.numbers import percent_text, score_text
+from ctxextend.tables.method_facts import SWITCH
 
 MAX_NAMED = 2  # models that are worse than the best one and are listed with their differences
 
@@ -106,35 +107,32 @@ def _of_context(difference: Difference) -> str:
 
 
 def _change(difference: Difference) -> str:
-    """Return a difference in per cent or points, with its interval: ``perplexity higher by 26 %``."""
+    """Return a difference with its interval: ``perplexity higher by 26 % (22 to 29)``."""
     percent, lower, upper = difference.percent
     direction = "higher"
     if percent < 0:
         direction = "lower"
         percent, lower, upper = -percent, -upper, -lower
-    if difference.change.interval is None:
-        lower = upper = math.nan
-    unit = " %" if difference.score.unit == NATS else " points"
-    amount = number(percent, lower, upper, suffix=unit, digits=1)
+    amount = percent_text(difference, percent, lower, upper)
     return f"{quantity(difference.score)} {direction} by {amount}"
 
 
 def _amount(difference: Difference) -> str:
     percent, _, _ = difference.percent
-    unit = " %" if difference.score.unit == NATS else " points"
-    return f"{number(abs(percent), digits=1)}{unit}"
+    return percent_text(difference, abs(percent), math.nan, math.nan)
 
 
 def _doubts(evaluation: Evaluation) -> Iterator[str]:
     best = evaluation.ranking[0]
     if evaluation.has_little_text:
         count = counted(best.samples, "sample")
-        sentence = f"{count} of text {'is' if best.samples == 1 else 'are'} too little to choose by"
+        verb = "is" if best.samples == 1 else "are"
+        sentence = f"{count} of text {verb} too little to choose by"
         if evaluation.auto:
             sentence += f"; auto takes {evaluation.auto}"
         yield f"{sentence}."
     elif evaluation.recommended != best.model:
-        reason = "scores of long inputs do not say what the other is for"
-        if evaluation.recommended == evaluation.auto:
-            reason = "auto takes it"
+        reason = "auto takes it"
+        if best.model.partition(":")[0] == SWITCH:
+            reason = f"scores of long inputs do not say what {best.model} is for"
         yield f"Use {evaluation.recommended}: {reason}."

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoint.atomic_output import (
     atomic_file,
@@ -20,7 +21,7 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
-from ctxextend.lab.effective_result import THRESHOLD
+from ctxextend.lab.effective_length import THRESHOLD
 from ctxextend.lab.scores import NATS, Score, select
 from ctxextend.report.numbers import score_text, shown_values
 
@@ -39,6 +40,7 @@ LEGEND_LINE = 0.16
 MAX_NAME = 48  # characters of a legend or axis label
 MAX_BANDS = 2  # more bands of intervals would hide each other
 WIDE_RANGE = 8  # ratio of perplexities from which on an axis is logarithmic
+LARGEST = 1e100  # perplexity that is drawn; on a logarithmic axis, more would leave floats
 EFFECTIVE = "effective"  # the measure of what is found in texts
 
 # Distinguishable with any colour vision deficiency, and by dashes in grayscale print.
@@ -313,7 +315,7 @@ def _draw_bars(axes: "Axes", scores: Sequence[Score]) -> None:
     """Draw a bar per score, the first on top, with its name above and its number at the side."""
     side = axes.get_yaxis_transform()  # shares of the width, and the data's heights
     for number, score in enumerate(scores):
-        mean, low, high = shown_values(score)
+        mean, low, high = _drawn_values(score)
         axes.barh(number, mean, 0.3, color=COLOURS[number % len(COLOURS)], alpha=0.6)
         axes.hlines(number, low, high, color=INK, linewidth=1)
         name = short_name(line_name(score))
@@ -338,7 +340,7 @@ def _draw_curves(axes: "Axes", scores: Sequence[Score], mark: int | None) -> Non
         for score in own:
             for place in score.part or (score.length,):
                 places.append(place)
-                values.append(shown_values(score))
+                values.append(_drawn_values(score))
         means, lows, highs = np.array(values).T
         style = curve_style(number)
         axes.plot(places, means, marker="" if has_parts else ".", label=short_name(name), **style)
@@ -375,10 +377,14 @@ def _value_label(scores: Sequence[Score]) -> str:
 
 def _has_wide_range(scores: Sequence[Score]) -> bool:
     """Whether some perplexities would be too small to see next to others."""
-    values = [shown_values(score)[0] for score in scores if math.isfinite(score.mean)]
+    values = [_drawn_values(score)[0] for score in scores if not math.isnan(score.mean)]
     if scores[0].unit != NATS or not values:
         return False
-    return max(values) > WIDE_RANGE * min(values)
+    return bool(max(values) > WIDE_RANGE * min(values))
+
+
+def _drawn_values(score: Score) -> NDArray[np.float64]:
+    return np.minimum(shown_values(score), LARGEST)
 
 
 # Training

@@ -16,6 +16,7 @@ def number(
     signed: bool = False,
     suffix: str = "",
     digits: int = 2,
+    most: int = MAX_DECIMALS,
 ) -> str:
     """Return a number with the ends of its 95 % interval: ``44.9 (36.8 to 54.8)``.
 
@@ -27,14 +28,15 @@ def number(
         suffix: What follows the number, before the interval.
         digits: How many digits of half the width of the interval are shown. Without an interval,
             the number has as many and one more.
+        most: How many decimals are shown at most.
     """
     if value is None or math.isnan(value):
         return "-"
     sign = "+" if signed else ""
     if low is None or high is None or not math.isfinite(high - low) or low == high:
-        decimals = _decimals(abs(value), digits + 1)
+        decimals = min(_decimals(abs(value), digits + 1), most)
         return f"{_format(value, decimals, sign)}{suffix}"
-    decimals = _decimals((high - low) / 2, digits)
+    decimals = min(_decimals((high - low) / 2, digits), most)
     ends = f"{_format(low, decimals)} to {_format(high, decimals)}"
     return f"{_format(value, decimals, sign)}{suffix} ({ends})"
 
@@ -57,7 +59,7 @@ def shown_values(score: Score) -> tuple[float, float, float]:
 def score_text(score: Score, with_interval: bool = True) -> str:
     """Return a score: a perplexity, or 100 times a share."""
     value, low, high = shown_values(score)
-    if with_interval:
+    if with_interval and score.interval is not None:
         return number(value, low, high, digits=1)
     return number(value)
 
@@ -65,17 +67,24 @@ def score_text(score: Score, with_interval: bool = True) -> str:
 def difference_text(difference: Difference, with_interval: bool = True) -> str:
     """Return a difference: in per cent of perplexity, or in points of 100 times a share."""
     value, low, high = difference.percent
+    if not with_interval:
+        low = high = math.nan
+    return percent_text(difference, value, low, high, signed=True)
+
+
+def percent_text(
+    difference: Difference, value: float, low: float, high: float, signed: bool = False
+) -> str:
+    """Return the values of `Difference.percent`, maybe with other signs."""
     suffix = " %" if difference.score.unit == NATS else " points"
-    if with_interval:
-        return number(value, low, high, signed=True, suffix=suffix, digits=1)
-    return number(value, signed=True, suffix=suffix, digits=1)
+    return number(value, low, high, signed=signed, suffix=suffix, digits=1, most=1)
 
 
 def _decimals(step: float, digits: int) -> int:
     """Return the number of decimals that shows so many significant digits of `step`."""
     if not 0 < step < math.inf:
         return 2
-    return min(max(digits - 1 - math.floor(math.log10(step)), 0), MAX_DECIMALS)
+    return max(digits - 1 - math.floor(math.log10(step)), 0)
 
 
 def _format(value: float, decimals: int, sign: str = "") -> str:

@@ -198,7 +198,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),
         ("inspect m --rows 5:5", "--rows must be A:B for rows A to B-1, or all, got 5:5."),
         (
-            "train m --data a b",
+            "resize m --to 512 b",
             "Got unexpected extra argument(s) (b)",
         ),
         (

@@ -75,7 +75,7 @@ def score(
     values = mean + spread * np.random.default_rng(0).standard_normal(samples)
     values += mean - values.mean()
     if name != "short":  # differences of models vary too
-        values += 0.2 * spread * np.random.default_rng(len(name)).standard_normal(samples)
+        values += 0.2 * spread * np.random.default_rng((len(name), length)).standard_normal(samples)
     return Score(
         model=name,
         measure=measure,
@@ -177,7 +177,11 @@ ENCODERS = evaluation([*searched(("long", "longer"))], ("long", "longer"), kind=
 def effective(name: str, shares: Mapping[int, float], task: str = "needle") -> Iterator[Score]:
     """Yield the shares of answers found by length, of 40 trials in five ranges of depths."""
     yield score(
-        name, np.mean([*shares.values()]), measure="effective", unit="share", quantity="found"
+        name,
+        float(np.mean([*shares.values()])),
+        measure="effective",
+        unit="share",
+        quantity="found",
     )
     for length, share in shares.items():
         hits = np.arange(8) < round(8 * share)

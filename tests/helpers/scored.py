@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.lab.measures import Measure
 from ctxextend.lab.scores import (
     CHUNKS,
     NATS,
@@ -27,7 +26,6 @@ TITLES = {
     "retrieval": "Document retrieval",
     "search": "Search",
 }
-MEASURES = {name: Measure(name, title, (), lambda *_: iter(())) for name, title in TITLES.items()}
 
 
 def score(mean: float, model: str = MODEL, spread: float = 0.3, **fields: Any) -> Score:
@@ -55,6 +53,7 @@ def trials(hits: int, **fields: Any) -> Score:
         "measure": "effective",
         "name": "needle",
         "reading": ONE_PASS,
+        "length": 512,
         "tokens": 512,
         "unit": TRIALS,
     }
@@ -84,9 +83,8 @@ def of_base() -> list[Score]:
 
 def by_length(model: str = MODEL, last: float = 3.2) -> list[Score]:
     """Return losses by context length."""
-    fields = {"measure": "context"}
     means = zip(LENGTHS, (3.6, 3.4, last), strict=True)
-    return [score(mean, model, length=length, **fields) for length, mean in means]
+    return [score(mean, model, measure="context", length=length) for length, mean in means]
 
 
 def retrieval() -> list[Score]:
@@ -98,7 +96,7 @@ def retrieval() -> list[Score]:
         (ONE_PASS, MODEL, 0.57),
     ):
         length = 512 if model == MODEL else 128
-        for name in ("recall@1", "MRR", "nDCG@10"):
+        for name in ("recall@1", "MRR"):
             fields = {"measure": "retrieval", "name": name, "unit": "share"}
             scores.append(score(mean, model, 0.4, reading=reading, length=length, **fields))
     return scores

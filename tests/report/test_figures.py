@@ -1,4 +1,4 @@
-"""Figures of all commands: panels, bytes and output files."""
+"""Figures of all commands: plots, bytes and output files."""
 
 import json
 import math
@@ -12,30 +12,23 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch
-from ctxextend.lab.evaluation_result import Evaluation
-from ctxextend.report.html import comparison_panels
-from ctxextend.report.table_panels import tables_figure
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from ctxextend import inspect, resize
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.report.figures import (
-    evaluation_figure,
-    panel_figure,
-    save,
-    write_figure,
-)
+from ctxextend.report.figures import evaluation_figure, render, save, write_figure
+from ctxextend.report.table_plots import tables_figure
 from tests.helpers import pico
-from tests.helpers.comparisons import METHODS, comparison
-from tests.helpers.evaluations import (
-    EFFECTIVE,
-    ENCODER,
-    EXTENDED,
-    EXTREMES,
-    MASKED,
-    WITHOUT_BASE,
-    extreme_evaluation,
+from tests.helpers.scored import (
+    BASE,
+    MODEL,
+    by_length,
+    by_position,
+    effective,
+    evaluation,
+    of_base,
+    retrieval,
+    score,
 )
 from tests.helpers.trainings import invoke
 
@@ -52,26 +45,21 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-def save_table(folder: Path, table: Any) -> Inspection:
-    folder.mkdir(exist_ok=True)
-    values = torch.as_tensor(table, dtype=torch.float32)
-    config = {"model_type": "gpt2", "n_positions": len(values)}
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({"wpe.weight": values}, folder / "model.safetensors")
-    return inspect(folder)
+def save_table(name: str, table: Any) -> Inspection:
+    Path(name).mkdir()
+    config = {"model_type": "gpt2", "n_positions": len(table)}
+    Path(name, "config.json").write_text(json.dumps(config))
+    save_file({"wpe.weight": table.astype(np.float32)}, Path(name, "model.safetensors"))
+    return inspect(name)
 
 
 def normal(rows: int, width: int) -> Any:
     return np.random.default_rng(0).normal(size=(rows, width))
 
 
-def panels(figure: Any) -> list[Any]:
-    """Return the labelled axes of a figure."""
+def plots(figure: Any) -> list[Any]:
+    """Return the axes of a figure, without colour bars."""
     return [axes for axes in figure.axes if axes.get_xlabel()]
-
-
-def ticks(labels: Any) -> list[str]:
-    return [label.get_text() for label in labels]
 
 
 def curve(axes: Any, label: str) -> Any:
@@ -84,54 +72,131 @@ def curve(axes: Any, label: str) -> Any:
 @pytest.mark.parametrize(
     ("suffix", "head"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
 )
-def test_write_figure_is_reproducible_in_each_format(
-    suffix: str, head: bytes, tmp_path: Path
-) -> None:
-    first = tmp_path / f"first{suffix}"
-    second = tmp_path / f"second{suffix.upper()}"
-    for path in (first, second):
+def test_write_figure_is_reproducible_in_each_format(suffix: str, head: bytes) -> None:
+    files = [Path(f"first{suffix}"), Path(f"second{suffix.upper()}")]
+    for path in files:
         write_figure(path, lambda: tables_figure([inspect("tiny-gpt2")]))
-    data = first.read_bytes()
-    assert data.startswith(head)
-    assert data == second.read_bytes()
-    assert b"dc:date" not in data
+    first, second = (path.read_bytes() for path in files)
+    assert first.startswith(head)
+    assert first == second
+    assert b"dc:date" not in first
 
 
-# Figure of inspect
+def test_render_ignores_the_settings_of_the_user() -> None:
+    from matplotlib import rc_context
+
+    found = evaluation(*by_length())
+    expected = render(lambda: evaluation_figure(found), ".svg")
+    with rc_context({"font.size": 20, "svg.hashsalt": "other"}):
+        assert render(lambda: evaluation_figure(found), ".svg") == expected
+
+
+# Scores
+
+
+def test_bars_of_scores_have_their_intervals_and_numbers() -> None:
+    found = evaluation(*of_base()[3:4], *by_position()[-1:], *retrieval())
+    losses, shares = plots(evaluation_figure(found))
+    widths = [bar.get_width() for bar in losses.patches]
+    assert np.allclose(np.log(widths), [3.5, 3.4])
+    ((low, _), (high, _)), *_ = losses.collections[0].get_segments()
+    assert (low, high) == pytest.approx((29.9, 36.7), abs=0.05)
+    base = f"{BASE}, sliding windows of 128"
+    texts = [text.get_text() for text in losses.texts]
+    assert texts == [MODEL, "33.1 (29.9 to 36.7)", base, "30.0 (27.1 to 33.2)"]
+    assert np.allclose([bar.get_width() for bar in shares.patches], [57, 42, 61])
+    assert shares.get_xlabel() == "recall@1 (%)"
+
+
+@pytest.mark.parametrize(("ratio", "scale"), [(5, "linear"), (118, "log")])
+def test_axis_is_logarithmic_if_perplexities_differ_much(ratio: float, scale: str) -> None:
+    worse = 3.5 + math.log(ratio)
+    scores = [*by_length(), *by_length("worse", worse), score(3.5), score(worse, "worse")]
+    curves, bars = plots(evaluation_figure(evaluation(*scores)))
+    assert (bars.get_xscale(), curves.get_yscale()) == (scale, scale)
+    assert min(bars.get_xlim()[1], curves.get_ylim()[1]) > math.exp(worse)  # none is cut
+
+
+def test_curves_by_position_are_steps_and_differ_in_colour_and_dashes() -> None:
+    found = evaluation(*of_base()[:7], *by_position(growth=0.1)[:3])
+    _, axes = plots(evaluation_figure(found))
+    names = (MODEL, f"{BASE}, sliding windows of 128", f"{BASE}, separate windows of 128")
+    lines = [curve(axes, name) for name in names]
+    assert list(lines[0].get_xdata()) == [0, 128, 128, 256, 256, 512]
+    assert np.allclose(np.log(lines[0].get_ydata()), [3.5, 3.5, 3.6, 3.6, 3.7, 3.7])
+    assert len({line.get_color() for line in lines}) == 3
+    assert {line.get_linestyle() for line in lines} == {"-", "--"}
+    assert not axes.collections  # three bands would hide each other
+    assert list(curve(axes, "length of the base: 128").get_xdata()) == [128, 128]
+
+
+def test_curves_by_length_have_bands_if_they_are_two() -> None:
+    figure = evaluation_figure(evaluation(*by_length(BASE)[:1], *by_length()))
+    (axes,) = plots(figure)
+    assert axes.get_xscale() == "log"
+    assert list(curve(axes, MODEL).get_xdata()) == [128, 256, 512]
+    assert np.allclose(np.log(curve(axes, MODEL).get_ydata()), [3.6, 3.4, 3.2])
+    assert len(axes.collections) == 2
+    (part,) = figure.subfigs
+    names = [text.get_text() for text in part.legends[0].get_texts()]
+    assert names == [MODEL, "95 % interval", BASE, "length of the base: 128"]
+
+
+def test_curves_of_effective_context_have_a_threshold() -> None:
+    (axes,) = plots(evaluation_figure(evaluation(*effective())))
+    assert list(curve(axes, f"{MODEL}, needle").get_ydata()) == [100, 87.5, 56.25]
+    assert list(curve(axes, f"{MODEL}, key").get_ydata()) == [93.75, 50, 18.75]
+    assert list(curve(axes, "threshold: 75 %").get_ydata()) == [75, 75]
+
+
+@pytest.mark.parametrize("mean", [math.nan, math.inf, 1e38, 5e-324])
+def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(mean: float) -> None:
+    name = "_<script>$x\x1b\n" + "long" * 20
+    extremes = [score(mean, name, part=(0, 128)), score(mean, name)]
+    found = evaluation(*by_length(name, mean), *extremes, *of_base())
+    path = Path("figure.svg")
+    write_figure(path, lambda: evaluation_figure(found))
+    ElementTree.parse(path)
+    assert "<script" not in path.read_text()
+
+
+# Tables
 
 
 def test_tables_figure_plots_the_statistics() -> None:
     found = inspect("tiny-gpt2")
     stats = found.tables[0].stats
-    norms, cosines, spectrum, heat = panels(tables_figure([found]))
-    norm_curve = curve(norms, "tiny-gpt2")
-    cosine_curve = curve(cosines, "tiny-gpt2")
-    outliers = curve(norms, "outliers")
-    assert np.array_equal(norm_curve.get_ydata(), stats.norms)
-    assert np.array_equal(cosine_curve.get_ydata(), stats.cosines)
+    norms, cosines, spectrum, heat = plots(tables_figure([found]))
+    assert np.array_equal(curve(norms, "tiny-gpt2").get_ydata(), stats.norms)
+    assert np.array_equal(curve(cosines, "tiny-gpt2").get_ydata(), stats.cosines)
+    outliers = curve(norms, "outliers of tiny-gpt2")
     assert list(outliers.get_xdata()) == [0, 1, 2, 125, 126, 127]
-    shares = spectrum.lines[0].get_ydata()
+    assert (outliers.get_marker(), curve(norms, "tiny-gpt2").get_marker()) == ("o", "None")
     percentages = 100 * stats.eigenvalues / stats.eigenvalues.sum()
-    assert shares[:3] == pytest.approx(percentages[:3])
+    assert np.allclose(spectrum.lines[0].get_ydata(), percentages[:32])
     assert len(heat.images[0].get_array()) == 128
 
 
 def test_tables_figure_marks_new_and_reserved_rows(make_pico: MakePico) -> None:
     resize(make_pico("roberta").folder, to=40, output="longer")
     found = inspect("longer")
-    norms, cosines, _, heat = panels(tables_figure([found]))
-
+    norms, cosines, _, heat = plots(tables_figure([found]))
     reserved = curve(norms, "reserved rows of longer")
     assert list(reserved.get_xdata()) == [-2, -1]
-    assert list(reserved.get_ydata()) == list(found.tables[0].norms[:2])
-    usable = curve(norms, "longer")
-    assert len(usable.get_ydata()) == 40
+    assert np.array_equal(reserved.get_ydata(), found.tables[0].norms[:2])
     assert len(cosines.lines[0].get_ydata()) == 39
     assert heat.images[0].get_array().shape == (40, 40)
     (band,) = norms.patches
     assert band.get_label() == "new rows of longer"
-    assert band.get_x() == 15.5
-    assert band.get_x() + band.get_width() == 39.5
+    assert (band.get_x(), band.get_width()) == (15.5, 24)
+
+
+def test_tables_figure_marks_broken_rows() -> None:
+    table = normal(20, 4)
+    table[3] = 0
+    table[7, 1] = math.nan
+    norms, *_ = plots(tables_figure([save_table("broken", table)]))
+    assert list(curve(norms, "zero or non-finite rows of broken").get_xdata()) == [3, 7]
 
 
 EXTREME_TABLES = {
@@ -143,68 +208,11 @@ EXTREME_TABLES = {
 
 
 @pytest.mark.parametrize("name", EXTREME_TABLES)
-def test_tables_figure_of_extreme_tables(name: str, tmp_path: Path) -> None:
-    found: list[Inspection] = []
-    for number, table in enumerate(EXTREME_TABLES[name]):
-        found.append(save_table(tmp_path / f"table{number}", table))
-    figure = tmp_path / "figure.png"
-    write_figure(figure, lambda: tables_figure(found))
-    assert figure.stat().st_size > 10_000
-
-
-# Figures of evaluate, train and compare
-
-BY_POSITION, BY_CONTEXT = "Loss by position", "Loss by context length"
-MAP, RETRIEVAL = "Answers found (%)", "Retrieval"
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "titles"),
-    [
-        (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL]),
-        (WITHOUT_BASE, [MAP, MAP, BY_POSITION, BY_CONTEXT]),
-        (EFFECTIVE, [MAP, MAP]),
-        (MASKED, [""]),
-        (ENCODER, [MAP, RETRIEVAL, RETRIEVAL]),
-    ],
-)
-def test_evaluation_figure_has_a_panel_per_measurement(
-    evaluation: Evaluation, titles: list[str]
-) -> None:
-    figure = evaluation_figure(evaluation)
-    found: list[str] = []
-    for axes in figure.axes:
-        assert axes.get_xlabel()
-        title, _, _ = axes.get_title("left").partition(":")
-        found.append(title)
-    assert found == titles  # a single panel has no title
-    label = str(figure.get_label())
-    assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens")
-
-
-@pytest.mark.parametrize(("mean", "error"), EXTREMES)
-def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(
-    mean: float, error: float | None, tmp_path: Path
-) -> None:
-    path = tmp_path / "figure.svg"
-    write_figure(path, lambda: evaluation_figure(extreme_evaluation(mean, error)))
-    text = path.read_text()
-    ElementTree.fromstring(text)
-    assert "<script" not in text
-
-
-def test_comparison_panels_show_deltas_and_losses() -> None:
-    deltas, by_position, by_context, *maps = comparison_panels(comparison())
-    assert not deltas.is_small
-    assert not by_position.is_small
-    assert not by_context.is_small
-    assert [panel.key for panel in maps] == ["effective-needle", "effective-key"]
-    for panel in maps:
-        assert panel.is_small
-        assert [plot.title for plot in panel.plots] == list(METHODS)
-    axes: list[Any] = panel_figure([deltas, by_position, by_context], "").axes
-    assert ticks(axes[0].get_yticklabels()) == list(METHODS)
-    assert axes[0].patches[1].get_width() == pytest.approx(0.05175)
+def test_tables_figure_of_extreme_tables(name: str) -> None:
+    tables = enumerate(EXTREME_TABLES[name])
+    found = [save_table(f"table{number}", table) for number, table in tables]
+    write_figure(Path("figure.png"), lambda: tables_figure(found))
+    assert Path("figure.png").stat().st_size > 10_000
 
 
 # Output files
@@ -213,25 +221,13 @@ def test_comparison_panels_show_deltas_and_losses() -> None:
 @pytest.mark.parametrize(
     ("flag", "name", "code", "message"),
     [
-        (
-            "--plot",
-            "figure",
-            2,
-            "a file name that ends in .png or .svg or .pdf, got figure.",
-        ),
-        (
-            "--report",
-            "page.txt",
-            2,
-            "a file name that ends in .html or .htm, got page.txt.",
-        ),
+        ("--plot", "figure", 2, "a file name that ends in .png or .svg or .pdf, got figure."),
+        ("--report", "page.txt", 2, "a file name that ends in .html or .htm, got page.txt."),
         ("--plot", "folder.png", 1, "folder.png is a folder."),
         ("--report", "none/page.html", 1, "none does not exist. Create it first."),
     ],
 )
-@pytest.mark.parametrize(
-    "command", ["compare --to 64 --data none.txt", "evaluate --data none.txt", "inspect"]
-)
+@pytest.mark.parametrize("command", ["evaluate --data none.txt", "inspect"])
 def test_commands_reject_output_files_before_reading_a_model(
     command: str, flag: str, name: str, code: int, message: str
 ) -> None:
@@ -242,14 +238,12 @@ def test_commands_reject_output_files_before_reading_a_model(
     assert message in " ".join(words)
 
 
-def test_save_writes_through_a_symlink(tmp_path: Path) -> None:
-    folder = tmp_path / "target"
-    folder.mkdir()
-    link = tmp_path / "link.svg"
-    link.symlink_to(folder / "figure.svg")
+def test_save_writes_through_a_symlink() -> None:
+    link = Path("link.svg")
+    link.symlink_to("figure.svg")
     save(link, b"svg")
     assert link.is_symlink()
-    assert (folder / "figure.svg").read_bytes() == b"svg"
+    assert Path("figure.svg").read_bytes() == b"svg"
 
 
 def test_check_file_rejects_folders_without_write_permission(public_path: Path) -> None:

@@ -32,20 +32,19 @@ def effective(reader: "Reader", texts: "Texts") -> Iterator[Score]:
     of_first = []  # whether the questions of the first group are answered, by length and task
     for group in groups:
         for length in group.lengths:
-            answers = [group.read(length, index) for index in range(len(group.ranges))]
+            answers = [group.read(length, index) for index in range(group.texts)]
             if reader.is_dry:
                 continue
             own = list[Score]()
             of_length = partial(score, length=length, tokens=length, unit=TRIALS)
             for task, chance in group.chances.items():
-                values = [one[task] for one in answers]
-                own.append(of_length(name=task, values=values, chance=chance))
+                found = np.concatenate([one[task] for one in answers])
+                own.append(of_length(name=task, values=[*found[:, None]], chance=chance))
                 for index, part in enumerate(pairwise(DEPTHS)):
-                    pairs = zip(values, group.ranges, strict=True)
-                    inside = [one[ranges == index] for one, ranges in pairs]
-                    own.append(of_length(name=task, values=inside, part=part, chance=chance))
+                    inside = found[group.ranges == index, None]
+                    own.append(of_length(name=task, values=[*inside], part=part, chance=chance))
                 if group is groups[0]:
-                    of_first.append(np.concatenate(values))
+                    of_first.append(found)
             scores += own
             if length == group.lengths[0] and not is_above_chance(own):
                 break

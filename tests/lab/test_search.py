@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from ctxextend.lab.evaluation_result import Evaluation, TokensRead
-from ctxextend.lab.retrieval import score_rankings
-from ctxextend.lab.search import plan_search
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
 
 import ctxextend
 from ctxextend.errors import DataError
-from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.documents import score_rankings
 from ctxextend.lab.eval_model import EvalModel
+from ctxextend.lab.evaluation import Evaluation
+from ctxextend.lab.measures.search import search
+from ctxextend.lab.reader import Reader
+from ctxextend.lab.scores import CHUNKS, ONE_PASS, SAME_TEXT, START, Score, select
 from ctxextend.lab.search_set import SearchSet, read_search_set
+from ctxextend.lab.texts import Texts
 from ctxextend.settings import Evaluate
-from tests.helpers.trainings import invoke, make_encoder
+from tests.helpers.scores import scores_json
+from tests.helpers.trainings import make_encoder
 from tests.helpers.word_tokenizer import text_of
 
 SEARCH = Path("sets", "words")
-FLAGS = ["--search", SEARCH]
 QRELS = "qrels/test.tsv"
 
 
@@ -135,22 +137,17 @@ def test_search_equals_sentence_transformers_with_prompts(
     )
     expected = evaluator(reference)
 
-    embedder = replace(open_embedder(minilm), model=replace(minilm, root=tmp_path))
-    task = plan_search(embedder, None, texts, 64)
-    progress: list[int] = []
-    task.measure(progress.append)
-    assert sum(progress) == task.tokens
-    queries = reference.encode_query(list(texts.queries))
-    assert task.embedded == pytest.approx(queries, abs=5e-7)
-
     binary = tuple(dict.fromkeys(documents, 1) for documents in texts.relevant)
-    task = replace(task, relevant=binary)
-    task.measure(progress.append)
-    scores = task.report()["search"].scores["model"]
+    reader = Reader("model", replace(minilm, root=tmp_path))
+    read = Texts(length=64, search_set=texts._replace(relevant=binary))
+    scores = {score.name: score.mean for score in search.scores(reader, read)}
+
+    queries = reference.encode_query(list(texts.queries))
+    assert reader.memory["search"] == pytest.approx(queries, abs=5e-7)
     keys = {"nDCG@10": "ndcg@10", "MRR": "mrr@12", "recall@1": "recall@1", "recall@10": "recall@10"}
     assert {*scores} == {*keys}
     for name, key in keys.items():
-        assert scores[name].mean == pytest.approx(expected[f"cosine_{key}"])
+        assert scores[name] == pytest.approx(expected[f"cosine_{key}"])
 
 
 def test_read_search_set_reads_jsonl_documents_and_tsv() -> None:
@@ -247,16 +244,18 @@ def longer(encoder: Path, tmp_path: Path) -> Path:
     return ctxextend.resize(encoder, 32, output=tmp_path / "long", method="linear").output
 
 
-def test_evaluate_shows_the_scores_of_a_search_set(encoder: Path, longer: Path) -> None:
-    done = invoke("evaluate", longer, "--base", encoder, *FLAGS, "--report", "page.html")
-    assert done.exit_code == 0, done.output
-    assert "6 queries, 12 documents" in done.stdout
-    assert "chunks, same 32 tokens" in done.stdout
-    assert "chunks, whole document" in done.stdout
-    # Titles and texts have 9 to 42 words; two special tokens each.
-    assert re.search(r"first 16 tokens +16 ", done.stdout)
-    assert re.search(r"chunks, whole document +26 ", done.stdout)
-    assert "nDCG@10" in Path("page.html").read_text()
+def evaluate(source: Path, **settings: Any) -> Evaluation:
+    return ctxextend.evaluate(source, search=SEARCH, measure="search", **settings)
+
+
+def ndcg(evaluation: Evaluation) -> dict[str, Score]:
+    """Return the scores that rank models, by how documents are read."""
+    found = select(evaluation.scores, measure="search", name="nDCG@10")
+    return {score.reading: score for score in found}
+
+
+def values_of(score: Score) -> list[float]:
+    return np.concatenate(score.values).tolist()
 
 
 def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
@@ -265,54 +264,39 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
     found = ctxextend.evaluate(longer, base=encoder, search=SEARCH)
 
     assert found.documents == 0
-    assert found.retrieval is None
-    search = found.search
-    assert search is not None
-    assert search.documents == 12
-    assert search.queries == 6
-    assert search.longer_than_base == 10
-    assert search.longer_than_model == 4
-    truncated = search.scores["truncated"]["nDCG@10"]
-    assert {*search.changes} == {"chunks_of_same_text", "chunks", "model"}
-    for mode, change in search.changes.items():
-        score = search.scores[mode]["nDCG@10"]
-        assert change.mean == pytest.approx(score.mean - truncated.mean)
-
-
-def test_evaluate_states_how_many_tokens_of_each_document_are_read(
-    encoder: Path, longer: Path
-) -> None:
-    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
-    assert search is not None
+    assert found.tokens == 0
+    assert "1 of 7 queries have no relevant document and are left out." in found.notes
+    assert {score.measure for score in found.scores} == {"search", "similarity"}
+    scores = ndcg(found)
+    assert {*scores} == {START, SAME_TEXT, CHUNKS, ONE_PASS}
+    assert scores[ONE_PASS].samples == 6
+    names = {score.name for score in select(found.scores, measure="search")}
+    assert names == {"nDCG@10", "MRR", "recall@1", "recall@10"}
     # Documents have a title of one word, 8, 11, … 41 words of text, and two special tokens.
-    assert search.tokens_read == {
-        "truncated": TokensRead(limit=16, median=16),
-        "chunks_of_same_text": TokensRead(limit=32, median=26),
-        "chunks": TokensRead(limit=None, median=26),
-        "model": TokensRead(limit=32, median=26),
-    }
+    tokens = {reading: score.tokens for reading, score in scores.items()}
+    assert tokens == {START: 16, SAME_TEXT: 26, CHUNKS: 26, ONE_PASS: 26}
+    (best,) = found.ranking
+    assert best is scores[ONE_PASS]
+    for reading in (SAME_TEXT, CHUNKS):
+        change = best.minus(scores[reading]).change
+        assert change.mean == pytest.approx(best.mean - scores[reading].mean)
+        assert scores[reading] in found.main_references
+    assert "longer" not in found.verdict
+    assert "in chunks of the same text" in found.verdict
+    assert "in chunks of the whole text" in found.verdict
 
 
 def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encoder: Path) -> None:
-    longer = ctxextend.resize(encoder, 48, output="longest", method="linear").output
-    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
-    assert search is not None
-    assert search.longer_than_model == 0
-    assert {*search.scores} == {"truncated", "chunks", "model"}
-    assert search.tokens_read["chunks"].median == search.tokens_read["model"].median
-    assert search.against_same_text == search.against_chunks
-
-    done = invoke("evaluate", longer, "--base", encoder, *FLAGS)
-    assert "chunks, same" not in done.stdout
-    shown = " ".join(done.stdout.split())
-    assert "No document is cut: the model reads the same text as the chunks." in shown
+    longest = ctxextend.resize(encoder, 48, output="longest", method="linear").output
+    scores = ndcg(evaluate(longest, base=encoder))
+    assert {*scores} == {START, CHUNKS, ONE_PASS}
+    assert scores[CHUNKS].tokens == scores[ONE_PASS].tokens
 
 
 def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
     encoder: Path, longer: Path
 ) -> None:
-    found = ctxextend.evaluate(longer, base=encoder, length=[20], search=SEARCH).search
-    assert found is not None
+    found = ndcg(evaluate(longer, base=encoder, length=20))
     cut = []
     for line in read_lines("corpus.jsonl"):
         document = json.loads(line)
@@ -320,58 +304,43 @@ def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
         cut.append(json.dumps(document | {"text": " ".join(words)}))
     write_lines("corpus.jsonl", cut)
 
-    of_cut = ctxextend.evaluate(longer, base=encoder, length=[20], search=SEARCH).search
+    of_cut = ndcg(evaluate(longer, base=encoder, length=20))
 
-    assert of_cut is not None
-    assert found.scores["chunks_of_same_text"] == of_cut.scores["chunks"]
-    assert found.scores["chunks"] != of_cut.scores["chunks"]
-    assert found.scores["model"] == of_cut.scores["model"]
+    assert values_of(found[SAME_TEXT]) == values_of(of_cut[CHUNKS])
+    assert values_of(found[CHUNKS]) != values_of(of_cut[CHUNKS])
+    assert values_of(found[ONE_PASS]) == values_of(of_cut[ONE_PASS])
 
 
-def test_evaluate_without_a_base_scores_a_search_set_as_truncated(
+def test_evaluate_without_a_base_scores_a_search_set_as_its_first_tokens(
     encoder: Path, longer: Path
 ) -> None:
-    with_base = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
-    without_base = ctxextend.evaluate(encoder, search=SEARCH).search
-    assert with_base is not None
-    assert without_base is not None
-    assert without_base.scores == {"model": with_base.scores["truncated"]}
-    assert without_base.changes == {}
+    with_base = ndcg(evaluate(longer, base=encoder))
+    without_base = ndcg(evaluate(encoder, base="none"))
+    assert {*without_base} == {ONE_PASS}
+    assert values_of(without_base[ONE_PASS]) == values_of(with_base[START])
 
 
-def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) -> None:
-    search = ctxextend.evaluate(longer, base=encoder, search=SEARCH).search
-    assert search is not None
-
-    compared = ctxextend.compare(encoder, 32, method=["linear", "copy"], search=SEARCH)
-
-    assert compared.metric == "ndcg@10"
-    assert compared.base == search.scores["chunks"]["nDCG@10"]
-    (linear,) = (row for row in compared.rows if row.method == "linear")
-    assert linear.evaluation.search == search
-    assert linear.score == search.scores["model"]["nDCG@10"]
-    done = invoke("compare", encoder, "--to", 32, *FLAGS, "--method", "linear")
-    assert "vs. same text" in done.stdout
-    assert "vs. whole text" in done.stdout
-    assert re.search(r"chunks, same 32 tokens +26 ", done.stdout)
+def test_methods_score_a_search_set_like_their_folders(encoder: Path, longer: Path) -> None:
+    single = evaluate(longer, base=encoder)
+    methods = evaluate(encoder, to=32, method=["linear", "copy"])
+    assert methods.ranking[0].name == "nDCG@10"
+    assert scores_json(methods, "linear") == scores_json(single, longer.name)
+    (base,) = {one.base and one.base.name for one in (methods, single)}
+    assert base is not None
+    assert scores_json(methods, base) == scores_json(single, base)
 
 
 @pytest.mark.parametrize("length", [24, 32])
-def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
+def test_checkpoints_read_the_same_text_of_a_search_set(
     length: int, encoder: Path, longer: Path
 ) -> None:
     longest = ctxextend.resize(encoder, 48, output="longest", method="copy").output
     lengths = [] if length == 32 else [length]  # by default, that of the shorter checkpoint
-
-    compared = ctxextend.compare_checkpoints([longest, longer], length=lengths, search=SEARCH)
-
-    assert len(compared.rows) == 2
-    for row in compared.rows:
-        path = {longer.name: longer, longest.name: longest}[row.method]
-        by_itself = ctxextend.evaluate(path, base=encoder, length=[length], search=SEARCH).search
-        assert by_itself is not None
-        assert by_itself.tokens_read["chunks_of_same_text"].limit == length
-        assert row.evaluation.search == by_itself
+    found = ctxextend.evaluate([longest, longer], length=lengths, search=SEARCH)
+    for path in (longer, longest):
+        by_itself = ctxextend.evaluate(path, base=encoder, length=length, search=SEARCH)
+        assert scores_json(found, path.name) == scores_json(by_itself, path.name)
+        assert scores_json(found, encoder.name) == scores_json(by_itself, encoder.name)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +385,7 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
 ) -> None:
     (SEARCH / file).write_text(text)
     with pytest.raises(DataError, match=message):
-        ctxextend.evaluate("tiny-gpt2", search=SEARCH)
+        evaluate("tiny-gpt2")
 
 
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:
@@ -428,4 +397,4 @@ def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: 
     SEARCH.rename(tmp_path / "judged")
     evaluation = ctxextend.run(recipe).evaluate
     assert isinstance(evaluation, Evaluation)
-    assert evaluation.search is not None
+    assert evaluation.ranking[0].measure == "search"

@@ -3,12 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctxextend.lab.windows import context_lengths, cut_windows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
 from ctxextend.lab.losses import causal_spans, centred_spans
+from ctxextend.lab.texts import context_lengths, cut_windows
 
 
 def texts(*lengths: int) -> list[Any]:

@@ -1,6 +1,7 @@
 """Losses compared with logits of transformers, one forward pass per token; and rejected models."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,24 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED
 from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.lab import losses as losses_module
 from ctxextend.lab.embedding import open_embedder
 from ctxextend.lab.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
-from ctxextend.lab.losses import LossTask, plan_losses
+from ctxextend.lab.losses import Targets, all_targets, late_targets
+from ctxextend.lab.measures.context import context
+from ctxextend.lab.measures.position import position
+from ctxextend.lab.reader import Reader
 from ctxextend.lab.scorer import ScoredWindow, Scorer, open_scorer
+from ctxextend.lab.scores import ONE_PASS, SEPARATE, SLIDING, Score, curves, select
+from ctxextend.lab.texts import Texts
 from ctxextend.resizing import resize
 from ctxextend.settings import CheckpointRef
 from tests.helpers.pico import Pico, add_tensors, edit_json
-from tests.helpers.word_tokenizer import add_tokenizer
+from tests.helpers.word_tokenizer import add_tokenizer, write_texts
 
 Make = Callable[..., Pico]
 TEXT = np.random.default_rng(3).integers(5, 32, 32)
@@ -131,31 +137,36 @@ def test_scorer_resets_attention_type_of_big_bird(tmp_path: Path) -> None:
 # ---- by position and by context
 
 
-def open_pair(make_pico: Make, name: str) -> tuple[EvalModel, EvalModel]:
-    """Return a model resized to 32 positions, and its base with 16."""
+@dataclass(frozen=True)
+class Pair:
+    """A model of 32 positions and its base of 16, which read the same windows."""
+
+    model: EvalModel
+    base: EvalModel
+    texts: Texts
+
+    def scores(self) -> list[Score]:
+        readers = [self.texts.base, Reader("model", self.model)]
+        scores = list[Score]()
+        for reader in readers:
+            assert reader is not None
+            for measure in (position, context):
+                scores += measure.scores(reader, self.texts)
+        return scores
+
+
+def open_pair(make_pico: Make, name: str, lengths: tuple[int, ...], *windows: Any) -> Pair:
     folder = add_tokenizer(make_pico(name).folder, special_tokens=name == "bert")
     longer = resize(folder, to=32, method="linear", output=folder.parent / "longer").output
-    model = open_eval_model(CheckpointRef(str(longer)))
     base = open_eval_model(CheckpointRef(str(folder)))
-    return model, base
+    texts = Texts(windows=windows, length=32, lengths=lengths, base=Reader("base", base))
+    return Pair(open_eval_model(CheckpointRef(str(longer))), base, texts)
 
 
-def score(
-    model: EvalModel, base: EvalModel | None, lengths: tuple[int, ...], *texts: Any, seed: int = 0
-) -> LossTask:
-    base_scorer = None
-    if base is not None:
-        base_scorer = open_scorer(base)
-    task = plan_losses(open_scorer(model), base_scorer, texts, lengths, seed)
-    progress: list[int] = []
-    task.measure(progress.append)
-    assert sum(progress) == task.tokens + task.base_tokens
-    return task
-
-
-def losses_of(task: LossTask, measure: str, window: int = 0) -> dict[tuple[str, int], Any]:
-    """Return the losses of a window's targets by mode name and context length."""
-    return {mode: losses[window] for mode, losses in task.losses(measure).items()}
+def losses_of(scores: list[Score], measure: str) -> dict[tuple[str, str, int], Any]:
+    """Return the losses of the first window by model, reading and context length."""
+    found = select(scores, measure=measure, part=None)
+    return {(score.model, score.reading, score.length): score.values[0] for score in found}
 
 
 def loss(model: EvalModel, ids: list[int], index: int, label: int) -> float:
@@ -163,155 +174,137 @@ def loss(model: EvalModel, ids: list[int], index: int, label: int) -> float:
     return float(-scores[index, label])
 
 
-def next_token_losses(model: EvalModel, starts: list[int], targets: range) -> list[float]:
-    """Return the loss of each target after a context that begins at its start."""
-    losses = []
-    for start, target in zip(starts, targets, strict=True):
-        context = TEXT[start:target].tolist()
-        losses.append(loss(model, context, -1, int(TEXT[target])))
-    return losses
-
-
 def check_causal_losses(
-    model: EvalModel,
-    base: EvalModel,
-    found: dict[tuple[str, int], Any],
-    starts: dict[tuple[str, int], list[int]],
-    targets: range,
+    pair: Pair, measure: str, starts: dict[tuple[str, str, int], list[int]], targets: range
 ) -> None:
-    """Compare losses with one forward pass per target, from the start of its chunk by mode."""
+    """Compare losses with one forward pass per target, from the start of its chunk."""
+    found = losses_of(pair.scores(), measure)
     assert set(found) == set(starts)
-    for mode, starts_of_mode in starts.items():
-        name, _ = mode
-        scored_by = base
-        if name == MODEL:
-            scored_by = model
-        expected = next_token_losses(scored_by, starts_of_mode, targets)
-        np.testing.assert_allclose(found[mode], expected, rtol=0, atol=1e-5, err_msg=str(mode))
+    for key, starts_of_key in starts.items():
+        model = pair.base if key[0] == "base" else pair.model
+        expected = []
+        for start, target in zip(starts_of_key, targets, strict=True):
+            expected.append(loss(model, TEXT[start:target].tolist(), -1, int(TEXT[target])))
+        np.testing.assert_allclose(found[key], expected, rtol=0, atol=1e-5, err_msg=str(key))
 
 
 def test_causal_losses_by_position_equal_one_forward_pass_per_token(make_pico: Make) -> None:
-    model, base = open_pair(make_pico, "gpt2")
+    pair = open_pair(make_pico, "gpt2", (8, 16, 32), TEXT)
     targets = range(1, 32)
-    # First token of the chunk that scores each of the tokens 1 to 31. With truncation, a chunk
-    # scores 15 tokens, not its first; sliding, its last 7.
-    truncated = [(token - 1) // 15 * 15 for token in targets]
+    # First token of the chunk that scores each of the tokens 1 to 31. A separate chunk scores 15
+    # tokens, not its first; a sliding one its last 7.
+    separate = [(token - 1) // 15 * 15 for token in targets]
     sliding = [max((token - 1) // 7 * 7 + 8 - 16, 0) for token in targets]
-    starts = {(MODEL, 32): [0] * 31, (TRUNCATED, 16): truncated, (SLIDING, 16): sliding}
-
-    task = score(model, base, (8, 16, 32), TEXT)
-
-    assert task.windows.targets(0)["position"].tolist() == list(targets)
-    check_causal_losses(model, base, losses_of(task, "position"), starts, targets)
+    starts = {
+        ("model", ONE_PASS, 32): [0] * 31,
+        ("base", SEPARATE, 16): separate,
+        ("base", SLIDING, 16): sliding,
+    }
+    check_causal_losses(pair, "position", starts, targets)
 
 
 def test_causal_losses_by_context_equal_one_forward_pass_per_token(make_pico: Make) -> None:
-    model, base = open_pair(make_pico, "gpt2")
+    pair = open_pair(make_pico, "gpt2", (8, 16, 32), TEXT)
     # For the last four tokens: a chunk of 8 scores one, a chunk of 16 scores three.
     starts = {
-        (MODEL, 8): [21, 22, 23, 24],
-        (MODEL, 16): [15, 15, 15, 18],
-        (MODEL, 32): [0] * 4,
-        (SLIDING, 8): [21, 22, 23, 24],
-        (SLIDING, 16): [15, 15, 15, 18],
+        ("model", ONE_PASS, 8): [21, 22, 23, 24],
+        ("model", ONE_PASS, 16): [15, 15, 15, 18],
+        ("model", ONE_PASS, 32): [0] * 4,
+        ("base", ONE_PASS, 8): [21, 22, 23, 24],
+        ("base", ONE_PASS, 16): [15, 15, 15, 18],
     }
-
-    task = score(model, base, (8, 16, 32), TEXT)
-
-    check_causal_losses(model, base, losses_of(task, "context"), starts, range(28, 32))
+    check_causal_losses(pair, "context", starts, range(28, 32))
 
 
-def test_masked_losses_score_the_same_targets_in_each_mode(make_pico: Make) -> None:
-    model, base = open_pair(make_pico, "bert")
+def test_contexts_are_the_same_with_and_without_the_losses_by_position(make_pico: Make) -> None:
+    pair = open_pair(make_pico, "gpt2", (8, 16, 32), TEXT)
+    after_positions = losses_of(pair.scores(), "context")
+    alone = losses_of([*context.scores(Reader("model", pair.model), pair.texts)], "context")
+    for key, losses in alone.items():
+        np.testing.assert_allclose(losses, after_positions[key], rtol=0, atol=1e-5)
+
+
+def test_masked_losses_score_the_same_targets_in_each_reading(make_pico: Make) -> None:
     text = TEXT[:30]
-    # Chunks of 14 tokens; the last one is moved back so that it is full.
-    truncated = [0] * 14 + [14] * 14 + [16] * 2
-    # First token of the chunk that scores each token. The target that all contexts share is in the
-    # middle.
-    by_position = {(MODEL, 32): [0] * 30, (TRUNCATED, 16): truncated}
-    by_context = {(MODEL, 32): [0] * 30, (MODEL, 16): [8] * 30, (SLIDING, 16): [8] * 30}
-    modes_of = {"position": by_position, "context": by_context}
-    counts = {"position": round(0.15 * 30), "context": 1}
-
-    task = score(model, base, (16, 32), text)
-
-    for measure, modes in modes_of.items():
-        targets = task.windows.targets(0)[measure]
-        assert len(targets) == counts[measure]
+    pair = open_pair(make_pico, "bert", (16, 32), text)
+    reader = Reader("model", pair.model)
+    scores = pair.scores()
+    # First token of the chunk that scores each token. Separate chunks have 14 tokens; the last one
+    # is moved back so that it is full. The target that all contexts share is in the middle.
+    separate = [0] * 14 + [14] * 14 + [16] * 2
+    by_position = {("model", ONE_PASS, 32): [0] * 30, ("base", SEPARATE, 16): separate}
+    by_context = {
+        ("model", ONE_PASS, 32): [0] * 30,
+        ("model", ONE_PASS, 16): [8] * 30,
+        ("base", ONE_PASS, 16): [8] * 30,
+    }
+    measured: list[tuple[str, Targets, int, dict[tuple[str, str, int], list[int]]]] = [
+        ("position", all_targets(reader, pair.texts), round(0.15 * 30), by_position),
+        ("context", late_targets(reader, pair.texts), 1, by_context),
+    ]
+    for measure, targets, count, readings in measured:
+        (indices,) = targets.indices
+        assert len(indices) == count
         inputs = text.copy()
-        inputs[targets] = MASK
-        found = losses_of(task, measure)
-        for (name, length), starts in modes.items():
-            scored_by = base
-            if name == MODEL:
-                scored_by = model
-            for target, value in zip(targets, found[name, length], strict=True):
+        inputs[indices] = MASK
+        found = losses_of(scores, measure)
+        for key, starts in readings.items():
+            model = pair.base if key[0] == "base" else pair.model
+            for target, value in zip(indices, found[key], strict=True):
                 start = starts[target]
-                ids = [CLS, *inputs[start : start + length - 2].tolist(), SEP]
-                expected = loss(scored_by, ids, target - start + 1, int(text[target]))
+                ids = [CLS, *inputs[start : start + key[2] - 2].tolist(), SEP]
+                expected = loss(model, ids, target - start + 1, int(text[target]))
                 assert value == pytest.approx(expected, abs=1e-5)
 
 
-def mean_changes(
-    task: LossTask, measure: str, mode: tuple[str, int], against: tuple[str, int]
-) -> Any:
-    """Return how much the mean loss of a mode differs from another, for each of three windows."""
-    changes = []
-    for window in range(3):
-        losses = losses_of(task, measure, window)
-        changes.append(losses[mode].mean() - losses[against].mean())
-    return np.array(changes)
+def test_parts_of_windows_are_the_losses_by_position(make_pico: Make) -> None:
+    pair = open_pair(make_pico, "gpt2", (32,), TEXT, np.roll(TEXT, 1))
+    scores = [*select(pair.scores(), measure="position", model="model")]
+    (whole,) = select(scores, part=None)
+    parts = [score for score in scores if score.part is not None]
+    assert [score.part for score in parts] == [(start, start + 2) for start in range(0, 32, 2)]
+    for window, losses in enumerate(whole.values):
+        of_parts = np.concatenate([score.values[window] for score in parts])
+        assert of_parts.tolist() == losses.tolist()
+    # Adjacent parts are merged for a table of few columns.
+    (merged,) = curves(scores, 4).values()
+    assert [score.part for score in merged] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+    assert merged[1].mean == pytest.approx(np.mean([losses[7:15] for losses in whole.values]))
 
 
-@pytest.fixture
-def task_of_three_windows(make_pico: Make) -> LossTask:
-    model, base = open_pair(make_pico, "gpt2")
-    texts = [np.roll(TEXT, number) for number in range(3)]
-    return score(model, base, (8, 16, 32), *texts)
-
-
-def test_loss_task_report_pairs_losses_by_token(task_of_three_windows: LossTask) -> None:
-    task = task_of_three_windows
-    positions = task.report()["positions"]
-
-    for mode in (TRUNCATED, SLIDING):
-        expected = mean_changes(task, "position", (MODEL, 32), (mode, 16))
-        change = positions.changes[mode]
-        assert change.mean == pytest.approx(expected.mean())
-        assert change.standard_error == pytest.approx(expected.std(ddof=1) / np.sqrt(3))
-
-
-def test_loss_task_report_compares_contexts_with_that_of_the_base(
-    task_of_three_windows: LossTask,
-) -> None:
-    task = task_of_three_windows
-    contexts = task.report()["contexts"]
-
-    assert contexts.reference == 16
-    assert [point.context for point in contexts.points] == [8, 16, 32]
-    _, reference, last = contexts.points
-    assert reference.change.mean == 0
-    assert last.base is None
-    expected = mean_changes(task, "context", (MODEL, 32), (SLIDING, 16))
-    assert last.against_base.mean == pytest.approx(expected.mean())
+def test_differences_are_paired_by_window(make_pico: Make) -> None:
+    windows = [np.roll(TEXT, number) for number in range(3)]
+    scores = open_pair(make_pico, "gpt2", (8, 16, 32), *windows).scores()
+    (model,) = select(scores, model="model", measure="position", part=None)
+    for reading in (SLIDING, SEPARATE):
+        (base,) = select(scores, measure="position", reading=reading, part=None)
+        means = []
+        for own, other in zip(model.values, base.values, strict=True):
+            means.append(own.mean() - other.mean())
+        change = model.minus(base).change
+        assert change.mean == pytest.approx(np.mean(means))
+        assert change.standard_error == pytest.approx(np.std(means, ddof=1) / np.sqrt(3))
 
 
 @pytest.mark.parametrize(("cost", "warns"), [(0.2, True), (0.0, False), (-0.2, False)])
-def test_loss_task_report_warns_of_a_text_that_the_base_reads_worse_with_context(
-    cost: float, warns: bool, task_of_three_windows: LossTask
+def test_evaluate_warns_of_a_text_that_the_base_reads_worse_with_context(
+    cost: float, warns: bool, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = task_of_three_windows
-    keys = {key.name: key for key in task.losses_by_mode if key.measure == "position"}
-    separate = task.losses_by_mode[keys[TRUNCATED]]
     noise = np.random.default_rng(0)
-    task.losses_by_mode[keys[SLIDING]] = [
-        losses + cost + noise.normal(scale=0.01, size=len(losses)) for losses in separate
-    ]
-    warnings = task.report()["warnings"]
-    assert len(warnings) == warns
-    for warning in warnings:
+
+    def read_losses(*arguments: Any) -> list[Any]:
+        *_, share = arguments
+        losses = losses_module.read_losses(*arguments[:-1])
+        if share < 1:  # in sliding windows
+            losses = [one + cost + noise.normal(scale=0.01, size=len(one)) for one in losses]
+        return losses
+
+    monkeypatch.setattr("ctxextend.lab.measures.position.read_losses", read_losses)
+    found = evaluate(gpt2, data=write_texts(), measure="position", tokens=512)
+    assert len(found.warnings) == warns
+    for warning in found.warnings:
         assert warning.startswith("This text does not show what a longer context is worth: ")
-        assert "than in separate ones, by 0.2" in warning
+        assert "in separate ones, with a perplexity 22" in warning
 
 
 # ---- rejected models
@@ -374,6 +367,6 @@ def test_evaluate_warns_of_nan_losses(make_pico: Make) -> None:
     nan = torch.full((8,), float("nan"))
     add_tensors(folder, {"transformer.ln_f.weight": nan})
     Path("text.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 " * 20)
-    found = evaluate(folder, "text.txt", measure=["position"])
+    found = evaluate(folder, data="text.txt", measure="position")
     warnings = "\n".join(found.warnings)
     assert "losses are NaN or infinite" in warnings

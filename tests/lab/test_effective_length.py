@@ -1,0 +1,134 @@
+"""Rules of the effective length, on counts small enough to check by eye."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from ctxextend.lab.effective_length import (
+    THRESHOLD,
+    effective_length,
+    effective_lengths,
+    effective_text,
+    is_above_chance,
+)
+from ctxextend.lab.scores import ONE_PASS, TRIALS, Part, Score
+from ctxextend.lab.statistics import binomial_tail, wilson_interval
+
+
+def score(name: str, length: int, found: int, trials: int, part: Part | None = None) -> Score:
+    return Score(
+        model="m",
+        measure="effective",
+        name=name,
+        reading=ONE_PASS,
+        length=length,
+        values=[np.repeat([1.0, 0.0], [found, trials - found])],
+        tokens=length,
+        unit=TRIALS,
+        part=part,
+        chance=0.1,
+    )
+
+
+def task(name: str, by_length: dict[int, Sequence[int]], trials: int = 8) -> Iterator[Score]:
+    """Yield scores with so many answers found in each range of depths."""
+    for length, found in by_length.items():
+        count = len(found)
+        yield score(name, length, sum(found), count * trials)
+        for index, hits in enumerate(found):
+            yield score(name, length, hits, trials, (index / count, (index + 1) / count))
+
+
+@pytest.mark.parametrize(
+    ("found", "trials", "interval"),
+    [
+        # Brown, Cai and DasGupta 2001 (Statistical Science 16) plot these; values by hand from the
+        # equation: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n).
+        (8, 8, (0.6756, 1.0)),
+        (0, 8, (0.0, 0.3244)),
+        (4, 8, (0.2152, 0.7848)),
+        (15, 24, (0.4271, 0.7884)),
+    ],
+)
+def test_wilson_interval_of_known_counts(
+    found: int, trials: int, interval: tuple[float, float]
+) -> None:
+    assert wilson_interval(found, trials) == pytest.approx(interval, abs=1e-4)
+    assert score("needle", 64, found, trials).interval == wilson_interval(found, trials)
+
+
+def test_threshold_is_above_chance_at_every_depth() -> None:
+    """The smallest chance level of a task is 1 / 4, and five ranges are tested at 2.5 %."""
+    for trials in range(8, 40):
+        found = int(np.ceil(THRESHOLD * trials))
+        assert binomial_tail(found, trials, 1 / 4) < 0.025 / 5
+
+
+@pytest.mark.parametrize(
+    ("by_length", "length"),
+    [
+        ({64: (8, 8, 8)}, 64),
+        ({64: (6, 6, 6)}, 64),
+        ({64: (8, 5, 8)}, None),  # below the threshold at one depth
+        ({64: (8, 8), 128: (8, 8), 256: (2, 8)}, 128),
+        ({64: (5, 8), 128: (8, 8)}, 128),  # a miss in shorter texts does not count
+    ],
+)
+def test_effective_length_is_the_largest_with_the_threshold_at_every_depth(
+    by_length: dict[int, Sequence[int]], length: int | None
+) -> None:
+    scores = list(task("needle", by_length))
+    assert effective_lengths(scores) == {"needle": length}
+    assert effective_length(scores) == length
+
+
+def test_is_above_chance_counts_all_depths_of_a_length() -> None:
+    assert not is_above_chance(list(task("key", {64: (1, 1, 1)})))
+    assert is_above_chance(list(task("key", {64: (3, 3, 3)})))
+    assert is_above_chance([*task("key", {64: (1, 1, 1)}), *task("needle", {64: (8, 8, 8)})])
+
+
+READ = {64: (8, 8), 128: (8, 8)}
+SHORTER = {64: (8, 8), 128: (2, 8)}
+NEVER = {64: (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "length", "text"),
+    [
+        (
+            {"needle": READ, "key": SHORTER, "tracking": NEVER},
+            64,
+            "Reads 64 of 128 tokens: needle 128, key 64, tracking none (75 % found at every "
+            "depth).",
+        ),
+        (
+            {"needle": READ, "tracking": NEVER},
+            128,
+            "Reads 128 of 128 tokens: needle 128, tracking none (75 % found at every depth).",
+        ),
+        (
+            {"needle": READ, "key": NEVER},
+            None,
+            "Reads less than 64 of 128 tokens: needle 128, key none (75 % found at every depth).",
+        ),
+        (
+            {"needle": NEVER, "tracking": NEVER},
+            None,
+            "At chance in texts of 64 tokens: it does not find what they hide.",
+        ),
+        (
+            {"needle": {64: (8, 8), 128: (5, 8), 256: (5, 7), 512: (0, 3)}},
+            64,
+            "Reads 64 of 512 tokens: needle 64 (75 % found at every depth). Within chance at 128 "
+            "and 256 tokens.",
+        ),
+    ],
+)
+def test_text_names_the_smallest_length_of_the_tasks_that_are_read(
+    tasks: dict[str, dict[int, Sequence[int]]], length: int | None, text: str
+) -> None:
+    scores = [one for name, by_length in tasks.items() for one in task(name, by_length)]
+    assert effective_length(scores) == length
+    assert effective_text(scores) == text

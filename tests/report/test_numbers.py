@@ -1,0 +1,73 @@
+"""Numbers with intervals, as the terminal and the page show them."""
+
+import math
+
+import pytest
+
+from ctxextend.lab.scores import Score
+from ctxextend.report.numbers import difference_text, number, score_text
+from tests.helpers.scored import score, trials
+
+NAN = math.nan
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (44.9, 36.8, 54.8, "44.9 (36.8 to 54.8)"),
+        (0.904, 0.62, 1.0, "0.90 (0.62 to 1.00)"),
+        (2.98312, 2.98311, 2.98313, "2.9831 (2.9831 to 2.9831)"),
+        (-0.00001, -0.2, 0.2, "0.00 (-0.20 to 0.20)"),
+        (41.234, None, None, "41.2"),
+        (41.234, 41.234, 41.234, "41.2"),
+        (41.234, NAN, NAN, "41.2"),
+        (41.234, -INF, INF, "41.2"),
+        (0, None, None, "0.00"),
+        (118_234.0, 97_123.0, 140_321.0, "118,000 (97,100 to 140,000)"),
+        (9876.5, 9000.0, INF, "9,876"),
+        (1.23e8, 1.04e8, 1.4e8, "1.2e+08 (1.0e+08 to 1.4e+08)"),
+        (INF, None, None, "inf"),
+        (NAN, 1.0, 2.0, "-"),
+        (None, None, None, "-"),
+    ],
+)
+def test_number_has_digits_by_the_width_of_its_interval(
+    value: float | None, low: float | None, high: float | None, text: str
+) -> None:
+    assert number(value, low, high) == text
+
+
+def test_number_has_a_sign_and_a_suffix_before_its_interval() -> None:
+    assert number(3.14, 1.2, 5.0, signed=True, suffix=" points") == "+3.1 points (1.2 to 5.0)"
+    assert number(-3.14, -5.0, 1.2, signed=True) == "-3.1 (-5.0 to 1.2)"
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (score(3.5), "33.1 (29.9 to 36.7)"),  # exp(3.5)
+        (score(0.425, unit="share"), "42 (32 to 53)"),
+        (score(0.98, unit="share"), "98.0 (87.9 to 100.0)"),  # a share is at most 1
+        (trials(14), "88 (64 to 97)"),
+        (score(math.nan), "-"),
+        (score(1e4), "1.0e+304"),  # the largest perplexity that is shown
+    ],
+)
+def test_score_text_is_a_perplexity_or_a_share_in_per_cent(one: Score, text: str) -> None:
+    assert score_text(one) == text
+
+
+def test_score_text_without_interval_has_three_digits() -> None:
+    assert score_text(trials(14), with_interval=False) == "87.5"
+
+
+def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
+    wide = score(3.7, spread=0.4)
+    narrow = score(3.47)
+    assert difference_text(wide.minus(narrow)) == "+26 % (22 to 30)"
+    assert difference_text(narrow.minus(wide)) == "-21 % (-23 to -18)"
+    share = score(0.6, spread=0.34, unit="share")
+    assert difference_text(share.minus(score(0.57, unit="share"))) == "+3.0 points (1.6 to 4.4)"
+    one = Score("a", "context", "loss", "one_pass", 8, [narrow.values[0]], 8, "nats")
+    assert difference_text(one.minus(one)) == "+0.00 %"
