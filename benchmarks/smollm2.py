@@ -256,7 +256,7 @@ class Judge:
         row = dict[str, str]()
         for score in select(longest, name=NEEDLE):
             if score.part is not None:
-                row[_depth_text(score)] = f"{score.mean:.0%}"
+                row[_depth_text(score)] = _percent(score)
         for name, label in ((NEEDLE, "all"), (KEY, "one of many needles")):
             for score in select(longest, name=name, part=None):
                 row[label] = _with_interval(score)
@@ -566,20 +566,23 @@ def page(evaluation: Evaluation, command: str) -> Iterator[str]:
         yield f"| {task} | {' | '.join(f'{score.length:,}' for score in whole)} |"
         yield "|---|" + "---:|" * len(whole)
         for of_part in by_part.values():
-            shares = [f"{score.mean:.0%}" for score in of_part]
-            yield f"| depth {_depth_text(of_part[0])} | {' | '.join(shares)} |"
+            yield f"| depth {_depth_text(of_part[0])} | {' | '.join(map(_percent, of_part))} |"
         yield f"| all | {' | '.join(map(_with_interval, whole))} |"
         yield f"| trials | {' | '.join(str(score.samples) for score in whole)} |"
 
 
 def _depth_text(score: Score) -> str:
     start, stop = score.part or (0, 1)
-    return f"{100 * start:.0f} to {100 * stop:.0f} %"
+    return f"{100 * start:.0f}-{100 * stop:.0f} %"
 
 
 def _with_interval(score: Score) -> str:
     lower, upper = score.interval or (0, 1)
-    return f"{score.mean:.0%} ({100 * lower:.0f} to {100 * upper:.0f})"
+    return f"{_percent(score)} ({100 * lower:.0f} to {100 * upper:.0f})"
+
+
+def _percent(score: Score) -> str:
+    return f"{100 * score.mean:.0f} %"
 
 
 def main() -> None:
