@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["BASES", "METHODS", "STAGES", "page"]
 
-UNSCALED = "theta:factor=1"  # the base as it is
+UNSCALED = "limits"  # the base as it is
 METHODS = {
     UNSCALED: "limits raised only",
     "yarn": "yarn",
