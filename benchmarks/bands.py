@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctxextend import Evaluation, evaluate, plan_resize
-from ctxextend.report.numbers import difference_text, score_text
+from ctxextend.lab.numbers import difference_text, score_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 import corpus

@@ -34,6 +34,7 @@ from ctxextend.lab.embedding import Embedder, cosines, open_embedder
 from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
 from ctxextend.lab.losses import choose_masked
 from ctxextend.lab.measures.retrieval import QUERY_TOKENS, query_starts
+from ctxextend.lab.numbers import difference_text, score_text
 from ctxextend.lab.scorer import ScoredWindow, open_scorer
 from ctxextend.lab.scores import NATS, ONE_PASS, SHARE, Score
 from ctxextend.lab.statistics import MIN_SAMPLES
@@ -42,7 +43,6 @@ from ctxextend.lab.texts import SEARCH_FACTOR
 from ctxextend.lab.unseen_text import read_unseen
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import difference_text, score_text
 from ctxextend.settings import CheckpointRef, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS

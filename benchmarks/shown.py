@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ctxextend.lab.numbers import number
 from ctxextend.lab.scores import exponential
 from ctxextend.lab.statistics import Estimate
-from ctxextend.report.numbers import number
 
 __all__ = [
     "Point",

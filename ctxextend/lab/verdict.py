@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
+from ctxextend.lab.numbers import percent_text, score_text
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
-from ctxextend.report.numbers import percent_text, score_text
 from ctxextend.tables.method_facts import SWITCH
 
 if TYPE_CHECKING:

@@ -54,7 +54,6 @@ LAYERS = [
     "verification",
     "lab/statistics",
     "lab/scores",
-    "report/numbers",
     "lab",
     "report/figures",
     "training",
@@ -105,7 +104,6 @@ ALLOWED = {
 }
 # They need torch at module level, and are themselves imported inside functions.
 IMPORT_TORCH = {
-    "comparison/tune_table.py",
     "checkpoint/pytorch_file.py",
     "checkpoint/nanogpt.py",
 }

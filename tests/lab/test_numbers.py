@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from ctxextend.lab.numbers import difference_text, number, score_text
 from ctxextend.lab.scores import Score
-from ctxextend.report.numbers import difference_text, number, score_text
 from tests.helpers.evaluations import score
 
 NAN = math.nan
