@@ -2,11 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from ctxextend.lab.scores import Score
+from ctxextend.lab.scores import NATS, ONE_PASS, SHARE, Score
 from ctxextend.report.numbers import difference_text, number, score_text
-from tests.helpers.scores import make_score
 
 NAN = math.nan
 INF = math.inf
@@ -41,30 +41,32 @@ def test_number_has_a_sign_and_a_suffix_before_its_interval() -> None:
     assert number(-3.14, -5.0, 1.2, signed=True) == "-3.1 (-5.0 to 1.2)"
 
 
+def score(*values: float, unit: str = NATS) -> Score:
+    samples = [np.array([value]) for value in values]
+    return Score("a", "context", "loss", ONE_PASS, 8, values=samples, tokens=8, unit=unit)
+
+
 @pytest.mark.parametrize(
-    ("score", "text"),
+    ("one", "text"),
     [
-        (make_score("a", 3.5), "33.1 (33.0 to 33.3)"),  # exp(3.5)
-        (make_score("a", 0.425, unit="share"), "42.5 (42.1 to 42.9)"),
-        (make_score("a", 0.999, unit="share", samples=2), "100 (89 to 100)"),  # at most 1
-        (make_score("a", math.nan), "-"),
-        (make_score("a", 1e4), "1.0e+304"),  # the largest perplexity that is shown
+        (score(3.4, 3.5, 3.6), "33 (26 to 42)"),  # exp(3.5)
+        (score(0.4, 0.41, 0.42, unit=SHARE), "41 (39 to 43)"),
+        (score(0.98, 0.99, 1.0, unit=SHARE), "99 (97 to 100)"),
+        (score(math.nan), "-"),
+        (score(1e4), "1.0e+304"),  # the largest perplexity that is shown
     ],
 )
-def test_score_text_is_a_perplexity_or_a_share_in_per_cent(score: Score, text: str) -> None:
-    assert score_text(score) == text
+def test_score_text_is_a_perplexity_or_a_share_in_per_cent(one: Score, text: str) -> None:
+    assert score_text(one) == text
 
 
 def test_score_text_without_interval_has_three_digits() -> None:
-    assert score_text(make_score("a", 3.5), with_interval=False) == "33.1"
+    assert score_text(score(3.4, 3.5, 3.6), with_interval=False) == "33.1"
 
 
 def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
-    worse = make_score("worse", 3.7, noise=5)
-    better = make_score("better", 3.47)
-    assert difference_text(worse.minus(better)) == "+26 % (23 to 29)"
-    assert difference_text(better.minus(worse)) == "-21 % (-22 to -19)"
-    one = make_score("worse", 0.6, noise=5, unit="share")
-    other = make_score("better", 0.57, unit="share")
-    assert difference_text(one.minus(other)) == "+3 points (1 to 5)"
-    assert difference_text(one.minus(other), with_interval=False) == "+3.0 points"
+    losses = score(3.7, 3.74, 3.66).minus(score(3.5, 3.5, 3.5))
+    assert difference_text(losses) == "+22 % (11 to 35)"
+    assert difference_text(losses, with_interval=False) == "+22 %"
+    shares = score(0.6, 0.61, 0.62, unit=SHARE).minus(score(0.6, 0.6, 0.6, unit=SHARE))
+    assert difference_text(shares) == "+1 points (-1 to 3)"
