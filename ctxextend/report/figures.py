@@ -21,9 +21,9 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.lab.effective_length import FOUND, THRESHOLD
-from ctxextend.lab.numbers import score_text, shown_values
 from ctxextend.lab.scores import NATS, Score, curves, select
 from ctxextend.lab.verdict import quantity
+from ctxextend.lab.numbers import score_text, shown_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ MAX_PARTS = 8  # of a curve over positions
 MAX_BANDS = 2  # more bands of intervals would hide each other
 WIDE_RANGE = 8  # ratio of perplexities from which on an axis is logarithmic
 LARGEST = 1e100  # perplexity that is drawn; on a logarithmic axis, more would leave floats
-EFFECTIVE = "effective"  # the measure of what models find in texts
+EFFECTIVE = "effective"  # a measure, by task
 
 # Distinguishable with any colour vision deficiency, and by dashes in grayscale print.
 COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
@@ -227,7 +227,7 @@ def short_name(text: str) -> str:
 
 
 def set_log_scale(axis: "XAxis | YAxis") -> None:
-    """Make an axis logarithmic, with plain numbers at powers of ten, of y also between them."""
+    """Make an axis logarithmic; a vertical one also has numbers between powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
