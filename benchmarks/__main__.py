@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.files import inspect_rows, reflink_rows, resize_rows, verify_rows
 from benchmarks.machine import describe_machine, find_versions
 from benchmarks.measure import Row
-from benchmarks.models import compare_rows, evaluate_rows, train_rows
+from benchmarks.models import evaluate_rows, methods_rows, train_rows
 from benchmarks.start_up import start_up_rows
 
 __all__ = ["BENCHMARKS", "main", "markdown"]
@@ -32,7 +32,7 @@ BENCHMARKS = {
     "verify": (verify_rows, 5),
     "evaluate": (evaluate_rows, 3),
     "train": (train_rows, 2),
-    "compare": (compare_rows, 3),
+    "methods": (methods_rows, 3),
 }
 
 # In the checkout, because the temporary folder is often in memory.

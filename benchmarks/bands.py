@@ -11,23 +11,20 @@ its kind.
 
 MODELS is a folder with one subfolder per model, trained with a script in recipes/from_scratch: see
 `created_by` below. Prints a Markdown table: perplexity on windows of 2 and 4 times the context (for
-the encoder, the mean reciprocal rank) without training, and the paired difference between `bands`
-and the best other method.
+the encoder, 100 times the mean reciprocal rank) without training, and the paired difference between
+`bands` and the best other method, with its 95 % interval.
 """
 
 import argparse
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctxextend.comparison.comparison_result import Comparison, Row
-from ctxextend.comparison.metrics import LOSS
-
-from ctxextend import compare, plan_resize
+from ctxextend import Evaluation, evaluate, plan_resize
+from ctxextend.lab.numbers import difference_text, score_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 import corpus
@@ -133,44 +130,30 @@ def lines(model: MeasuredModel, models: Path, folder: Path) -> Iterator[str]:
     source, text = source_of(model, models), text_of(model, models, folder)
     before = length_of(source)
     for times in TIMES:
-        measure = (
-            ("position",) if model.created_by or model.text.endswith(".txt") else ("retrieval",)
-        )
-        result = compare(
+        measure = "retrieval"
+        if model.created_by or model.text.endswith(".txt"):
+            measure = "position"
+        evaluation = evaluate(
             source,
-            times * before,
             text,
+            to=times * before,
             method=[*PUBLISHED, BANDS],
             measure=measure,
             tokens=model.tokens,
         )
-        yield line(model, result)
+        yield line(model, before, evaluation)
 
 
-def line(model: MeasuredModel, result: Comparison) -> str:
+def line(model: MeasuredModel, before: int, evaluation: Evaluation) -> str:
     """Return one line of the table."""
-    rows = {row.method: row for row in result.rows}
-    best = min((rows[name] for name in PUBLISHED), key=lambda row: result.rows.index(row))
-    scores = [score_text(result, rows[name].score.mean) for name in (*PUBLISHED, BANDS)]
-    base = score_text(result, result.base.mean) if result.base else ""
-    delta, error = difference(rows[BANDS], best)
-    ratio = f"{math.exp(delta):.2f}" if result.metric == LOSS else ""
-    cells = (model.name, f"{result.max_len_before} → {result.max_len_after}", base, *scores)
-    return f"| {' | '.join(cells)} | {delta:+.4f} ± {error:.4f} ({best.method}) | {ratio} |"
-
-
-def score_text(result: Comparison, mean: float) -> str:
-    return f"{math.exp(mean):.2f}" if result.metric == LOSS else f"{mean:.3f}"
-
-
-def difference(bands: Row, best: Row) -> tuple[float, float]:
-    """Return how much worse `bands` is than the best other method, and the standard error; below 0
-    is better.
-    """
-    if bands.delta is None and best.delta is not None:
-        return -best.delta.mean, best.delta.standard_error or 0.0
-    delta = bands.delta
-    return (delta.mean, delta.standard_error or 0.0) if delta else (0.0, 0.0)
+    scores = {score.model: score for score in evaluation.ranking}
+    best = next(score for name, score in scores.items() if name != BANDS)
+    base = evaluation.main_references[-1]  # of encoders: chunks of the whole document
+    shown = [base, *(scores[name] for name in (*PUBLISHED, BANDS))]
+    cells = [model.name, f"{before} → {evaluation.length}"]
+    cells += [score_text(score, with_interval=False) for score in shown]
+    cells.append(f"{difference_text(scores[BANDS].minus(best))} ({best.model})")
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -182,10 +165,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+")
     arguments = parser.parse_args()
     print(
-        f"| model | positions | base | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other "
-        "| ratio |"
+        f"| model | positions | base | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other |"
     )
-    print("|---|---|" + "---:|" * (len(PUBLISHED) + 4))
+    print("|---|---|" + "---:|" * (len(PUBLISHED) + 3))
     with tempfile.TemporaryDirectory() as folder:
         for model in TUNING if arguments.tuning else HELD_OUT:
             if not arguments.only or model.name in arguments.only:

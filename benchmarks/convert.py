@@ -19,21 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ctxextend.comparison.comparison_result import Comparison, Row
-from ctxextend.lab.evaluation_result import Estimate
 from numpy.typing import NDArray
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from ctxextend import compare_checkpoints, convert, register_method, resize, train
+from benchmarks.shown import perplexity_text, ratio_text
+from ctxextend import Evaluation, convert, evaluate, register_method, resize, train
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.report.numbers import NumberFormat
+from ctxextend.lab.scores import curves, select
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["SCHEMES", "page", "without_positions"]
 
-NUMBERS = NumberFormat()
 BANDS = "learned (bands)"
 # How the checkpoint of each scheme is written from a model, a length and an output, and which
 # weights are trained.
@@ -45,8 +43,8 @@ SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {
     "none": (partial(resize, method="without-positions"), "all-but-positions"),
 }
 INTRODUCTION = """\
-Perplexity ± 95 % at {to} tokens of text that is held out of the training, and its ratio to that
-of the best scheme, paired by window. Training is {steps} steps of {batch} windows of {to}
+Perplexity (95 % interval) at {to} tokens of text that is held out of the training, and its ratio to
+that of the best scheme, paired by window. Training is {steps} steps of {batch} windows of {to}
 tokens{distilled}, with the same order, seed and learning rate for all. None: all rows are the
 mean row."""
 
@@ -87,9 +85,9 @@ def write_documentation(out: Path) -> tuple[str, str]:
     return str(write(out / "train.jsonl", trained)), str(write(out / "held_out.jsonl", held_out))
 
 
-def label(row: Row) -> str:
+def label(folder: str) -> str:
     """Return the scheme of a checkpoint, by the name of its folder."""
-    stem = row.method.removesuffix("-trained")
+    stem = folder.removesuffix("-trained")
     return next(name for name in SCHEMES if name.split()[0].lower() == stem)
 
 
@@ -100,7 +98,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def page(
-    untrained: Comparison, trained: Comparison, steps: int, batch: int, distill: float
+    untrained: Evaluation, trained: Evaluation, steps: int, batch: int, distill: float
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
@@ -111,52 +109,45 @@ def page(
         "# Position schemes after a conversion\n\n    python -m benchmarks.convert "
         f"MODEL\n\n{versions}\n"
     )
-    yield INTRODUCTION.format(
-        to=trained.max_len_after, steps=steps, batch=batch, distilled=distilled
-    )
-    before = {label(row): _loss(row.score) for row in untrained.rows}
+    yield INTRODUCTION.format(to=trained.length, steps=steps, batch=batch, distilled=distilled)
+    assert trained.base is not None
+    before = {label(score.model): score.estimate for score in untrained.ranking}
+    parameters = {model.name: f"{model.parameters:,}" for model in trained.models}
     rows = list[list[str]]()
-    for row in trained.rows:
-        scheme = label(row)
-        parameters = ""
-        if row.checkpoint:
-            parameters = f"{row.checkpoint.parameters:,}"
-        rows.append(
-            [
-                scheme,
-                parameters,
-                before[scheme],
-                _loss(row.score),
-                _ratio(row.delta),
-                _ratio(row.short_inputs),
-            ]
-        )
-    rows.append(["as it is, in sliding windows", "", "", _loss(trained.base), "", ""])
-    short = f"on {trained.max_len_before} tokens, against the base"
+    best = trained.ranking[0]
+    for score in trained.ranking:
+        scheme = label(score.model)
+        change = ""
+        if score is not best:
+            change = ratio_text(score.minus(best).change)
+        short = trained.of_short(score.model)
+        assert short is not None
+        losses = [perplexity_text(loss) for loss in (before[scheme], score.estimate)]
+        rows.append([scheme, parameters[score.model], *losses, change, ratio_text(short.change)])
+    (base,) = trained.main_references
+    rows.append(["as it is, in sliding windows", "", "", perplexity_text(base.estimate), "", ""])
+    on_short = f"on {trained.base.max_len} tokens, against the base"
     yield from table(
-        ["scheme", "parameters", "untrained", f"{steps} steps", "against the best", short], rows
+        ["scheme", "parameters", "untrained", f"{steps} steps", "against the best", on_short], rows
     )
-    schemes = [label(row) for row in trained.rows]
-    found = [row.evaluation for row in trained.rows]
-    buckets = zip(*(one.positions.buckets for one in found if one.positions), strict=True)
-    cells: list[list[str]] = []
-    for own in buckets:
-        positions = f"{own[0].start} to {own[0].stop - 1}"
-        cells.append([positions, *(_loss(bucket.losses["model"]) for bucket in own)])
     yield f"\nBy position, after {steps} steps:"
-    yield from table(["positions", *schemes], cells)
-    points = zip(*(one.contexts.points for one in found if one.contexts), strict=True)
-    cells = [[f"{own[0].context}", *(_loss(point.loss) for point in own)] for own in points]
+    yield from curve_table("positions", trained, "position")
     yield f"\nBy context in tokens, with the same target tokens, after {steps} steps:"
-    yield from table(["context", *schemes], cells)
+    yield from curve_table("context", trained, "context")
 
 
-def _loss(loss: Estimate | None) -> str:
-    return NUMBERS.perplexity(loss) if loss else ""
-
-
-def _ratio(change: Estimate | None) -> str:
-    return f"x {_loss(change)}" if change else ""
+def curve_table(head: str, evaluation: Evaluation, measure: str) -> Iterator[str]:
+    """Yield the perplexities of each scheme by position or by context, best scheme first."""
+    of_measure = curves(select(evaluation.scores, measure=measure))
+    own = [of_measure[name] for name in evaluation.order]
+    cells = list[list[str]]()
+    for scores in zip(*own, strict=True):
+        place = f"{scores[0].length}"
+        if scores[0].part is not None:
+            start, stop = scores[0].part
+            place = f"{start} to {stop - 1}"
+        cells.append([place, *(perplexity_text(score.estimate) for score in scores)])
+    yield from table([head, *map(label, evaluation.order)], cells)
 
 
 def main() -> None:
@@ -191,13 +182,12 @@ def main() -> None:
         untrained.append(folder)
         trained.append(trained_folder)
 
-    def compare(folders: list[Path]) -> Comparison:
-        measured = ("position", "context")
-        return compare_checkpoints(folders, held_out, tokens=arguments.tokens, measure=measured)
-
+    judge = partial(
+        evaluate, data=held_out, tokens=arguments.tokens, measure=("position", "context")
+    )
     lines = page(
-        compare(untrained),
-        compare(trained),
+        judge(untrained),
+        judge(trained),
         arguments.steps,
         arguments.batch_size,
         arguments.distill,

@@ -14,48 +14,39 @@ text, read by themselves. Each text is a piece of a document with more than N to
 """
 
 import argparse
+import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ctxextend.comparison.comparison_settings import read_methods
-from ctxextend.lab.evaluation_result import (
-    MIN_SAMPLES,
-    SHARE_BOUNDS,
-    Bounds,
-    Estimate,
-    difference_bounds,
-    estimate,
-    estimate_loss,
-)
-from ctxextend.lab.retrieval import (
-    MRR,
-    QUERY_TOKENS,
-    RECALL_AT_1,
-    query_starts,
-    score_rankings,
-)
-from ctxextend.lab.windows import SEARCH_FACTOR
 from numpy.typing import NDArray
 
 from ctxextend import resize
 from ctxextend.errors import ResizeError
 from ctxextend.held_out import Ids
+from ctxextend.lab.documents import MRR, score_rankings
 from ctxextend.lab.embedding import Embedder, cosines, open_embedder
 from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel, open_eval_model, open_files
 from ctxextend.lab.losses import choose_masked
+from ctxextend.lab.measures.retrieval import QUERY_TOKENS, query_starts
+from ctxextend.lab.numbers import difference_text, score_text
 from ctxextend.lab.scorer import ScoredWindow, open_scorer
+from ctxextend.lab.scores import NATS, ONE_PASS, SHARE, Score
+from ctxextend.lab.statistics import MIN_SAMPLES
 from ctxextend.lab.text_tokenizer import TextTokenizer
+from ctxextend.lab.texts import SEARCH_FACTOR
 from ctxextend.lab.unseen_text import read_unseen
 from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Compare, Evaluate
+from ctxextend.settings import CheckpointRef, Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 
 __all__ = [
     "BEYOND",
@@ -63,7 +54,6 @@ __all__ = [
     "HeldOutRows",
     "Texts",
     "measure_methods",
-    "paired",
     "read_scores",
     "read_texts",
 ]
@@ -72,14 +62,14 @@ __all__ = [
 # `MRR`, of queries.
 BEYOND = "beyond"
 SHORT = "short"
-LOSS = "loss"
-COSINE = "cosine"
-COSINE_BOUNDS: Bounds = (-1.0, 1.0)
+RECALL_AT_1 = "recall@1"
 COSINE_DECIMALS = 6  # embeddings are in float32
-NUMBERS = NumberFormat()
+REFERENCE = "reference rows"
+# But the default one, which chooses one of the others.
+EVERY_METHOD = [name for name in (*METHODS, *ROTARY_METHOD_NAMES) if name != DEFAULT_METHOD]
 
 ArrayPerText = list[NDArray[Any]]
-Scores = dict[str, ArrayPerText]  # by name, each of shape (k,)
+Scores = dict[str, Score]  # by name, of losses or of cosines
 
 
 @dataclass(frozen=True)
@@ -96,6 +86,7 @@ class Texts:
 
     ids: tuple[Ids, ...]  # without special tokens
     hold_out: int  # the first held-out row, a position
+    length: int  # of a text at most, special tokens included
     tokenizer: TextTokenizer
 
     @property
@@ -112,6 +103,20 @@ class Texts:
     def short(self) -> list[Ids]:
         """The first tokens of each text, as many as the cut table can read."""
         return [text[: self.short_size] for text in self.ids]
+
+    def scores(self, method: str, unit: str, values: Mapping[str, ArrayPerText]) -> Scores:
+        """Return the scores of a method from its values of each text."""
+        counts = [len(text) + self.tokenizer.num_special for text in self.ids]
+        score = partial(
+            Score,
+            model=method,
+            measure="held-out rows",
+            reading=ONE_PASS,
+            length=self.length,
+            tokens=statistics.median_low(counts),
+            unit=unit,
+        )
+        return {name: score(name=name, values=of_texts) for name, of_texts in values.items()}
 
 
 def read_texts(source: str, judges: Evaluate, hold_out: int, length: int) -> Texts:
@@ -151,13 +156,13 @@ def read_texts(source: str, judges: Evaluate, hold_out: int, length: int) -> Tex
         if tokens > judges.tokens and len(chosen) >= MIN_SAMPLES:
             break
         chosen.append(text)
-    return Texts(ids=tuple(chosen), hold_out=hold_out, tokenizer=tokenizer)
+    return Texts(ids=tuple(chosen), hold_out=hold_out, length=length, tokenizer=tokenizer)
 
 
 # Language models
 
 
-def read_losses(model: EvalModel, texts: Texts, seed: int) -> Scores:
+def read_losses(method: str, model: EvalModel, texts: Texts, seed: int) -> Scores:
     """Return the losses of tokens at held-out positions, and those of short texts.
 
     A masked model has a share of the tokens of each part as targets, the same for all rows.
@@ -180,10 +185,11 @@ def read_losses(model: EvalModel, texts: Texts, seed: int) -> Scores:
     targets = [np.concatenate(both) for both in zip(short, beyond, strict=True)]
     of_whole = score_targets(model, texts.ids, targets)
     losses = zip(of_whole, short, strict=True)
-    return {
-        BEYOND: [values[len(near) :] for values, near in losses],
+    values = {
+        BEYOND: [of_text[len(near) :] for of_text, near in losses],
         SHORT: score_targets(model, texts.short, short),
     }
+    return texts.scores(method, NATS, values)
 
 
 def score_targets(
@@ -238,21 +244,23 @@ def embed_queries(embedder: Embedder, texts: Texts) -> ArrayPerText:
     return embedded
 
 
-def score_embeddings(own: Embeddings, reference: Embeddings, queries: ArrayPerText) -> Scores:
+def score_embeddings(
+    own: Embeddings, reference: Embeddings, queries: ArrayPerText
+) -> dict[str, ArrayPerText]:
     """Return the cosines of texts to the reference embeddings, and what queries find."""
-    scores = {
+    values = {
         BEYOND: cosines_of_texts(own.whole, reference.whole),
         SHORT: cosines_of_texts(own.short, reference.short),
     }
     counts = [len(embedded) for embedded in queries]
     asked = [embedded for embedded in queries if len(embedded)]
     if not asked:
-        return scores
+        return values
     relevant = [{text: 1} for text in np.repeat(np.arange(len(counts)), counts).tolist()]
     found = score_rankings(cosines(np.concatenate(asked), own.whole), relevant)
     for name in (RECALL_AT_1, MRR):
-        scores[name] = np.split(found[name], np.cumsum(counts)[:-1])
-    return scores
+        values[name] = np.split(found[name], np.cumsum(counts)[:-1])
+    return values
 
 
 def cosines_of_texts(
@@ -269,42 +277,16 @@ def cosines_of_texts(
 class HeldOutRows(NamedTuple):
     """The scores of the reference rows, and of each method, best first."""
 
-    metric: str  # `LOSS` or `COSINE`
     reference: Scores
     methods: dict[str, Scores]
     auto: str  # the method that `auto` takes, with its settings; empty if it is not compared
 
-    def mean(self, scores: Scores, name: str) -> Estimate:
-        """Return the mean of scores of a name."""
-        if self.metric == LOSS:
-            return estimate_loss(scores[name])
-        return estimate(scores[name], bounds_of(name))
 
-    def change(self, scores: Scores, others: Scores, name: str) -> Estimate:
-        """Return the mean difference of scores of a name, paired by text."""
-        if self.metric == LOSS:
-            return paired(scores[name], others[name])
-        differences = [own - other for own, other in zip(scores[name], others[name], strict=True)]
-        return estimate(differences, difference_bounds(bounds_of(name)))
-
-
-def bounds_of(name: str) -> Bounds:
-    """Return the smallest and the largest possible mean of an encoder's scores of a name."""
-    if name in (RECALL_AT_1, MRR):
-        return SHARE_BOUNDS
-    return COSINE_BOUNDS
-
-
-def paired(losses: ArrayPerText, references: ArrayPerText) -> Estimate:
-    """Return the mean difference of losses, paired by token, with its interval by text."""
-    return estimate([loss - other for loss, other in zip(losses, references, strict=True)])
-
-
-def read_scores(folder: str, texts: Texts, seed: int = 0) -> Scores:
+def read_scores(method: str, folder: str | Path, texts: Texts, seed: int = 0) -> Scores:
     """Return the scores of a language model."""
-    model = open_eval_model(CheckpointRef(folder), "fp32")
+    model = open_eval_model(CheckpointRef(str(folder)), "fp32")
     with torch_threads(model.model, None):
-        return read_losses(model, texts, seed)
+        return read_losses(method, model, texts, seed)
 
 
 def measure_methods(
@@ -320,90 +302,81 @@ def measure_methods(
         source: The checkpoint.
         hold_out: The first held-out row.
         to: The length to extend the cut table to, at most that of the model, which is the default.
-        methods: As in `compare`; those of ``all`` that do not apply are left out.
+        methods: As in `evaluate`; those of ``all`` that do not apply are left out.
         judges: Which text to read, and how much.
     """
     length = open_files(open_model(CheckpointRef(source))).max_len
     to = to or length
     texts = read_texts(source, judges, hold_out, to)
+    names = dict[str, None]()
+    for method in methods or ["all"]:
+        if method == "all":
+            names |= dict.fromkeys(EVERY_METHOD)
+        else:
+            names[method] = None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        reference = source
+        original = source
         if to < length:
-            reference = str(resize(source, to, output=folder / "reference").output)
-        model = open_eval_model(CheckpointRef(reference), "fp32")
+            original = str(resize(source, to, output=folder / "reference").output)
+        model = open_eval_model(CheckpointRef(original), "fp32")
         is_encoder = model.kind == ENCODER
         with torch_threads(model.model, None):
             if is_encoder:
                 embedder = open_embedder(model)
                 embeddings = embed(embedder, texts)
                 queries = embed_queries(embedder, texts)
-                of_reference = score_embeddings(embeddings, embeddings, queries)
+                values = score_embeddings(embeddings, embeddings, queries)
+                reference = texts.scores(REFERENCE, SHARE, values)
             else:
-                of_reference = read_losses(model, texts, judges.seed)
+                reference = read_losses(REFERENCE, model, texts, judges.seed)
 
         cut = resize(source, hold_out, output=folder / "cut").output
         extended = folder / "extended"
-        scores = dict[str, Scores]()
+        of_methods = list[Scores]()
         auto = ""
-        for request in read_methods(Compare(models=source, to=to, method=methods).method):
+        for method in names:
             try:
-                result = resize(cut, to, request.name, output=extended, force=True)
+                result = resize(cut, to, method, output=extended, force=True)
             except ResizeError:
-                if not request.can_be_skipped:
+                if method in methods:
                     raise
                 continue
-            if request.name == DEFAULT_METHOD:
+            if method == DEFAULT_METHOD:
                 auto = result.plan.main_choice.text
             if is_encoder:
                 model = open_eval_model(CheckpointRef(str(extended)), "fp32")
                 with torch_threads(model.model, None):
                     own = embed(open_embedder(model), texts)
-                scores[request.name] = score_embeddings(own, embeddings, queries)
+                values = score_embeddings(own, embeddings, queries)
+                of_methods.append(texts.scores(method, SHARE, values))
             else:
-                scores[request.name] = read_scores(str(extended), texts, judges.seed)
-
-    def cost(method: str) -> float:
-        mean = found.mean(scores[method], BEYOND).mean
-        return -mean if is_encoder else mean
-
-    found = HeldOutRows(
-        metric=COSINE if is_encoder else LOSS, reference=of_reference, methods=scores, auto=auto
-    )
-    return found._replace(methods={method: scores[method] for method in sorted(scores, key=cost)})
+                of_methods.append(read_scores(method, extended, texts, judges.seed))
+    of_methods.sort(key=lambda scores: scores[BEYOND].mean, reverse=is_encoder)
+    ranked = {scores[BEYOND].model: scores for scores in of_methods}
+    return HeldOutRows(reference=reference, methods=ranked, auto=auto)
 
 
 def lines(found: HeldOutRows) -> Iterator[str]:
     """Yield the table of a measurement: the reference rows, then the methods, best first."""
     heads = ["method", "perplexity", "against the reference rows", "against the best"]
-    if found.metric == COSINE:
-        heads[1:2] = ["cosine", *(name for name in (MRR, RECALL_AT_1) if name in found.reference)]
+    names = [name for name in (BEYOND, MRR, RECALL_AT_1) if name in found.reference]
+    if found.reference[BEYOND].unit == SHARE:
+        heads[1:2] = ["cosine", *names[1:]]
     heads.append("short inputs, against the reference rows")
     yield f"| {' | '.join(heads)} |"
     yield f"|---|{'---:|' * (len(heads) - 1)}"
-    yield row("reference rows", found, found.reference)
-    for method, scores in found.methods.items():
-        yield row(method, found, scores)
-
-
-def row(name: str, found: HeldOutRows, scores: Scores) -> str:
-    """Return the row of a method, or of the reference rows."""
-    cells = [name]
-    if found.metric == LOSS:
-        cells.append(NUMBERS.perplexity(found.mean(scores, BEYOND)))
-    else:
-        names = [part for part in (BEYOND, MRR, RECALL_AT_1) if part in scores]
-        cells += [NUMBERS.estimate(found.mean(scores, part)) for part in names]
     best = next(iter(found.methods.values()))
-    if scores is found.reference:
-        cells += ["", "", ""]
-    else:
-        cells.append(NUMBERS.change(found.change(scores, found.reference, BEYOND)))
-        cells.append("")
-        if scores is not best:
-            cells[-1] = NUMBERS.change(found.change(scores, best, BEYOND))
-        cells.append(NUMBERS.change(found.change(scores, found.reference, SHORT)))
-    return f"| {' | '.join(cells)} |"
+    for scores in (found.reference, *found.methods.values()):
+        beyond = scores[BEYOND]
+        cells = [beyond.model, *(score_text(scores[name]) for name in names)]
+        differences = ["", "", ""]
+        if scores is not found.reference:
+            differences[0] = difference_text(beyond.minus(found.reference[BEYOND]))
+            differences[2] = difference_text(scores[SHORT].minus(found.reference[SHORT]))
+            if scores is not best:
+                differences[1] = difference_text(beyond.minus(best[BEYOND]))
+        yield f"| {' | '.join(cells + differences)} |"
 
 
 def main() -> None:

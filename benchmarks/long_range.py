@@ -20,20 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ctxextend.comparison.python_text import python_documents
-from ctxextend.lab.evaluation_result import ContextLosses, Estimate
 from transformers import AutoTokenizer
 
 from benchmarks.machine import find_versions
-from ctxextend import evaluate, resize, train
+from benchmarks.shown import perplexity_text, ratio_text
+from ctxextend import Evaluation, evaluate, resize, train
+from ctxextend.lab.python_text import python_documents
+from ctxextend.lab.scores import select
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
-from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Resize
 
 __all__ = ["documents", "page", "pairs"]
 
-NUMBERS = NumberFormat()
 SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][a-z]+ [A-Za-z0-9,'() -]{20,70}\.(?= )")
 WORD = re.compile(r"(?<= )[a-z]{3,9}(?=[ .,])")
 REPEATED = 10  # repetitions in a document
@@ -83,30 +82,29 @@ def write(path: Path, texts: Iterable[str]) -> Path:
     return path
 
 
-def page(contexts: ContextLosses, length: int, arguments: argparse.Namespace) -> Iterator[str]:
+def page(evaluation: Evaluation, length: int, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     command = f"python -m benchmarks.long_range {arguments.model}"
-    longest = contexts.points[-1].context
+    own = [*select(evaluation.scores, model=evaluation.names[0])]
+    (base,) = evaluation.main_references
     yield f"# Long-range text\n\n    {command}\n\n{versions}\n"
     yield (
         f"Each document repeats a record of choices, and a note, after more than {length} tokens. "
-        "Perplexity ± 95 % of the same target tokens, the last quarter of "
-        f"{contexts.windows} windows, by context. Both models are trained for {arguments.steps} "
+        "Perplexity (95 % interval) of the same target tokens, the last quarter of "
+        f"{base.samples} windows, by context. Both models are trained for {arguments.steps} "
         f"steps of {arguments.tokens:,} tokens with a learning rate of {arguments.lr}: the base at "
-        f"{length} tokens, the longer one at {longest}. The last column is paired by token.\n"
+        f"{length} tokens, the longer one at {evaluation.length}. The last column is paired by "
+        "token.\n"
     )
     yield f"| context | longer model | base | longer model against the base at {length} |"
     yield "|---:|---:|---:|---:|"
-    for point in contexts.points:
-        against = f"x {_loss(point.against_base)}"
-        yield f"| {point.context} | {_loss(point.loss)} | {_loss(point.base)} | {against} |"
-
-
-def _loss(loss: Estimate | None) -> str:
-    if loss is None:
-        return ""
-    return NUMBERS.perplexity(loss)
+    for score in reversed(own):
+        of_base = select(evaluation.scores, model=base.model, length=score.length)
+        cells = [str(score.length), perplexity_text(score.estimate)]
+        cells.append("".join(perplexity_text(other.estimate) for other in of_base))
+        cells.append(ratio_text(score.minus(base).change))
+        yield f"| {' | '.join(cells)} |"
 
 
 def fit(model: str | Path, data: Path, length: int, arguments: argparse.Namespace) -> Path:
@@ -167,9 +165,8 @@ def main() -> None:
 
     base = fit(model, data, short, arguments)
     longer = fit(resized, data, long, arguments)
-    contexts = evaluate(longer, measured, base=str(base), measure="context").contexts
-    assert contexts is not None
-    text = "\n".join(page(contexts, short, arguments)) + "\n"
+    evaluation = evaluate(longer, measured, base=base, measure="context")
+    text = "\n".join(page(evaluation, short, arguments)) + "\n"
     (out / "long_range.md").write_text(text, "utf-8")
     print(text, end="")
 

@@ -15,25 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, Estimate, estimate
-from numpy.typing import NDArray
-
-from benchmarks.held_out_rows import paired
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
-from ctxextend import convert, resize
+from benchmarks.minute import BUDGET, halves, score_of, tune
+from benchmarks.shown import perplexity_text, ratio_text
+from ctxextend import convert, evaluate, resize
+from ctxextend.lab.scores import curves
 from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Evaluate
+from ctxextend.settings import CheckpointRef
 
 __all__ = ["page"]
 
-NUMBERS = NumberFormat()
 TIMES = 4
 METHOD = "bands"
-Losses = Sequence[NDArray[np.float64]]
 
 
 def make_tables(source: str, cut: int | None, text: Path, budget: int, folder: Path) -> Any:
@@ -64,19 +58,25 @@ def judge(base: str, length: int, models: Mapping[str, Path], text: Path, tokens
     Positions are in groups of `length`; the last value of a model is that of all but the first
     group.
     """
-    judges = Evaluate(data=(str(text),), tokens=tokens)
-    sliding = SlidingBase.open(base, judges, TIMES * length)
-    found: dict[str, Any] = {}
-    for name, folder in models.items():
-        read = sliding.read(str(folder))
-        losses = read.losses
-        places = read.positions
-        groups = [[place // length == group for place in places] for group in range(TIMES)]
-        groups.append([place >= length for place in places])
-        found["sliding windows"] = [estimate(select(losses[SLIDING], masks)) for masks in groups]
-        found[name] = [
-            paired(select(losses[MODEL], masks), select(losses[SLIDING], masks)) for masks in groups
-        ]
+    evaluation = evaluate(
+        [*models.values()],
+        text,
+        base=base,
+        measure="position",
+        length=TIMES * length,
+        tokens=tokens,
+        precision="fp32",
+    )
+    by_position = curves(evaluation.scores)
+    sliding = by_position[evaluation.main_references[0].label]
+    groups = [(group * length, (group + 1) * length) for group in range(TIMES)]
+    groups.append((length, TIMES * length))
+    references = [score_of(sliding, *group) for group in groups]
+    found = {"sliding windows": [reference.estimate for reference in references]}
+    for name, model in zip(models, evaluation.names, strict=True):
+        own = [score_of(by_position[model], *group) for group in groups]
+        pairs = zip(own, references, strict=True)
+        found[name] = [score.minus(reference).change for score, reference in pairs]
     return found
 
 
@@ -86,14 +86,8 @@ def page(name: str, length: int, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"\n| {name} at {TIMES * length} | {' | '.join(groups)} | from {length} on |"
     yield f"|---|{'---:|' * (TIMES + 1)}"
     for row, values in found.items():
-        cells = [NUMBERS.perplexity(_estimate(value)) for value in values]
-        if row != "sliding windows":
-            cells = [f"x {cell}" for cell in cells]
-        yield f"| {row} | {' | '.join(cells)} |"
-
-
-def _estimate(value: Any) -> Estimate:
-    return value if isinstance(value, Estimate) else Estimate(**value)
+        text = perplexity_text if row == "sliding windows" else ratio_text
+        yield f"| {row} | {' | '.join(map(text, values))} |"
 
 
 def read_documents(paths: Sequence[Path]) -> list[str]:

@@ -12,43 +12,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
-from ctxextend.lab.windows import cut_windows
-from numpy.typing import NDArray
 
-from benchmarks.held_out_rows import BEYOND, SHORT, paired, read_scores, read_texts
+from benchmarks.held_out_rows import BEYOND, REFERENCE, SHORT, read_scores, read_texts
 from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
-from benchmarks.points import ratio_point
-from ctxextend import resize
-from ctxextend.held_out import Ids
-from ctxextend.lab.eval_model import ResizableFiles, open_eval_model, open_files
-from ctxextend.lab.losses import BY_POSITION, plan_losses
-from ctxextend.lab.scorer import Scorer, open_scorer
-from ctxextend.lab.unseen_text import read_unseen
-from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Evaluate
+from benchmarks.shown import perplexity_text, ratio_point, ratio_text
+from ctxextend import evaluate, resize
+from ctxextend.lab.scores import Score, curves
+from ctxextend.settings import Evaluate
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 __all__ = [
     "BUDGET",
     "LONG_RANGE",
     "Minute",
-    "SlidingBase",
     "Texts",
     "halves",
     "measure_minute",
     "minute_tables",
+    "score_of",
     "tune",
 ]
 
 BUDGET = 60  # seconds
 LONG_RANGE = "long range"  # the text of `benchmarks.long_range`
-NUMBERS = NumberFormat()
 # A process counts the memory of the one that starts it, which here has loaded torch.
 MEASURING = """
 import json, sys
@@ -175,89 +165,50 @@ def against_reference_rows(
 ) -> dict[str, Any]:
     """Return the loss of the reference rows, and the changes before and after tuning."""
     texts = read_texts(source, judges, minute.before, minute.to)
-    reference = read_scores(source, texts)
-    changes = {}
+    reference = read_scores(REFERENCE, source, texts)
+    found: dict[str, Any] = {"reference": reference[BEYOND].estimate}
     for name, folder in zip(("before", "after"), tables, strict=True):
-        scores = read_scores(str(folder), texts)
-        changes[name] = paired(scores[BEYOND], reference[BEYOND])
-        changes[f"short {name}"] = paired(scores[SHORT], reference[SHORT])
-    return {"reference": estimate(reference[BEYOND]), **changes}
+        scores = read_scores(name, folder, texts)
+        found[name] = scores[BEYOND].minus(reference[BEYOND]).change
+        found[f"short {name}"] = scores[SHORT].minus(reference[SHORT]).change
+    return found
 
 
 def against_sliding_windows(
     minute: Minute, source: str, tables: tuple[Path, Path], judges: Evaluate
 ) -> dict[str, Any]:
     """Return the loss of a model in sliding windows, and the changes before and after tuning."""
-    sliding = SlidingBase.open(source, judges, minute.to)
-    found: dict[str, Any] = {}
-    for name, folder in zip(("before", "after"), tables, strict=True):
-        read = sliding.read(str(folder))
-        long = [positions >= minute.before for positions in read.positions]
-        short = [positions < minute.before for positions in read.positions]
-        beyond = {mode: select(values, long) for mode, values in read.losses.items()}
-        found["reference"] = estimate(beyond[SLIDING])
-        found[name] = paired(beyond[MODEL], beyond[SLIDING])
-        found[f"short {name}"] = paired(
-            select(read.losses[MODEL], short), select(read.losses[TRUNCATED], short)
-        )
+    evaluation = evaluate(
+        tables,
+        judges.data,
+        base=source,
+        measure="position",
+        length=minute.to,
+        tokens=judges.tokens,
+        precision="fp32",
+    )
+    by_position = curves(evaluation.scores)
+    sliding, separate = (by_position[score.label] for score in evaluation.references)
+    reference = score_of(sliding, minute.before, minute.to)
+    short_reference = score_of(separate, 0, minute.before)
+    found: dict[str, Any] = {"reference": reference.estimate}
+    for name, model in zip(("before", "after"), evaluation.names, strict=True):
+        own = by_position[model]
+        found[name] = score_of(own, minute.before, minute.to).minus(reference).change
+        short = score_of(own, 0, minute.before)
+        found[f"short {name}"] = short.minus(short_reference).change
     return found
 
 
-class ReadWindows(NamedTuple):
-    """The losses of windows, read by a model and by its base."""
-
-    losses: Mapping[str, Sequence[NDArray[np.float64]]]  # of each window, by mode
-    positions: Sequence[NDArray[np.int64]]  # of the scored tokens of each window
-
-
-@dataclass(frozen=True)
-class SlidingBase:
-    """A model that reads windows of a text as it is: in sliding windows, and truncated."""
-
-    scorer: Scorer
-    windows: Sequence[Ids]
-    length: int  # of the windows, in tokens
-    special: int  # tokens before a text
-
-    @classmethod
-    def open(cls, source: str, judges: Evaluate, length: int) -> "SlidingBase":
-        """Open a model, and read windows of the text that judges."""
-        files = open_files(open_model(CheckpointRef(source)))
-        return cls(
-            scorer=open_scorer(open_eval_model(CheckpointRef(source), "fp32")),
-            windows=read_windows(files, judges, length),
-            length=length,
-            special=len(files.tokenizer.before),
-        )
-
-    def read(self, folder: str) -> ReadWindows:
-        """Return the losses of a model, and those of the base, on the same tokens."""
-        model = open_scorer(open_eval_model(CheckpointRef(folder), "fp32"))
-        task = plan_losses(
-            model, self.scorer, self.windows, [self.length], seed=0, measures=[BY_POSITION]
-        )
-        task.measure(lambda tokens: None)
-        losses = {mode: values for (mode, _), values in task.losses(BY_POSITION).items()}
-        positions = [
-            task.windows.targets(number)[BY_POSITION] + self.special
-            for number in range(len(self.windows))
-        ]
-        return ReadWindows(losses=losses, positions=positions)
-
-
-def read_windows(files: ResizableFiles, judges: Evaluate, length: int) -> Sequence[Ids]:
-    """Return windows of a text that a model was not trained on, without special tokens."""
-    tokenizer = files.tokenizer
-    size = length - tokenizer.num_special
-    documents, _ = read_unseen([files], judges, size)
-    return cut_windows(documents, size, judges.tokens // length, tokenizer.separator).windows
-
-
-def select(
-    losses: Sequence[NDArray[np.float64]], masks: Sequence[NDArray[np.bool_]]
-) -> list[NDArray[np.float64]]:
-    """Return the losses of each text under its mask."""
-    return [values[mask] for values, mask in zip(losses, masks, strict=True)]
+def score_of(parts: Sequence[Score], first: int, stop: int) -> Score:
+    """Return the score of the positions from `first` to `stop`, which are ends of parts."""
+    chosen = list[Score]()
+    for score in parts:
+        assert score.part is not None
+        if first <= score.part[0] < stop:
+            chosen.append(score)
+    of_texts = zip(*(score.values for score in chosen), strict=True)
+    return chosen[0].of_part((first, stop), [np.concatenate(values) for values in of_texts])
 
 
 def minute_tables(
@@ -288,9 +239,8 @@ def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
         label += " *tuned*"
     cells = [
         label,
-        NUMBERS.perplexity(Estimate(**result["reference"])),
-        *(ratio_text(result, name) for name in ("before", "after")),
-        *(ratio_text(result, f"short {name}") for name in ("before", "after")),
+        perplexity_text(result["reference"]),
+        *(ratio_text(result[name]) for name in ("before", "after", "short before", "short after")),
         str(tuning["steps"]),
         f"{tuning['seconds']:.0f}",
         f"{result['megabytes']:.0f} MB",
@@ -303,11 +253,6 @@ def minute_points(minute: Minute, result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "label": minute.label,
         "reference": minute.reference,
-        "untrained": ratio_point(Estimate(**result["before"])),
-        "after a minute": ratio_point(Estimate(**result["after"])),
+        "untrained": ratio_point(result["before"]),
+        "after a minute": ratio_point(result["after"]),
     }
-
-
-def ratio_text(result: Mapping[str, Any], name: str) -> str:
-    """Return the ratio of a perplexity to that of the reference, ± 95 %."""
-    return f"x {NUMBERS.perplexity(Estimate(**result[name]))}"

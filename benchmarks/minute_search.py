@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctxextend.lab.evaluation_result import Estimate, estimate
-from ctxextend.lab.retrieval import NDCG_AT_10, score_rankings
-
 from benchmarks.long_range import write
 from benchmarks.minute import tune
+from benchmarks.shown import mean_text
 from ctxextend import resize
+from ctxextend.lab.documents import NDCG_AT_10, score_rankings
 from ctxextend.lab.embedding import Embedder, open_embedder
 from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.lab.search_set import SearchSet, read_search_set
-from ctxextend.report.numbers import NumberFormat
+from ctxextend.lab.statistics import estimate
 from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["TOKENS_HEAD", "MinuteSearch", "measure_minute_search", "search_lines"]
 
-NUMBERS = NumberFormat()
 COPY = "copy"
 TOKENS_HEAD = "tokens of each document, median"
 
@@ -143,6 +141,5 @@ def search_lines(part: MinuteSearch, result: Mapping[str, Any]) -> Iterator[str]
     for mode, row in result["rows"].items():
         change = ""
         if mode != COPY:
-            change = NUMBERS.change(Estimate(**row["change"]))
-        ndcg_text = NUMBERS.estimate(Estimate(**row["ndcg"]))
-        yield f"| {mode} | {row['tokens']:,} | {ndcg_text} | {change} |"
+            change = mean_text(row["change"], signed=True)
+        yield f"| {mode} | {row['tokens']:,} | {mean_text(row['ndcg'])} | {change} |"

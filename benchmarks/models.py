@@ -1,4 +1,4 @@
-"""Compare `evaluate` and `train` with plain transformers, and `compare` with its parts.
+"""Compare `evaluate` and `train` with plain transformers, and `evaluate --to` with its parts.
 
 Tokens per second are timed inside each process, from the first window or the end of the first step,
 so that start-up does not count. Both sides use torch's default number of threads. Memory is that of
@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, measure_json, python
 
-__all__ = ["compare_rows", "evaluate_rows", "train_rows"]
+__all__ = ["evaluate_rows", "methods_rows", "train_rows"]
 
 # Random weights and text, which affect neither time nor memory. Arguments: folder, length, words of
 # text, methods, and differences from GPT-2 small. Checkpoints are named after their method.
@@ -152,7 +152,8 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
     flags = (
         "--data",
         folder / "text.txt",
-        "--no-base",
+        "--base",
+        "none",
         "--measure",
         "position",
         "--tokens",
@@ -163,7 +164,7 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
     def evaluate() -> Cost:
         cost, result = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
         speed = LENGTH * WINDOWS / result["seconds"]
-        loss = result["positions"]["losses"]["model"]["mean"]
+        loss = result["scores"][0]["mean"]
         return replace(cost, reported={"tokens/s": speed, "loss": loss})
 
     def forward() -> Cost:
@@ -228,8 +229,8 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
     )
 
 
-def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `compare` of four methods with its parts: four evaluations, the base once, one start
+def methods_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Compare `evaluate` of four methods with its parts: four evaluations, the base once, one start
     and one load.
 
     For each evaluation, only the seconds that it reports count, from the first token to the last
@@ -252,13 +253,13 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         cost, result = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
         return replace(cost, reported={"seconds": result["seconds"]})
 
-    compare: list[Any] = ["--to", length, *flags]
+    methods: list[Any] = ["--to", length, *flags]
     for name in METHODS:
-        compare += ["--method", name]
+        methods += ["--method", name]
     routes: dict[str, Callable[[], Cost]] = {
-        "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *compare]),
+        "methods": partial(measure, [*CTXEXTEND, "evaluate", folder / "source", *methods]),
         "evaluate": evaluate,
-        "evaluate --no-base": partial(evaluate, "--no-base"),
+        "evaluate --base none": partial(evaluate, "--base", "none"),
     }
     costs, with_base, without_base = alternate(routes, rounds)
     parts = []
@@ -267,7 +268,7 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         start = other.seconds - evaluation
         parts.append(start + first.reported["seconds"] + (len(METHODS) - 1) * evaluation)
     yield Row(
-        "`compare`, 4 methods: time",
+        "`evaluate --to`, 4 methods: time",
         "s",
         [cost.seconds for cost in costs],
         "its parts",

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ctxextend.lab.evaluation_result import Estimate, estimate
 from numpy.typing import NDArray
 
 from benchmarks.long_inputs import Ids, input_losses
+from ctxextend.lab.statistics import Estimate, estimate
 
 __all__ = ["CUE", "INPUTS", "PASSAGE", "passage_gain"]
 

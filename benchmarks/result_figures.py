@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from benchmarks.points import Point
+from benchmarks.shown import Point
 from ctxextend.report.figures import COLOURS, DASHES, INK, SOFT
 
 __all__ = ["BASE_STYLE", "OTHER", "draw_results"]

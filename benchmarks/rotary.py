@@ -16,23 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from ctxextend.comparison.side_by_side import SideBySide, open_side_by_side
-from ctxextend.lab.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
-from numpy.typing import NDArray
-
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from ctxextend import resize, train
-from ctxextend.lab.losses import LossTask
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Evaluate
+from benchmarks.shown import beside_text, perplexity_text, ratio_text
+from ctxextend import evaluate, resize, train
+from ctxextend.lab.scores import SEPARATE, SLIDING, Score, curves, select
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["BASES", "METHODS", "STAGES", "page"]
 
-UNSCALED = "theta:factor=1"  # the base as it is
+UNSCALED = "limits"  # the base as it is
 METHODS = {
     UNSCALED: "limits raised only",
     "yarn": "yarn",
@@ -43,16 +37,15 @@ METHODS = {
 TIMES = (2, 4)
 STAGES = (0, 100)
 TOKENS = 98_304
-BASES = {SLIDING: "as it is, in sliding windows", TRUNCATED: "as it is, truncated"}
-NUMBERS = NumberFormat()
+BASES = {SLIDING: "as it is, in sliding windows", SEPARATE: "as it is, truncated"}
 
 INTRODUCTION = """\
 A small Llama with a trained length of {before} tokens (`recipes/from_scratch/rotary_lm.py --seed
 52`, a seed that was fixed before any model was scored), on code held out of its training:
-perplexity ± 95 %, and its ratio to that of the model as it is in sliding windows of {before}
-tokens, paired by token. Truncated: each {before} tokens are read by themselves. Limits raised
-only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of all
-weights."""
+perplexity (95 % interval), and its ratio to that of the model as it is in sliding windows of
+{before} tokens, paired by token. Truncated: each {before} tokens are read by themselves. Limits
+raised only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of
+all weights."""
 YARN = "Without training, the perplexity of yarn is that of linear"
 THETA = """\
 `theta` divides the lowest frequency by the whole factor and those above it by less, so at long
@@ -62,8 +55,6 @@ SHORT = (
     "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired "
     "by token:"
 )
-
-Losses = Sequence[NDArray[np.float64]]  # of each window, from position 1 on
 
 
 def write_texts(folder: Path) -> list[tuple[str, ...]]:
@@ -80,34 +71,34 @@ def measure(
     times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...], out: Path
 ) -> dict[str, Any]:
     """Compare the methods at a multiple of the trained length, before and after a training."""
-    base: dict[str, Losses] = {}
-    untrained: dict[str, Losses] = {}
     rows: list[dict[str, Any]] = []
     before = 0
     for steps in STAGES:
         folders = write_models(times, steps, model, data, held_out, out)
-        run = judge(folders, model, held_out)
-        assert run.run is not None
-        before = run.short_length
+        evaluation = evaluate(
+            folders, held_out, base=model, tokens=TOKENS, measure=("position", "context")
+        )
+        assert evaluation.base is not None
+        before = evaluation.base.max_len
+        bands = curves(select(evaluation.scores, measure="position"), times)
+        own = {score.model: score for score in evaluation.ranking}
+        base = {score.reading: score for score in evaluation.references}
+        names = dict(zip(METHODS, evaluation.names, strict=True))
         if not steps:
-            task = run.run.tasks[0]
-            assert isinstance(task, LossTask)
-            base = {name: losses for (name, _), losses in task.losses("position").items()}
-            untrained = dict(zip(METHODS, (one.scores for one in run.candidates), strict=True))
-            for name, method in BASES.items():
-                rows.append(scores(method, 0, base[name], base[SLIDING], before))
-        for name, candidate in zip(METHODS, run.candidates, strict=True):
-            contexts = candidate.evaluation.contexts
-            assert contexts is not None
-            row = scores(METHODS[name], steps, candidate.scores, base[SLIDING], before)
-            changes = {point.context: point.against_base for point in contexts.points}
-            row["short"] = changes[before]
+            yarn = own[names["yarn"]].minus(own[names["linear"]])
+            for reading, label_of_base in BASES.items():
+                rows.append(scores(label_of_base, 0, base[reading], base[SLIDING], bands))
+        for method, name in names.items():
+            row = scores(METHODS[method], steps, own[name], base[SLIDING], bands)
+            short = evaluation.of_short(name)
+            assert short is not None
+            row["short"] = short.change
             rows.append(row)
     return {
         "before": before,
         "to": times * before,
         "rows": rows,
-        "yarn against linear": estimate(differences(untrained["yarn"], untrained["linear"])),
+        "yarn against linear": yarn.change,
     }
 
 
@@ -142,45 +133,17 @@ def write_models(
     return folders
 
 
-def judge(folders: Sequence[Path], model: str, held_out: tuple[str, ...]) -> SideBySide:
-    """Measure checkpoints side by side, with the model as it is as their base."""
-    refs = [CheckpointRef(str(folder)) for folder in folders]
-    settings = Evaluate(held_out, base=model, tokens=TOKENS, measure=("context",))
-    run = open_side_by_side(refs, settings)
-    for files, name in zip(run.files, run.facts, strict=True):
-        run.measure(files, name, lambda tokens, total, label="": None)
-    return run
-
-
-def differences(own: Losses, others: Losses) -> list[NDArray[np.float64]]:
-    """Return losses minus others, of each window."""
-    return [losses - other for losses, other in zip(own, others, strict=True)]
-
-
-def scores(method: str, steps: int, own: Losses, base: Losses, before: int) -> dict[str, Any]:
-    """Return losses, and minus those of the base: over all positions, and over each `before`
-    positions.
-    """
-    changes = differences(own, base)
-    own_bands = split_positions(own, before)
-    change_bands = split_positions(changes, before)
-    bands = [
-        [estimate(losses), estimate(change)]
-        for losses, change in zip(own_bands, change_bands, strict=True)
-    ]
+def scores(
+    method: str, steps: int, own: Score, base: Score, bands: Mapping[str, Sequence[Score]]
+) -> dict[str, Any]:
+    """Return losses, and minus those of the base: over all positions, and in each band of them."""
+    pairs = zip(bands[own.label], bands[base.label], strict=True)
     return {
         "method": method,
         "steps": steps,
-        "all": [estimate(own), estimate(changes)],
-        "bands": bands,
+        "all": [own.estimate, own.minus(base).change],
+        "bands": [[one.estimate, one.minus(other).change] for one, other in pairs],
     }
-
-
-def split_positions(losses: Losses, length: int) -> Iterator[Losses]:
-    """Yield the losses of each `length` positions, of each window."""
-    ends = range(length - 1, len(losses[0]), length)  # position 0 is not scored
-    windows = [np.split(window, ends) for window in losses]
-    yield from zip(*windows, strict=True)
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -191,14 +154,10 @@ def label(row: Mapping[str, Any]) -> str:
 
 def score_text(row: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> str:
     """Return a perplexity and its ratio to that of the base, which has none itself."""
-    own, change = (Estimate(**value) for value in values)
+    own, change = values
     if row["method"] == BASES[SLIDING]:
-        return NUMBERS.perplexity(own)
-    return f"{own.perplexity:.4g} (x {NUMBERS.perplexity(change)})"
-
-
-def ratio(change: Mapping[str, Any]) -> str:
-    return f"x {NUMBERS.perplexity(Estimate(**change))}"
+        return perplexity_text(own)
+    return beside_text(own, change)
 
 
 def table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -225,12 +184,12 @@ def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         name = label(rows[0])
         all_cells.append([name, *(score_text(row, row["all"]) for row in rows)])
         if "short" in rows[0]:
-            short_cells.append([name, *(ratio(row["short"]) for row in rows)])
+            short_cells.append([name, *(ratio_text(row["short"]) for row in rows)])
 
     yield from table(lengths, all_cells)
     ratios: list[str] = []
     for result in results:
-        yarn = ratio(result["yarn against linear"])
+        yarn = ratio_text(result["yarn against linear"])
         ratios.append(f"{yarn} at {result['to']} tokens")
     yield f"\n{YARN} {', and '.join(ratios)}.\n\n{THETA}"
     for result in results:

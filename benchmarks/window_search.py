@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ctxextend.lab.evaluation_result import Estimate, estimate
-from ctxextend.lab.retrieval import MRR, NDCG_AT_10, score_rankings
 from numpy.typing import NDArray
 
 from benchmarks.minute_search import queries_about, token_ids
-from benchmarks.points import point
+from benchmarks.shown import mean_text, point
 from ctxextend import convert
 from ctxextend.held_out import Ids
-from ctxextend.lab.embedding import EmbeddedChunks, Embedder, open_embedder
+from ctxextend.lab.documents import MRR, NDCG_AT_10, score_rankings
+from ctxextend.lab.embedding import Embedder, embed_chunks, mean_embeddings, open_embedder
 from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.lab.search_set import SearchSet, read_search_set
-from ctxextend.report.numbers import NumberFormat
+from ctxextend.lab.statistics import Estimate, estimate
 from ctxextend.settings import CheckpointRef, Evaluate
 
 __all__ = ["page"]
@@ -38,7 +37,6 @@ __all__ = ["page"]
 Vectors = NDArray[np.float32]
 Scores = Mapping[str, NDArray[np.float64]]  # of queries, by name
 
-NUMBERS = NumberFormat()
 LENGTHS = (512, 2048, 4096, 8192)
 LIMIT_FILE = "sentence_bert_config.json"
 NAMES = (NDCG_AT_10, MRR, "recall@1", "recall@10")
@@ -75,11 +73,6 @@ class Encoders:
         encode = self.base.model.tokenizer.encode
         return [encode(text) for text in self.texts.documents]
 
-    @cached_property
-    def chunks(self) -> EmbeddedChunks:
-        """The base's embeddings of all chunks of all documents."""
-        return self.base.embed_chunks(self.documents)
-
     def embed_queries(self, name: str, embedder: Embedder) -> Vectors:
         """Return the vectors of the queries, cut as the base cuts them."""
         return self._kept(f"{name}-queries", lambda: embedder.embed(self.queries))
@@ -100,10 +93,16 @@ class Encoders:
 
     def embed_chunks(self, length: int | None) -> Vectors:
         """Return the base's mean vectors of chunks; of whole documents without a length."""
-        if length is None:
-            return self._kept("chunks-all", lambda: self.chunks.means)
-        size = length - self.base.model.tokenizer.num_special
-        return self._kept(f"chunks-{length}", lambda: self.chunks.means_of_starts(size))
+        documents = self.documents
+        if length is not None:
+            documents = self.read(length, self.base)
+        size = self.base.model.max_text
+
+        def compute() -> Vectors:
+            chunks = embed_chunks(self.base.embed, documents, size)
+            return mean_embeddings(chunks, documents, size)
+
+        return self._kept(f"chunks-{length or 'all'}", compute)
 
     def _kept(self, name: str, compute: Any) -> Vectors:
         path = self.folder / f"{name}.npy"
@@ -171,11 +170,11 @@ def row(name: str, tokens: str, scores: Scores, same: Scores | None, whole: Scor
     """Return the row of a reader."""
     cells = [name, tokens]
     for score in (NDCG_AT_10, MRR, "recall@10"):
-        cells.append(NUMBERS.estimate(mean(scores[score])))
+        cells.append(mean_text(mean(scores[score])))
     for other in (same, whole):
         change = ""
         if other is not None:
-            change = NUMBERS.change(mean(scores[NDCG_AT_10] - other[NDCG_AT_10]))
+            change = mean_text(mean(scores[NDCG_AT_10] - other[NDCG_AT_10]), signed=True)
         cells.append(change)
     return f"| {' | '.join(cells)} |"
 

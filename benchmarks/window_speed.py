@@ -35,7 +35,7 @@ EMBED = """
 import json, sys, time
 import numpy as np
 import torch
-from ctxextend.lab.embedding import open_embedder
+from ctxextend.lab.embedding import embed_chunks, open_embedder
 from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 torch.set_num_threads(int(sys.argv[3]))
@@ -44,10 +44,10 @@ model = embedder.model
 count = int(sys.argv[2]) - model.tokenizer.num_special
 first = 1000  # after the special tokens of BERT's vocabulary
 text = first + np.random.default_rng(0).integers(len(model.tokenizer.tokenizer) - first, size=count)
-embed = embedder.embed_chunks if sys.argv[4] == "chunks" else embedder.embed
+size = model.max_text if sys.argv[4] == "chunks" else count
 for _ in range(2):
     start = time.perf_counter()
-    embed([text])
+    embed_chunks(embedder.embed, [text], size)
     seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds}))
 """

@@ -19,22 +19,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ctxextend.lab.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate
 
 from benchmarks.long_inputs import Ids
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.passages import CUE, INPUTS, PASSAGE, passage_gain
+from benchmarks.shown import beside_text, mean_text, perplexity_text
 from ctxextend import convert, evaluate, resize, train
 from ctxextend.opening.opened_model import open_model
-from ctxextend.report.numbers import NumberFormat
 from ctxextend.settings import CheckpointRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["page"]
 
-NUMBERS = NumberFormat()
 TIMES = (1, 2, 4)
 EVALUATED = 16_384  # tokens
 BATCH_TOKENS = 2048
@@ -62,12 +60,12 @@ ROWS = (
 
 INTRODUCTION = """\
 The small Llama of rotary.md, with a trained length of {before} tokens. `none` is
-`convert --scheme none`, the start of DroPE (Gelberg et al. 2025, arXiv:2512.12167). Perplexity ±
-95 % on code that was held out of all trainings, and its ratio to that of the model as it is in
-sliding windows of {before} tokens, paired by token. Training: {steps} steps of {tokens:,} tokens,
-all weights, in windows of {before} tokens (1 x) or {after} (4 x). `none` is trained at {before}
-tokens only, as in the paper; distilled: also on the hidden states of the model as it is. Read:
-{evaluated:,} tokens of one document."""
+`convert --scheme none`, the start of DroPE (Gelberg et al. 2025, arXiv:2512.12167). Perplexity
+(95 % interval) on code that was held out of all trainings, and its ratio to that of the model as it
+is in sliding windows of {before} tokens, paired by token. Training: {steps} steps of {tokens:,}
+tokens, all weights, in windows of {before} tokens (1 x) or {after} (4 x). `none` is trained at
+{before} tokens only, as in the paper; distilled: also on the hidden states of the model as it is.
+Read: {evaluated:,} tokens of one document."""
 READING = """\
 Without positions, the perplexity is the same at every length, as the paper says, but at this size
 it does not come back: {steps} steps are 5 % of the training of the model, and four times as many
@@ -75,9 +73,9 @@ steps gain little. With a learning rate of 3e-3 instead of the default of 7.35e-
 x 3.15 at 1,024. The models of the paper have 360 million parameters or more."""
 PASSAGES = """\
 What a model gains from a passage of {passage} tokens that its input has read before, three quarters
-of the input earlier: loss per token ± 95 % over {inputs} inputs, on the last {scored} tokens of the
-passage. More is better; sliding windows of {before} tokens no longer have the passage in
-longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
+of the input earlier: loss per token (95 % interval) over {inputs} inputs, on the last {scored}
+tokens of the passage. More is better; sliding windows of {before} tokens no longer have the passage
+in longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
 
 
 def prepare(model: Path, out: Path, before: int) -> None:
@@ -136,21 +134,21 @@ def train_row(row: Row, folder: Path, out: Path, before: int, steps: int) -> Pat
 
 def losses(folder: Path, model: Path, out: Path, length: int) -> dict[str, Any]:
     """Return the loss in windows of a length, and its change against the model as it is."""
-    positions = evaluate(
+    evaluation = evaluate(
         folder,
         out / "test.jsonl",
-        base=str(model),
+        base=model,
         measure="position",
         tokens=EVALUATED,
         length=length,
-    ).positions
-    assert positions is not None
-    read = SLIDING if SLIDING in positions.losses else TRUNCATED
+    )
+    (own,) = evaluation.ranking
+    (base,) = evaluation.main_references
     return {
         "length": length,
-        "own": vars(positions.losses[MODEL]),
-        "base": vars(positions.losses[read]),
-        "change": vars(positions.changes[read]),
+        "own": vars(own.estimate),
+        "base": vars(base.estimate),
+        "change": vars(own.minus(base).change),
     }
 
 
@@ -169,19 +167,19 @@ def page(
         evaluated=EVALUATED,
     )
     yield from _head(before)
-    sliding = [NUMBERS.perplexity(Estimate(**point["base"])) for point in results[0]["points"]]
+    sliding = [perplexity_text(point["base"]) for point in results[0]["points"]]
     yield f"| {AS_IT_IS}, in sliding windows | {' | '.join(sliding)} |"
     for result in results:
-        cells = [cell(point) for point in result["points"]]
+        cells = [beside_text(point["own"], point["change"]) for point in result["points"]]
         yield f"| {result['name']} | {' | '.join(cells)} |"
     yield f"\n{READING.format(steps=steps)}"
     scored = PASSAGE - CUE
     yield f"\n{PASSAGES.format(passage=PASSAGE, scored=scored, inputs=INPUTS, before=before)}"
     yield from _head(before)
     (own_length,) = base["gains"]
-    yield f"| {AS_IT_IS} | {NUMBERS.change(Estimate(**own_length))} | 0 | 0 |"
+    yield f"| {AS_IT_IS} | {mean_text(own_length, signed=True)} | 0 | 0 |"
     for result in results:
-        gains = [NUMBERS.change(Estimate(**gain)) for gain in result["gains"]]
+        gains = [mean_text(gain, signed=True) for gain in result["gains"]]
         yield f"| {result['name']} | {' | '.join(gains)} |"
 
 
@@ -190,12 +188,6 @@ def _head(before: int) -> Iterator[str]:
     heads = [f"at {times * before}" for times in TIMES]
     yield f"\n| | {' | '.join(heads)} |"
     yield f"|---|{'---:|' * len(heads)}"
-
-
-def cell(point: Mapping[str, Any]) -> str:
-    """Return a perplexity, and its ratio to that of the model as it is."""
-    own = Estimate(**point["own"])
-    return f"{own.perplexity:.4g} (x {NUMBERS.perplexity(Estimate(**point['change']))})"
 
 
 def kept(path: Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -500,11 +500,9 @@ def plan_training(
     eval_every: int | None = None,
     save_every: int | None = None,
     save: str = "best",
-    report_to: str = "none",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
     contrastive: str | None = None,
-    dtype: str | None = None,
     fsdp: bool = False,
     text_field: str = "text",
     precision: str = "auto",
@@ -543,11 +541,9 @@ def plan_training(
         eval_every: Evaluate every K steps.
         save_every: Save every K steps.
         save: best (by held-out loss) or last.
-        report_to: Log to tensorboard, wandb, ...
         base: Base checkpoint.
         distill: Weight of distillation from the base.
         contrastive: Train encoders to find texts: passages or pairs.
-        dtype: Output dtype: fp32, bf16 or fp16.
         fsdp: Shard the model across processes (torchrun).
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.
@@ -586,11 +582,9 @@ def train(
     eval_every: int | None = None,
     save_every: int | None = None,
     save: str = "best",
-    report_to: str = "none",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
     contrastive: str | None = None,
-    dtype: str | None = None,
     fsdp: bool = False,
     text_field: str = "text",
     precision: str = "auto",
@@ -633,11 +627,9 @@ def train(
         eval_every: Evaluate every K steps.
         save_every: Save every K steps.
         save: best (by held-out loss) or last.
-        report_to: Log to tensorboard, wandb, ...
         base: Base checkpoint.
         distill: Weight of distillation from the base.
         contrastive: Train encoders to find texts: passages or pairs.
-        dtype: Output dtype: fp32, bf16 or fp16.
         fsdp: Shard the model across processes (torchrun).
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.

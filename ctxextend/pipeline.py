@@ -65,14 +65,12 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
         source = TrainingSource.open(recipe, planned)
         source.check_start(run.output, force=run.force, resume=run.resume)
 
-        from ctxextend.training.train import train_recipe
+        from ctxextend.training.train import train_source
 
         with events.progress("Training", "tokens") as step:
-            trained = train_recipe(
-                recipe,
+            trained = train_source(
+                source,
                 run.output,
-                planned=planned,
-                source=source,
                 force=run.force,
                 resume=run.resume,
                 notify=events.note,

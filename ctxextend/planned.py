@@ -503,17 +503,9 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
-    model.checkpoint.check(CONVERT)
-    # Here, since the rules of conversions take longer to import than a small resize to plan.
-    from ctxextend.conversion.convert import conversion_notes, plan_removal, plan_twin
-    from ctxextend.conversion.find import find_conversion
+    from ctxextend.conversion.convert import conversion_notes
 
-    conversion = None
-    if settings.scheme == WITHOUT_POSITIONS:
-        plan = plan_removal(model, settings)
-    else:
-        conversion = find_conversion(model, settings)
-        plan = plan_twin(conversion)
+    plan, conversion = plan_conversion(model, settings)
     runtimes = statements(folder_facts(plan))
     notes = conversion_notes(plan, conversion, runtimes)
     return Planned(
@@ -523,6 +515,23 @@ def planned_conversion(model: OpenedModel, settings: Convert) -> Planned:
         runtimes=runtimes,
         conversion=conversion,
     )
+
+
+def plan_conversion(model: OpenedModel, settings: Convert) -> tuple[Plan, "Conversion | None"]:
+    """Plan the conversion of an open checkpoint, with how tensors are computed for a twin.
+
+    Raises:
+        CtxextendError: As `convert`.
+    """
+    model.checkpoint.check(CONVERT)
+    # Here, since the rules of conversions take longer to import than a small resize to plan.
+    from ctxextend.conversion.convert import plan_removal, plan_twin
+    from ctxextend.conversion.find import find_conversion
+
+    if settings.scheme == WITHOUT_POSITIONS:
+        return plan_removal(model, settings), None
+    conversion = find_conversion(model, settings)
+    return plan_twin(conversion), conversion
 
 
 WRITING = tuple(item.name for item in fields(Resize) if not option_of(item).in_recipe)

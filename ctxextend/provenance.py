@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.errors import (
+    CheckpointError,
     CtxextendError,
     RecipeError,
     ResizeError,
@@ -138,6 +139,20 @@ def find_base(
     tokenizers = (tokenizer, *(step.source.tokenizer for step in provenance.steps[::-1]))
     ref = replace(first.source, tokenizer=next(filter(None, tokenizers), None))
     return BaseCheckpoint(ref, first.fingerprint, provenance)
+
+
+def check_source(checkpoint: Checkpoint, ref: CheckpointRef, fingerprint: str | None) -> None:
+    """Check weights against the fingerprint in a recipe, if it records one.
+
+    Raises:
+        CheckpointError: The weights differ.
+    """
+    if fingerprint is not None and checkpoint.weights.fingerprint() != fingerprint:
+        raise CheckpointError(
+            f"{ref.source} has changed since the recipe was written.",
+            "Restore its weights, or use the changed ones: add --set provenance=null (run) or "
+            "--base (train).",
+        )
 
 
 def trainings(provenance: Provenance) -> list[Mapping[str, Any]]:

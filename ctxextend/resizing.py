@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import RemoteWeightsError, TrainingError
+from ctxextend.errors import RemoteWeightsError
 from ctxextend.keywords import keyword_arguments
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import OpenedModel, open_model
@@ -19,7 +19,6 @@ from ctxextend.planned import (
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import Recipe
 from ctxextend.settings import (
-    TUNING_SECONDS,
     WITHOUT_POSITIONS,
     CheckpointRef,
     Convert,
@@ -99,8 +98,7 @@ def resize_checkpoint(
             refuse_weights([error.file])
         planned = plan_checkpoint(ref, settings)
     if settings.tune:
-        from ctxextend.comparison.tuning_settings import check_tunable
-        from ctxextend.training.training_source import check_libraries
+        from ctxextend.training.training_source import check_libraries, check_tunable
 
         check_tunable(planned.plan)
         check_libraries()
@@ -114,7 +112,14 @@ def resize_checkpoint(
         check_before_writing(recipe, planned, settings)
     events.warning(*planned.warnings)
     if settings.tune and not settings.dry_run:
-        return _tune(recipe, planned, settings, events)
+        from ctxextend.training.tune import tune_table
+
+        tuning, trained = tune_table(planned, recipe, settings, events)
+        if trained is None:  # what the text does not improve stays as planned
+            result = _write_or_train(recipe, planned, settings, events)
+        else:
+            result = replace(_trained_result(planned, trained), verified=settings.verify)
+        return replace(result, tuning=tuning)
     return _write_or_train(recipe, planned, settings, events)
 
 
@@ -154,45 +159,11 @@ def check_before_writing(recipe: Recipe, planned: Planned, saving: Saving) -> No
         TrainingError: A library is missing.
         DataError: The text to train on cannot be read.
     """
-    output = planned.output.at(saving.output)
-    output.check(force=saving.force)
-    if recipe.train is None:
-        return
-    from ctxextend.training.training_run import RunFolder
-    from ctxextend.training.training_source import check_libraries, check_train_texts
+    planned.output.at(saving.output).check(force=saving.force)
+    if recipe.train is not None:
+        from ctxextend.training.training_source import TrainingSource
 
-    check_libraries(recipe.train)
-    if RunFolder.for_output(output.path).save is None:  # else it has the text already
-        check_train_texts(recipe.train)
-
-
-def _tune(recipe: Recipe, planned: Planned, settings: Resize, events: Events) -> ResizeResult:
-    """Tune a table on a text, and write it; what the text does not improve stays as planned."""
-    from ctxextend.comparison.tune_table import TuningRequest, tune_table
-    from ctxextend.report.tuning import describe_tuning
-    from ctxextend.training.training_run import RunFolder
-    from ctxextend.verification.verify import check_recorded_output
-
-    folder = RunFolder.for_output(planned.output.at(settings.output).path)
-    if folder.save is not None and not settings.force:
-        message = f"{folder.path} contains an interrupted run, which tuning would discard."
-        raise TrainingError(message, "Resume that run, or choose another --output.")
-    check = partial(check_recorded_output, planned.plan.model.ref)
-    request = TuningRequest(
-        recipe=recipe,
-        data=settings.tune,
-        budget=settings.budget or TUNING_SECONDS,
-        output=settings.output,
-        force=settings.force,
-        check=check if settings.verify else None,
-    )
-    tuning, trained = tune_table(planned, request, events)
-    events.note(describe_tuning(tuning, planned.plan.method))
-    if trained is None:
-        result = _write_or_train(recipe, planned, settings, events)
-    else:
-        result = replace(_trained_result(planned, trained), verified=settings.verify)
-    return replace(result, tuning=tuning)
+        TrainingSource.open(recipe, planned).check_start(saving.output, force=saving.force)
 
 
 def _write_or_train(

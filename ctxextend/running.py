@@ -8,7 +8,6 @@ from typing import Any
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.held_out import fingerprint, text_key, trained_texts
-from ctxextend.lab.eval_model import check_source
 from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
@@ -16,7 +15,7 @@ from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence
-from ctxextend.provenance import Step, step_of
+from ctxextend.provenance import Step, check_source, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_before_writing
 from ctxextend.settings import Run, Train

@@ -849,12 +849,6 @@ class Train(Reading):
         "WHAT",
         default="best",
     )
-    report_to: str = advanced(
-        kinds.ANY_TEXT,
-        "Log to tensorboard, wandb, ...",
-        "NAME",
-        default="none",
-    )
     # The teacher.
     base: str | None = setting(
         kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml"
@@ -874,12 +868,6 @@ class Train(Reading):
         kinds.choice("passages", "pairs"),
         "Train encoders to find texts: passages or pairs.",
         "BY",
-    )
-    dtype: str | None = advanced(
-        kinds.choice(*PRECISIONS[1:]),
-        "Output dtype: fp32, bf16 or fp16.",
-        "T",
-        shown="as in MODEL",
     )
     fsdp: bool = flag(
         "Shard the model across processes (torchrun).",
@@ -915,7 +903,6 @@ class Train(Reading):
             "--trainable all.",
         ),
         requires("save_adapter", "lora"),
-        excludes("save_adapter", "dtype"),
         Conflict(
             ("per_device_batch_size", "batch_size"),
             lambda given: given.batch_size % (given.per_device_batch_size or 1) != 0,

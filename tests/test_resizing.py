@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ctxextend import ResizeResult, VerificationError, convert, resize
 from ctxextend.cli.app import build_app
-from tests.helpers.trainings import fix_steps, make_source
+from tests.helpers.trainings import fix_steps, make_source, succeed
 from tests.helpers.word_tokenizer import write_texts
 from tests.plan.test_resize_rotary import make
 
@@ -99,3 +99,16 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
     with pytest.raises(VerificationError):
         resize("tiny-gpt2", 256, verify=True, output="out")
     assert not Path("out").exists()
+
+
+def test_resize_takes_keep_first_above_the_learned_rows_as_all_of_them() -> None:
+    done = succeed("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "-o", "kept", "--json")
+    note = "--keep-first 200 is taken as 128: the table has 128 learned rows."
+    assert note in done.stderr.splitlines()
+    assert json.loads(done.stdout)["keep_first"] == 128
+    succeed("verify", "kept")
+
+    exact = succeed("resize", "tiny-gpt2", "--to", 256, "--keep-first", 128, "-o", "exact")
+    assert "taken as" not in exact.stderr
+    weights = Path("exact/model.safetensors").read_bytes()
+    assert weights == Path("kept/model.safetensors").read_bytes()

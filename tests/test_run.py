@@ -297,7 +297,7 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
 
     # Of several processes, only the first one evaluates.
     other = replace(result.train, is_first=False)
-    monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
+    monkeypatch.setattr("ctxextend.training.train.train_source", lambda *_, **__: other)
     again = ctxextend.run(recipe, force=True)
     assert again.output == Path("first")
     assert again.train == other

@@ -123,9 +123,9 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
 
 def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
     """Add a table of the scores that rank models and of the base, and the best next to each."""
+    from ctxextend.lab.numbers import difference_text, score_text
     from ctxextend.lab.scores import SEPARATE
     from ctxextend.lab.verdict import quantity
-    from ctxextend.report.numbers import difference_text, score_text
 
     if not evaluation.ranking:
         return
@@ -164,9 +164,9 @@ def _add_curves(
     page: Page, title: str, scores: "Sequence[Score]", evaluation: "Evaluation"
 ) -> None:
     """Add a table of scores by position or by context length, without intervals."""
+    from ctxextend.lab.numbers import score_text
     from ctxextend.lab.scores import Part, curves
     from ctxextend.lab.verdict import quantity
-    from ctxextend.report.numbers import score_text
 
     of_one_name = [score for score in scores if score.name == scores[0].name]
     by_label = curves(of_one_name, COLUMNS)

@@ -421,8 +421,8 @@ def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
     from ctxextend.json_output import to_json
+    from ctxextend.lab.numbers import number
     from ctxextend.positions.table_report import report_rows
-    from ctxextend.report.numbers import number
 
     if not range(*rows.indices(table.rows)):
         raise ResizeError(

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -151,9 +151,9 @@ class Conversion:
         return values[-rows:]
 
 
-def count_origins(conversion: Conversion, without: Collection[str] = ()) -> Mapping[str, int]:
-    """Return the number of tensors but some by how they are computed."""
-    return Counter(origin.how for name, origin in conversion.origins.items() if name not in without)
+def count_origins(conversion: Conversion) -> Mapping[str, int]:
+    """Return the number of tensors by how they are computed."""
+    return Counter(origin.how for origin in conversion.origins.values())
 
 
 def twin_checkpoint(conversion: Conversion) -> Checkpoint:

@@ -19,7 +19,7 @@ from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.positions import Positions
-from ctxextend.provenance import read_provenance, trainings
+from ctxextend.provenance import check_source, read_provenance, trainings
 from ctxextend.settings import CheckpointRef
 from ctxextend.tables.layouts import fit_layout
 
@@ -226,20 +226,6 @@ def open_files(opened: OpenedModel, fingerprint: str | None = None) -> Resizable
         trainings=runs,
         opened=opened,
     )
-
-
-def check_source(checkpoint: Checkpoint, ref: CheckpointRef, fingerprint: str | None) -> None:
-    """Check weights against the fingerprint in a recipe, if it records one.
-
-    Raises:
-        CheckpointError: The weights differ.
-    """
-    if fingerprint is not None and checkpoint.weights.fingerprint() != fingerprint:
-        raise CheckpointError(
-            f"{ref.source} has changed since the recipe was written.",
-            "Restore its weights, or use the changed ones: add --set provenance=null (run) or "
-            "--base (train).",
-        )
 
 
 def open_eval_model(

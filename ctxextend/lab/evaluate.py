@@ -26,6 +26,7 @@ from ctxextend.lab.eval_model import (
 )
 from ctxextend.lab.evaluation import Evaluation, ModelFacts
 from ctxextend.lab.measures import Measure, all_measures
+from ctxextend.lab.numbers import percent_text
 from ctxextend.lab.python_text import default_documents
 from ctxextend.lab.reader import Reader
 from ctxextend.lab.scores import NATS, SEPARATE, SLIDING, Score, select
@@ -37,7 +38,6 @@ from ctxextend.models.devices import check_device, torch_threads
 from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.report.numbers import percent_text
 from ctxextend.settings import MIN_WINDOW, NO_BASE, Candidates, CheckpointRef, Evaluate
 from ctxextend.text_data import check_beginnings, empty_files
 

@@ -107,15 +107,17 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
     @cached_property
     def references(self) -> list[Score]:
         """How the base scores in what ranks the models, for each way in which it reads."""
-        if self.base is None or not self.ranking or self.ranks_base:
+        if self.base is None or not self.ranking:
             return []
         best = self.ranking[0]
-        own = select(
+        references = list[Score]()
+        for score in select(
             self.scores, model=self.base.name, measure=best.measure, name=best.name, part=None
-        )
-        references = list(own)
-        if best.measure == "context":  # its longest context
-            references = references[:1]
+        ):
+            # Of contexts, the longest comes first. In one pass, the base may be ranked itself.
+            is_other = score.reading != ONE_PASS or not (references or self.ranks_base)
+            if is_other:
+                references.append(score)
         return references
 
     @cached_property

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
+from ctxextend.lab.numbers import percent_text, score_text
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
-from ctxextend.report.numbers import percent_text, score_text
 from ctxextend.tables.method_facts import SWITCH
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def _amount(difference: Difference) -> str:
 
 def _doubts(evaluation: "Evaluation") -> Iterator[str]:
     best = evaluation.ranking[0]
+    if len(evaluation.ranking) == 1:
+        return
     if evaluation.has_little_text:
         count = counted(best.samples, "sample")
         verb = "is" if best.samples == 1 else "are"

@@ -21,9 +21,9 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.lab.effective_length import FOUND, THRESHOLD
+from ctxextend.lab.numbers import score_text, shown_values
 from ctxextend.lab.scores import NATS, Score, curves, select
 from ctxextend.lab.verdict import quantity
-from ctxextend.report.numbers import score_text, shown_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import printable
 from ctxextend.inspection.inspection_result import Inspection
+from ctxextend.lab.numbers import difference_text, score_text
 from ctxextend.lab.scores import Score
 from ctxextend.recipe import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import Plot
-from ctxextend.report.numbers import difference_text, score_text
 from ctxextend.report.table_plots import table_plots
 from ctxextend.version import __version__
 

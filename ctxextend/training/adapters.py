@@ -1,15 +1,14 @@
 """Low-rank adapters (LoRA) on the linear layers of transformer blocks, by peft."""
 
+import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
-from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save
 from transformers.pytorch_utils import Conv1D
 
@@ -91,8 +90,6 @@ def adapter_files(
     config.revision = ref.revision
     config.inference_mode = True
     config.modules_to_save = [name.removesuffix(".weight") for name in tables] or None
-    with TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
-        for path in Path(folder).iterdir():
-            files[path.name] = path.read_bytes()
+    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=list)
+    files[CONFIG_NAME] = text.encode()
     return files

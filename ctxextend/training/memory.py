@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -24,7 +25,7 @@ MULTI_OP_ACTIVATIONS = (
 )
 
 
-def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def chunked_loss(head: torch.nn.Linear, states: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy of an LM head in nats, computing the logits in chunks.
 
     `states`, the inputs of the head, have shape (..., hidden_size), `labels` shape (...). In half
@@ -49,8 +50,8 @@ def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tens
 
 
 def chunked_divergence(
-    heads: tuple[torch.nn.Module, torch.nn.Module], states: torch.Tensor, targets: torch.Tensor
-) -> torch.Tensor:
+    heads: tuple[torch.nn.Module, torch.nn.Module], states: Tensor, targets: Tensor
+) -> Tensor:
     """Return the mean Kullback-Leibler divergence of predictions from those of a teacher, in nats.
 
     Logits are computed in chunks, in float32, and again in the backward pass.
@@ -68,11 +69,11 @@ def chunked_divergence(
 
 
 def _mean_of_chunks(
-    summed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    states: torch.Tensor,
-    targets: torch.Tensor,
+    summed: Callable[[Tensor, Tensor], Tensor],
+    states: Tensor,
+    targets: Tensor,
     size: int,
-) -> torch.Tensor:
+) -> Tensor:
     total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
     for parts in zip(torch.split(states, size), torch.split(targets, size), strict=True):
         total = total + checkpoint(summed, *parts, use_reentrant=False)
@@ -82,16 +83,16 @@ def _mean_of_chunks(
 def _summed_divergence(
     head: torch.nn.Module,
     teacher_head: torch.nn.Module,
-    states: torch.Tensor,
-    targets: torch.Tensor,
-) -> torch.Tensor:
+    states: Tensor,
+    targets: Tensor,
+) -> Tensor:
     with torch.no_grad():
         expected = teacher_head(targets).float().log_softmax(-1)
     predicted = head(states).float().log_softmax(-1)
     return functional.kl_div(predicted, expected, reduction="sum", log_target=True)
 
 
-def _summed_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _summed_loss(head: torch.nn.Linear, states: Tensor, labels: Tensor) -> Tensor:
     logits = head(states)
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(exact, labels, reduction="sum")

@@ -1,12 +1,12 @@
 """Training objectives: language modelling, distillation from the base, contrastive training."""
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.utils.checkpoint import checkpoint
 
@@ -19,11 +19,10 @@ from ctxextend.errors import (
 from ctxextend.lab import eval_model
 from ctxextend.lab.embedding import POOLINGS, last_states, read_pooling
 from ctxextend.lab.eval_model import CAUSAL, EvalModel, prepare_inputs
-from ctxextend.lab.losses import Span
 from ctxextend.lab.position_ids import position_base
 from ctxextend.lab.scorer import identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_divergence, chunked_loss
-from ctxextend.training.train_data import IGNORE_INDEX, Pieces
+from ctxextend.training.train_data import IGNORE_INDEX, plan_windows, select
 
 # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
 SAMPLED_IDS = 512
@@ -65,10 +64,10 @@ class LanguageModeling(torch.nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        position_ids: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
+        input_ids: Tensor,
+        labels: Tensor,
+        position_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the mean loss in nats as ``loss``; all inputs are int64 of shape (b, w).
 
         Texts are not padded. Labels are not shifted for a causal model; those equal to
@@ -77,64 +76,69 @@ class LanguageModeling(torch.nn.Module):
         and at long positions. A token counts at its own position, not at that of the token before
         it, from which a causal model predicts it.
         """
-        head = _lm_head(self.model, self.has_separate_head)
-        outputs, states = self._read(head, input_ids, position_ids)
+        result = self._read(input_ids, position_ids)
+        outputs = result.logits
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=labels.device)
         if self.kind == CAUSAL:
             outputs = outputs[:, :-1]
             labels = labels[:, 1:]
             position_ids = position_ids[..., 1:]
-        if not self.training and self.short_positions is not None:
-            is_long = position_ids >= self.short_positions
+        if not self.training:
+            is_long = position_ids >= (self.short_positions or 0)
             parts = [labels.masked_fill(hidden, IGNORE_INDEX) for hidden in (is_long, ~is_long)]
-            losses = torch.stack([self._loss(head, outputs, part) for part in parts])
+            losses = torch.stack([self._loss(outputs, part) for part in parts])
             counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
             nats = losses.masked_fill(counts == 0, 0) * counts
             return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
-        loss = self._loss(head, outputs, labels)
-        if self.training and self.teacher is not None:
-            windows = self.teacher.plan(input_ids)
-            targets = self.teacher.read(input_ids, windows)
-            errors = self.teacher.errors(states.float(), targets, windows)
+        loss = self._loss(outputs, labels)
+        if self.teacher is not None:
+            windows, targets = self.teacher.read(input_ids)
+            errors = self.teacher.errors(result.hidden_states[-1].float(), targets, windows)
             loss = loss + self.weight * errors.mean()
         return {"loss": loss}
 
-    def _read(
-        self, head: Any, input_ids: torch.Tensor, position_ids: torch.Tensor | None
-    ) -> tuple[torch.Tensor, Any]:
-        """Return the inputs of the head, (b, w, d), and hidden states if a teacher needs them."""
+    @property
+    def head(self) -> Any:
+        """The LM head, or the identity if the model computes logits itself."""
+        return _lm_head(self.model, self.has_separate_head)
+
+    def _read(self, input_ids: Tensor, position_ids: Tensor | None) -> Any:
+        """Return what the model returns, with the inputs of the head, (b, w, d), as logits.
+
+        If a teacher needs them, it has hidden states.
+        """
         if position_ids is not None:
             position_ids = position_ids + self.position_base
         inputs = prepare_inputs(self.model, input_ids, position_ids)
-        is_distilled = self.training and self.teacher is not None
-        if is_distilled:
+        if self.training and self.teacher is not None:
             inputs["output_hidden_states"] = True
-        with identity_lm_head(head):  # the model then returns hidden states as logits
-            result = self.model(**inputs)
-        if is_distilled:
-            return result.logits, result.hidden_states[-1]
-        return result.logits, None
+        with identity_lm_head(self.head):
+            return self.model(**inputs)
 
-    def _loss(self, head: Any, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss in nats of outputs, (b, w, d), with labels, (b, w)."""
         if self.has_separate_head:
-            return chunked_loss(head, outputs, labels)
+            return chunked_loss(self.head, outputs, labels)
         logits = outputs.float().flatten(0, 1)
         return cross_entropy(logits, labels.flatten(), ignore_index=IGNORE_INDEX)
 
 
-class PositionDistillation(LanguageModeling):
-    """Distils the predictions of a base into its own copy with other positions.
+class TableDistillation(LanguageModeling):
+    """Distils what a base predicts in windows into its own copy with another position table.
 
-    The student reads a window at random positions, the base the same tokens from position 0 on. The
-    loss is `share` times the mean Kullback-Leibler divergence of the student's predictions from the
-    base's, and for the rest the cross entropy of the text. In evaluation mode it is the cross
-    entropy, as in `LanguageModeling`.
+    The base reads windows from position 0 on. The student reads the same windows at other
+    positions: those of a run with `Train.window`, or several of each text, shape (b, windows, w).
+    A text without position ids it reads as a whole. The base then reads overlapping windows: as
+    those of a causal model slide, each predicts what the one before has not; in a masked model,
+    each token is predicted where it is most central. The loss is `share` times the mean
+    Kullback-Leibler divergence of the student's predictions from the base's, and for the rest the
+    cross entropy of the text. In evaluation mode it is the cross entropy, as in `LanguageModeling`.
 
     Source: distillation of predictions is that of Hinton et al. 2015, section 2,
         arXiv:1503.02531, at temperature 1, with their weighted sum of both losses. That a model
-        teaches itself what a window means elsewhere is ours.
+        teaches itself what a window means elsewhere is ours: whole texts teach what many rows mean
+        together, windows what each means.
     """
 
     def __init__(
@@ -144,165 +148,85 @@ class PositionDistillation(LanguageModeling):
         share: float,
         *,
         short_positions: int | None,
-        position_ids: bool = True,
+        tokens: int | None = None,
     ) -> None:
         """Check that the base can teach the student, and put it in evaluation mode.
 
+        `tokens` are those of a whole text, without special tokens; None: only windows are read.
+
         Raises:
             CheckpointError: The two have other tokens.
-            UnsupportedModelError: The student does not accept position ids, which it needs if
-                `position_ids` is set.
+            UnsupportedModelError: Only windows are read, and the student does not accept position
+                ids.
         """
-        super().__init__(model, position_ids=position_ids, short_positions=short_positions)
+        self.windows: list[range] = []  # of whole texts
+        has_position_ids = True
+        if tokens is not None:
+            size = min(base.max_text, tokens)
+            self.windows = plan_windows(tokens, size, max(size // 2, 1))
+            try:
+                position_base(model)
+            except UnsupportedModelError:
+                has_position_ids = False
+        self.moves_windows_of_texts = has_position_ids and tokens is not None
+        super().__init__(model, position_ids=has_position_ids, short_positions=short_positions)
         check_vocabularies(model, base)
         self.base = base  # not a submodule: it is neither trained nor saved
         self.base_has_separate_head = open_scorer(base).has_separate_head
         self.share = share
+        self.tokenizer = model.tokenizer
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        position_ids: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
+        input_ids: Tensor,
+        labels: Tensor,
+        position_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the mean loss in nats as ``loss``; see `LanguageModeling.forward`."""
         if not self.training:
             return super().forward(input_ids, labels, position_ids)
-        head = _lm_head(self.model, self.has_separate_head)
-        outputs, _ = self._read(head, input_ids, position_ids)
-        return self._distilled(head, outputs, self._targets(input_ids), labels)
-
-    def _distilled(
-        self, head: Any, outputs: torch.Tensor, targets: torch.Tensor, labels: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
-        """Return the share of the divergence from the base, and else the cross entropy of the text.
-
-        Outputs are the inputs of the student's head, (b, w, d), targets those of the base's.
-        """
-        heads = (head, _lm_head(self.base.model, self.base_has_separate_head))
+        if position_ids is None:
+            targets = self._targets_of_texts(input_ids)
+        else:
+            if input_ids.ndim == 3:  # the first window of each text, then the second, …
+                input_ids = input_ids.transpose(0, 1).flatten(0, 1)
+                labels = labels.transpose(0, 1).flatten(0, 1)
+                position_ids = position_ids.transpose(0, 1).flatten(0, 1)
+            targets = self._targets(input_ids)
+        outputs = self._read(input_ids, position_ids).logits
+        heads = (self.head, _lm_head(self.base.model, self.base_has_separate_head))
         loss = chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
         if self.share < 1:
             if self.kind == CAUSAL:
                 outputs = outputs[:, :-1]
                 labels = labels[:, 1:]
-            loss = self.share * loss + (1 - self.share) * self._loss(head, outputs, labels)
+            loss = self.share * loss + (1 - self.share) * self._loss(outputs, labels)
         return {"loss": loss}
 
-    def _targets(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def _targets(self, input_ids: Tensor) -> Tensor:
         """Return the inputs of the base's head for windows, (b, w), without gradients."""
         base: Any = self.base.model.to(input_ids.device).eval()
         inputs = prepare_inputs(base, input_ids)
-        head = _lm_head(base, self.base_has_separate_head)
-        with torch.no_grad(), identity_lm_head(head):
-            targets: torch.Tensor = base(**inputs).logits
+        with torch.no_grad(), identity_lm_head(_lm_head(base, self.base_has_separate_head)):
+            targets: Tensor = base(**inputs).logits
         return targets
 
-
-class TextDistillation(PositionDistillation):
-    """Distils what a base predicts in windows of a text into a copy that reads all of it.
-
-    In every other step, the student reads whole texts. The base reads overlapping windows of them
-    from position 0 on: as those of a causal model slide, each predicts what the one before has not;
-    in a masked model, each token is predicted where it is most central. In the other steps, both
-    read every other one of these windows, the student at random positions. The loss is that of
-    `PositionDistillation`. A model that does not accept position ids only reads whole texts.
-
-    Source: ctxextend. Whole texts teach what many rows mean together, windows what each means.
-    """
-
-    def __init__(
-        self,
-        model: EvalModel,
-        base: EvalModel,
-        share: float,
-        *,
-        short_positions: int | None,
-        tokens: int,
-    ) -> None:
-        """Check that the base can teach the student, and plan windows of texts.
-
-        `tokens` are those of a text, without special tokens.
-        """
-        self.moves_windows = True
-        try:
-            position_base(model)
-        except UnsupportedModelError:
-            self.moves_windows = False
-        super().__init__(
-            model,
-            base,
-            share,
-            short_positions=short_positions,
-            position_ids=self.moves_windows,
-        )
-        self.pieces = Pieces(tokens=tokens, size=min(base.max_text, tokens))
-        self.special = (len(model.tokenizer.before), len(model.tokenizer.after))
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        position_ids: torch.Tensor | None = None,
-        offsets: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """Return the mean loss in nats as ``loss``; see `LanguageModeling.forward`.
-
-        Args:
-            input_ids: Whole texts, int64 of shape (b, w).
-            labels: As there.
-            position_ids: None.
-            offsets: Of the positions of every other window, shape (b, windows), which are then read
-                instead of whole texts.
-        """
-        if not self.training:
-            return super().forward(input_ids, labels, position_ids)
-        head = _lm_head(self.model, self.has_separate_head)
-        if offsets is None:
-            starts = self.pieces.starts
-            targets = self._targets(self._windows(input_ids, starts))
-            targets = self._merged(targets.view(len(starts), len(input_ids), *targets.shape[1:]))
-            outputs, _ = self._read(head, input_ids, None)
-        else:
-            starts = self.pieces.starts[::2]
-            input_ids = self._windows(input_ids, starts)
-            labels = self._windows(labels, starts)
-            targets = self._targets(input_ids)
-            # Special tokens lead from 0 on.
-            positions = torch.arange(input_ids.shape[1], device=offsets.device)
-            is_moved = positions >= self.special[0]
-            positions = positions + is_moved * offsets.T.flatten()[:, None]
-            outputs, _ = self._read(head, input_ids, positions)
-        return self._distilled(head, outputs, targets, labels)
-
-    def _windows(self, values: torch.Tensor, starts: Sequence[int]) -> torch.Tensor:
-        """Return windows of texts, (b, w), and special tokens around them, as (windows * b, s)."""
-        before, after = self.special
-        windows = []
-        for start in starts:
-            first = before + start
-            inside = values[:, first : first + self.pieces.size]
-            parts = [values[:, :before], inside, values[:, values.shape[1] - after :]]
-            windows.append(torch.cat(parts, dim=1))
-        return torch.cat(windows)
-
-    def _merged(self, targets: torch.Tensor) -> torch.Tensor:
-        """Return the targets of whole texts, (b, w, d), from those of windows, (windows, b, s, d).
+    def _targets_of_texts(self, input_ids: Tensor) -> Tensor:
+        """Return the inputs of the base's head for whole texts, each from one of its windows.
 
         Those of special tokens are of the first window that has them at the start or the end.
         """
-        before, after = self.special
-        size = self.pieces.size
-        starts = self.pieces.starts
-        # The first tokens whose targets count of each window but the first.
-        borders = [start + size for start in starts[:-1]]
-        if self.kind != CAUSAL:
-            borders = [(first + size + second) // 2 for first, second in pairwise(starts)]
-        ends = [*borders, self.pieces.tokens]
-        parts = [targets[0, :, :before]]
-        for values, start, first, stop in zip(targets, starts, [0, *borders], ends, strict=True):
-            parts.append(values[:, before + first - start : before + stop - start])
-        parts.append(targets[-1, :, before + size : before + size + after])
-        return torch.cat(parts, dim=1)
+        windows = self.windows
+        parts = [select(input_ids, window, self.tokenizer) for window in windows]
+        targets = self._targets(torch.cat(parts))
+        targets = targets.view(len(windows), -1, *targets.shape[1:])
+        borders = central_borders(windows, is_tie_first=False)
+        if self.kind == CAUSAL:
+            borders = [0, *(window.stop for window in windows)]
+        before = len(self.tokenizer.before)
+        after = targets.shape[2] - len(self.tokenizer.after)
+        merged = merge(targets, windows, borders, before)
+        return torch.cat([targets[0, :, :before], merged, targets[-1, :, after:]], dim=1)
 
 
 def _lm_head(model: Any, is_separate: bool) -> Any:
@@ -310,35 +234,16 @@ def _lm_head(model: Any, is_separate: bool) -> Any:
     return model.get_output_embeddings() if is_separate else torch.nn.Identity()
 
 
-def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
-    """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
-
-    All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the
-    last one, which ends with the text. Each token belongs to the first window in which it is most
-    central, which scores it.
-
-    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
-    maximum context.
-    """
-    size = min(tokens, length)
-    last = max(tokens - length, 0)
-    starts = [*range(0, last, stride), last]
-    # A token as far from the middle of one window as from that of the next belongs to the first.
-    borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
-    edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
-    windows = []
-    for start, first, stop in edges:
-        windows.append(Span(start=start, stop=start + size, first_scored=first, scored_stop=stop))
-    return windows
-
-
 class Teacher:
     """A base checkpoint that reads long texts in windows, without gradients.
 
-    The target of a token is its last hidden state in the window that it belongs to (see
-    `plan_windows`); of a special token, the mean over all windows. Overlapping windows start half
+    The target of a token is its last hidden state in the window in which it is most central, the
+    first one of two; of a special token, the mean over all windows. Overlapping windows start half
     their length apart. The model is not a submodule of an objective, so its weights are neither
     trained nor saved.
+
+    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
+        maximum context.
     """
 
     def __init__(self, teacher: EvalModel, student: EvalModel, *, overlapping: bool) -> None:
@@ -363,50 +268,56 @@ class Teacher:
             hint = f"Pass the base checkpoint of {student.name} with --base."
             raise CheckpointError(message, hint)
 
-    def plan(self, input_ids: torch.Tensor) -> list[Span]:
-        """Return the windows of texts, int64 of shape (b, w)."""
-        tokens = input_ids.shape[1] - self.tokenizer.num_special
+    def read(self, input_ids: Tensor) -> tuple[list[range], Tensor]:
+        """Return the windows of texts, (b, w), and their states, (windows, b, s, d), in float32.
+
+        States are those of special tokens too.
+        """
+        self.model.model.to(input_ids.device)
         length = self.model.max_text
         stride = max(length // 2, 1) if self.overlapping else length
-        return plan_windows(tokens, length, stride)
-
-    def read(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
-        """Return the states of windows, special tokens included, (windows, b, s, d), float32."""
-        self.model.model.to(input_ids.device)
-        ids = torch.cat([self.select(input_ids, window) for window in windows])
+        tokens = input_ids.shape[1] - self.tokenizer.num_special
+        windows = plan_windows(tokens, length, stride)
+        ids = torch.cat([select(input_ids, window, self.tokenizer) for window in windows])
         batches = torch.split(ids, max(eval_model.TOKENS_PER_BATCH // ids.shape[1], 1))
         with torch.no_grad():
-            states = [last_states(self.model, batch) for batch in batches]
-        return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
+            states = torch.cat([last_states(self.model, batch) for batch in batches])
+        return windows, states.view(len(windows), -1, *states.shape[1:])
 
-    def select(self, values: torch.Tensor, window: Span) -> torch.Tensor:
-        """Return the values of a window, and of the special tokens around the text.
-
-        `values` has shape (b, w, …), one of each token of the text.
-        """
-        start = len(self.tokenizer.before)
-        stop = values.shape[1] - len(self.tokenizer.after)
-        inside = values[:, start + window.start : start + window.stop]
-        return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
-
-    def errors(
-        self, states: torch.Tensor, targets: torch.Tensor, windows: list[Span]
-    ) -> torch.Tensor:
+    def errors(self, states: Tensor, targets: Tensor, windows: list[range]) -> Tensor:
         """Return the mean squared error of each text, relative to its targets, shape (b,).
 
         It is that of the text's states, (b, w, d), over the mean square of the targets.
         """
-        start = len(self.tokenizer.before)
-        stop = targets.shape[2] - len(self.tokenizer.after)
+        borders = central_borders(windows, is_tie_first=True)
+        before = len(self.tokenizer.before)
+        after = targets.shape[2] - len(self.tokenizer.after)
         special = targets.mean(dim=0)
-        parts = [special[:, :start]]
-        for values, window in zip(targets, windows, strict=True):
-            first = start + window.first_scored - window.start
-            last = start + window.scored_stop - window.start
-            parts.append(values[:, first:last])
-        parts.append(special[:, stop:])
-        merged = torch.cat(parts, dim=1)
+        merged = merge(targets, windows, borders, before)
+        merged = torch.cat([special[:, :before], merged, special[:, after:]], dim=1)
         return (states - merged).square().mean(dim=(1, 2)) / merged.square().mean(dim=(1, 2))
+
+
+def central_borders(windows: list[range], *, is_tie_first: bool) -> list[int]:
+    """Return the first token that is most central in each window, and the end of the text.
+
+    A token that is as central in two windows belongs to the first or to the second one.
+    """
+    borders = [0]
+    for window, following in pairwise(windows):
+        borders.append((window.stop + following.start + is_tie_first) // 2)
+    return [*borders, windows[-1].stop]
+
+
+def merge(values: Tensor, windows: list[range], borders: list[int], before: int) -> Tensor:
+    """Return the values of texts, (b, tokens, d), from those of windows, (windows, b, s, d).
+
+    Each window has those from its border to the next one, and starts with `before` special tokens.
+    """
+    parts = []
+    for inside, window, (first, stop) in zip(values, windows, pairwise(borders), strict=True):
+        parts.append(inside[:, before + first - window.start : before + stop - window.start])
+    return torch.cat(parts, dim=1)
 
 
 class Distillation(torch.nn.Module):
@@ -441,10 +352,10 @@ class Distillation(torch.nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
+        input_ids: Tensor,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the mean loss of texts, int64 of shape (b, w), as ``loss``.
 
         Only the student uses position ids.
@@ -452,18 +363,17 @@ class Distillation(torch.nn.Module):
         if position_ids is not None:
             position_ids = position_ids + self.position_base
         states = last_states(self.student, input_ids, position_ids)
-        windows = self.teacher.plan(input_ids)
-        targets = self.teacher.read(input_ids, windows)
+        windows, targets = self.teacher.read(input_ids)
         loss = self.teacher.errors(states, targets, windows)
         if self.poolings:
-            selected = [self.teacher.select(states, window) for window in windows]
+            selected = [select(states, window, self.student.tokenizer) for window in windows]
             embeddings = torch.stack([self._pool(part) for part in selected])
             target_embeddings = torch.stack([self._pool(part) for part in targets])
             similarity = cosine_similarity(embeddings, target_embeddings, dim=-1)
             loss = loss + 1 - similarity.mean(dim=0)
         return {"loss": loss.mean()}
 
-    def _pool(self, states: torch.Tensor) -> torch.Tensor:
+    def _pool(self, states: Tensor) -> Tensor:
         return torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
 
 
@@ -504,9 +414,7 @@ class Contrastive(torch.nn.Module):
         self.pooling = modules.Pooling(hidden_size, read_pooling(student.root))
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
 
-    def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None
-    ) -> dict[str, torch.Tensor]:
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
         """Return the mean loss in nats as ``loss`` of pairs of `PairDataset`, (b, texts, w)."""
         if position_ids is not None:
             position_ids = position_ids + self.position_base
@@ -522,7 +430,7 @@ class Contrastive(torch.nn.Module):
         anchors, *others = torch.split(torch.cat(embedded), len(input_ids))
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
         with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
-            loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
+            loss: Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
         if self.teacher is not None and self.training:
             teacher = self.teacher.model.to(input_ids.device).eval()
             with torch.no_grad():
@@ -530,7 +438,7 @@ class Contrastive(torch.nn.Module):
             loss = loss + self.weight * (1 - cosine_similarity(anchors, targets)).mean()
         return {"loss": loss}
 
-    def embed(self, model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> Any:
+    def embed(self, model: Any, ids: Tensor, position_ids: Tensor | None = None) -> Any:
         """Return a model's embeddings of texts, (b, d), as float32.
 
         `ids`, (b, w), are padded with `IGNORE_INDEX`.
@@ -540,7 +448,7 @@ class Contrastive(torch.nn.Module):
         inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids)
         inputs["attention_mask"] = mask
         for name, value in inputs.items():
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, Tensor):
                 inputs[name] = value[:, :width]
         states = model.base_model(**inputs).last_hidden_state.float()
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]

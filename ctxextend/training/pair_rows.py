@@ -5,10 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ctxextend.errors import DataError, counted
-from ctxextend.held_out import Ids, fingerprint
+from ctxextend.held_out import fingerprint
 from ctxextend.lab.search_set import read_rows
 from ctxextend.text_data import BEGINNING
 
@@ -22,18 +20,6 @@ class PairRows(NamedTuple):
     texts: list[str]  # different texts, in order of their first use
     pairs: list[list[int]]  # the indices in `texts` of each row's texts; all rows have as many
     files: list[dict[str, Any]]  # the fingerprint of each file
-
-    def spans(self, sizes: Sequence[int]) -> Ids:
-        """Return the first token and the end of each text of each pair, (pairs, texts, 2).
-
-        Args:
-            sizes: Tokens of each of `texts`, which follow each other.
-        """
-        ends = np.cumsum(sizes)
-        starts = ends - np.array(sizes)
-        span_of_text = np.stack([starts, ends], axis=1)
-        spans: Ids = span_of_text[np.array(self.pairs)]
-        return spans
 
 
 def read_pairs(paths: Sequence[str]) -> PairRows:
@@ -64,16 +50,15 @@ def check_pairs(paths: Sequence[str]) -> None:
 
 
 def _rows(paths: Sequence[str]) -> Iterator[list[str]]:
-    texts_per_row: int | None = None
+    count = 0  # texts of the first row
     for path in paths:
         for where, row in read_rows(Path(path), *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
-            if texts_per_row is None:
-                texts_per_row = len(texts)
-            hint = "Fill all fields, and give every line a negative, or none."
             filled = [text for text in texts if isinstance(text, str) and text.strip()]
-            if len(filled) != texts_per_row:
-                message = f"{where} has {counted(len(filled), 'text')} instead of {texts_per_row}."
+            count = count or len(texts)
+            hint = "Fill all fields, and give every line a negative, or none."
+            if len(filled) != count:
+                message = f"{where} has {counted(len(filled), 'text')} instead of {count}."
                 raise DataError(message, hint)
             if len(filled) != len(texts):
                 message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
-from ctxextend.lab import eval_model
 from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.opening.opened_model import open_model
-from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
+from ctxextend.provenance import BaseCheckpoint, Provenance, check_source, learned_before
 from ctxextend.settings import FROZEN, Train
 from ctxextend.tables.apply import learned_rows
 
@@ -19,12 +18,19 @@ BoolRows = NDArray[np.bool_]  # one value per row or position
 def new_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRows:
     """Return a mask of new rows, shape (rows,); reserved rows are False.
 
+    It is computed from recipes or, if they do not tell, by comparing with the base.
+
     Raises:
         TrainingError: It is not known which rows are new, or none are.
     """
     name = files.ref.source
+    unusable = files.unusable_rows
     try:
-        learned = _learned_rows(files, base)
+        if base is None:
+            raise CheckpointError("no recipe names its base checkpoint.")
+        learned = learned_before(base.provenance, files.table_name, unusable, files.rows)
+        if learned is None or len(learned) != files.max_len:
+            learned = _learned_rows(files, base)
     except CtxextendError as error:
         message = f"Cannot determine which rows of {name} are new: {error.message}"
         hint = (
@@ -35,34 +41,22 @@ def new_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRows:
     if learned.all():
         message = f"{name} has no new rows: all are learned rows."
         raise TrainingError(message, "Train them with --trainable positions.")
-    return np.concatenate([np.zeros(files.unusable_rows, np.bool_), ~learned])
+    return np.concatenate([np.zeros(unusable, np.bool_), ~learned])
 
 
-def _learned_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRows:
-    """Return a mask of learned rows, shape (positions,).
-
-    It is computed from recipes or, if they do not tell, by comparing with the base.
-
-    Raises:
-        CheckpointError: The base is unknown, or its table has another width or dtype.
-        CtxextendError: The base cannot be opened.
-    """
-    unusable = files.unusable_rows
-    if base is None:
-        raise CheckpointError("no recipe names its base checkpoint.")
-    learned = learned_before(base.provenance, files.table_name, unusable, files.rows)
-    if learned is not None and len(learned) == files.max_len:
-        return learned
+def _learned_rows(files: ResizableFiles, base: BaseCheckpoint) -> BoolRows:
+    """Return a mask of the rows that a table and that of its base share, shape (positions,)."""
     opened = open_model(base.ref)
-    eval_model.check_source(opened.checkpoint, base.ref, base.fingerprint)
-    before = opened.read_table()
-    after = files.opened.read_table()
-    problem = f"The table of {base.ref.source} has another width or dtype."
-    if before is None or after is None:
-        raise CheckpointError(problem)
-    if before.shape[1:] != after.shape[1:] or before.dtype != after.dtype:
-        raise CheckpointError(problem)
-    return learned_rows(before[unusable:], after[unusable:])
+    check_source(opened.checkpoint, base.ref, base.fingerprint)
+    unusable = files.unusable_rows
+    tables = []
+    for table in (opened.read_table(), files.opened.read_table()):
+        if table is not None:
+            tables.append(table[unusable:])
+    if len({(table.shape[1:], table.dtype) for table in tables}) != 1 or len(tables) != 2:
+        message = f"The table of {base.ref.source} has another width or dtype."
+        raise CheckpointError(message)
+    return learned_rows(*tables)
 
 
 def untrained_row_warnings(

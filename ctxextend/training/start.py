@@ -39,12 +39,11 @@ def train(
     source = TrainingSource.open(recipe, None)
     source.check_start(saving.output, force=saving.force, resume=saving.resume)
 
-    from ctxextend.training.train import train_recipe
+    from ctxextend.training.train import train_source
 
-    return train_recipe(
-        recipe,
+    return train_source(
+        source,
         saving.output,
-        source=source,
         force=saving.force,
         resume=saving.resume,
         progress=progress,

@@ -1,72 +1,96 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from ctxextend.checkpoint.atomic_output import (
-    check_disk_space,
-)
+from ctxextend.checkpoint.atomic_output import check_disk_space
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.writing import write_output
 from ctxextend.errors import ResizeError, counted, listed
 from ctxextend.held_out import shared_texts
-from ctxextend.lab.eval_model import open_files
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import Recipe
 from ctxextend.settings import Train
 from ctxextend.text_data import check_texts, empty_files
-from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.parallel import open_devices
-from ctxextend.training.setup import TrainingSetup, set_up
-from ctxextend.training.time_limit import plan_steps
+from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
-from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
-from ctxextend.training.training_source import TrainingSource, training_settings
-from ctxextend.training.training_task import TrainingTask, load_task, open_task
+from ctxextend.training.training_source import TrainingSource
 
 Notify = Callable[[str], None]
 
 
-def train_recipe(
-    recipe: Recipe,
+def train_source(
+    source: TrainingSource,
     output: str | os.PathLike[str] | None = None,
     *,
-    planned: Planned | None = None,
-    source: TrainingSource | None = None,
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
     notify: Notify = lambda text: None,
-    limit: "TimeLimit | None" = None,
 ) -> TrainResult:
     """Resize or convert a checkpoint if there is a plan, then train and save it; see `train`.
 
     Args:
-        recipe: The source, the settings, and the resize or conversion before.
+        source: The checkpoint, the settings, and the plan of a resize or conversion before.
         output, force, resume, progress: As in `train`.
-        planned: The plan of that resize or conversion.
-        source: The source, if it is open already.
         notify: Called with each note.
-        limit: Take as many steps as fit a time, not those of the recipe.
 
     Raises:
         CtxextendError: As `train`.
-        TimeTooShortError: The time of `limit` is too short.
         TrainingInterrupted: As `train`.
     """
-    settings = training_settings(recipe)
-    if settings.save_adapter and (planned is not None or recipe.evaluate is not None):
+    path = source.output_path(output)
+    settings = source.settings
+    texts = (*settings.data, *settings.eval_data)
+    with open_run(source, path, force=force, resume=resume, notify=notify) as run:
+        notes = [*source.notes, *run.notes, *empty_files(texts)]
+        if resume and run.folder.save is None:
+            notes.append("Nothing to resume: training starts at step 0.")
+        for note in notes:
+            notify(note)
+        for warning in run.warnings:
+            notify(f"Warning: {warning}")
+        notify(_summary(run))
+        with torch_threads(run.model.model, settings.threads):
+            result = run_training(run, progress, notify)
+        result = replace(result, output=path, notes=tuple(notes))
+        return save_trained(run, result, force=force)
+
+
+@contextmanager
+def open_run(
+    source: TrainingSource,
+    path: Path,
+    *,
+    force: bool,
+    resume: bool = False,
+    keeps_saves: bool = True,
+    notify: Notify = lambda text: None,
+) -> Iterator[TrainingRun]:
+    """Prepare a run that writes to a path: its folder, text and model.
+
+    Args:
+        source: The checkpoint and the settings.
+        path: The output folder.
+        force, resume: As in `train`.
+        keeps_saves: Whether states are saved, from which the run can be resumed.
+        notify: Called with each message.
+
+    Raises:
+        CtxextendError: As `train`.
+    """
+    settings = source.settings
+    if settings.save_adapter and (source.planned is not None or source.recipe.evaluate is not None):
         message = (
             "--save-adapter cannot be combined with other steps: an adapter belongs to an "
             "existing checkpoint."
@@ -77,70 +101,49 @@ def train_recipe(
     with ExitStack() as stack:
         # The main process comes first: the others find what it downloads and writes.
         with devices.main_process_first():
-            if source is None:
-                source = TrainingSource.open(recipe, planned)
-            path = source.output_path(output)
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
-                source.check_output(path, force=force)
                 identity = run_settings(source.recipe, source.model)
+                opened = open_run_folder(
+                    path, identity, resume=resume, force=force, keeps_saves=keeps_saves
+                )
                 # It stays locked when the other processes go on, until the output is written.
-                opened = open_run_folder(path, identity, resume=resume, force=force)
                 folder = stack.enter_context(opened)
                 # The folder of a run to resume has the text as token ids already.
                 if folder.save is None:
                     _check_texts(settings)
-            folder = replace(folder, keeps_saves=limit is None)
-            task = open_task(
-                open_files(source.prepare_model(folder)),
-                settings,
-                devices,
-                folder,
-                notify,
-                source=None if planned is None else planned.base,
-            )
-        texts = (*settings.data, *settings.eval_data)
-        notes = [*source.notes, *task.notes, *empty_files(texts)]
-        if resume and folder.save is None:
-            notes.append("Nothing to resume: training starts at step 0.")
-        setup = set_up(load_task(task))
-        if limit is not None:
-            with torch_threads(setup.model.model, settings.threads):
-                setup = plan_steps(setup, limit.deadline)
-        weights = TrainedWeights(task.files.checkpoint, setup.trainable, settings.dtype)
-        _announce(setup, notes, notify)
+            run = TrainingRun(source, devices, folder, notify)
+        run.load()
         if devices.is_main_process:
-            _check_disk_space(path, weights, save_adapter=settings.save_adapter)
-        with torch_threads(setup.model.model, settings.threads):
-            result = run_training(setup, folder, progress, notify)
-        warnings = (*source.warnings, *task.warnings, *_warnings(setup.task, result))
-        result = replace(result, output=path, notes=tuple(notes), warnings=warnings)
-        check: Callable[[Path], None] | None = None
-        if limit is not None:
-            check = limit.check
-            result = replace(result, is_kept=limit.keeps(result))
-        if devices.is_main_process:
-            if result.is_kept:
-                finished = FinishedRun(
-                    recipe=recipe,
-                    source=source.model,
-                    task=setup.task,
-                    weights=weights,
-                    folder=folder,
-                    result=result,
-                )
-                write_output(trained_output(finished), force=force, check=check)
-            folder.remove()
+            # The new weights are written while up to two saved states exist.
+            sizes = {f"{SAVE}{number}": run.trainable.save_bytes for number in (1, 2)}
+            if not settings.save_adapter:
+                sizes |= {name: layout.size for name, layout in run.trainable.layouts.items()}
+            check_disk_space(path, sizes)
+        yield run
+
+
+def save_trained(
+    run: TrainingRun,
+    result: TrainResult,
+    *,
+    force: bool,
+    check: Callable[[Path], None] | None = None,
+) -> TrainResult:
+    """Write the output of a run, remove its folder, and return the result with all warnings.
+
+    Args:
+        run: The run.
+        result: What it returned.
+        force: As in `train`.
+        check: Of the complete output, before it is moved into place.
+    """
+    warnings = (*run.source.warnings, *run.warnings, *_warnings(run, result))
+    result = replace(result, warnings=warnings)
+    if run.devices.is_main_process:
+        write_output(trained_output(run, result), force=force, check=check)
+        run.folder.remove()
     return result
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """The end of a run that takes as many steps as fit, and cannot be resumed."""
-
-    deadline: float  # in seconds of `time.perf_counter`
-    keeps: Callable[[TrainResult], bool]  # whether a result is written
-    check: Callable[[Path], None] | None  # of the complete output, before it is moved into place
 
 
 def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
@@ -151,31 +154,27 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
     Raises:
         CtxextendError: As `train`, if the run could not start.
     """
-    settings = training_settings(source.recipe)
+    settings = source.settings
     _check_texts(settings)
-    # What `open_task` reads of accelerate's state.
+    # What `TrainingRun` reads of accelerate's state.
     devices: Any = SimpleNamespace(
         device=open_device(settings.device), num_processes=1, is_main_process=True
     )
+    first_step = replace(source.recipe, train=replace(settings, fsdp=False, steps=1))
     with TemporaryDirectory() as folder:
-        task = open_task(
-            open_files(source.model),
-            replace(settings, fsdp=False, steps=1),
-            devices,
-            RunFolder(Path(folder)),
-        )
+        run = TrainingRun(replace(source, recipe=first_step), devices, RunFolder(Path(folder)))
     return TrainingPlan(
         output=output,
         source=source.recipe.checkpoint.source,
-        trainable=str(task.settings.trainable),
-        lora=task.settings.lora,
-        precision=str(task.settings.precision),
+        trainable=str(run.settings.trainable),
+        lora=settings.lora,
+        precision=str(run.settings.precision),
         steps=settings.steps,
         batch_size=settings.batch_size,
-        seq_len=task.span,
-        window=task.length,
-        notes=task.notes,
-        warnings=task.warnings,
+        seq_len=run.span,
+        window=run.length,
+        notes=run.notes,
+        warnings=run.warnings,
     )
 
 
@@ -184,48 +183,32 @@ def _check_texts(settings: Train) -> None:
         check_texts((*settings.data, *settings.eval_data), settings.text_field)
 
 
-def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool) -> None:
-    """Raise OutputError if the output and two saved states do not fit on the disk.
-
-    The new weights are written while up to two saved states exist.
-    """
-    sizes = {f"{SAVE}{number}": weights.trainable.save_bytes for number in (1, 2)}
-    if not save_adapter:
-        sizes |= {name: layout.size for name, layout in weights.layouts.items()}
-    check_disk_space(path, sizes)
-
-
-def _announce(setup: TrainingSetup, notes: Sequence[str], notify: Notify) -> None:
-    for note in notes:
-        notify(note)
-    for warning in setup.task.warnings:
-        notify(f"Warning: {warning}")
-    task = setup.task
-    settings = task.settings
+def _summary(run: TrainingRun) -> str:
+    settings = run.settings
     # The value of --trainable says it, unless adapters are trained too.
     trained = settings.trainable if settings.lora is None else settings.trained_text
-    devices = counted(task.devices.num_processes, "device")
+    devices = counted(run.devices.num_processes, "device")
     parts = [
-        f"{counted(setup.trainable.count, 'trainable parameter')} ({trained})",
+        f"{counted(run.trainable.count, 'trainable parameter')} ({trained})",
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of "
-        f"{task.length:,} tokens",
-        f"micro-batch {task.micro_batches[0]} on {devices}",
+        f"{run.length:,} tokens",
+        f"micro-batch {run.micro_batches[0]} on {devices}",
     ]
     if settings.fsdp:
         parts.append("sharded")
     parts.append(settings.precision)
-    parts.append(f"lr {setup.lr:.3g}")
-    if settings.distill and task.distils_table:
+    parts.append(f"lr {run.lr:.3g}")
+    if settings.distill and run.distils_table:
         parts.append("distilled from its base")
     elif settings.distill:
         parts.append(f"distilled from its base with weight {settings.distill:g}")
-    notify(", ".join(parts))
+    return ", ".join(parts)
 
 
-def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
+def _warnings(run: TrainingRun, result: TrainResult) -> Iterator[str]:
+    settings = run.settings
     if not result.has_fallen or result.loss_last > result.loss_before:
-        yield _loss_warning(task.settings, result)
-    settings = task.settings
+        yield _loss_warning(settings, result)
     shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
     if shared:
         names = listed([str(text) for text in shared])
@@ -233,7 +216,7 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
             f"{names} is in both --data and --eval-data: the held-out loss does not measure new "
             "text."
         )
-    planned = task.planned_steps
+    planned = run.planned_steps
     if planned != settings.steps:
         yield (
             f"The run was planned for {planned:,} steps and ended at {settings.steps:,}. "

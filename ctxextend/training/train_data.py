@@ -6,17 +6,18 @@ the same sequences. Pairs of texts are in `pairs`.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.held_out import Ids
-from ctxextend.lab.eval_model import CAUSAL, MASKED, EvalModel
+from ctxextend.lab.eval_model import ENCODER, EvalModel
+from ctxextend.lab.text_tokenizer import TextTokenizer
 
 Tokens = NDArray[np.int32]
 TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized
@@ -65,14 +66,14 @@ def write_tokens(
         atomic_file(path) as temporary,
         temporary.open("wb") as file,
     ):
-        written = 0
+        unreported = 0
         for ids in chunks:
             file.write(ids.astype(np.int32).data)
             sizes.append(len(ids))
-            messages = written // TOKENS_PER_MESSAGE
-            written += len(ids)
-            if written // TOKENS_PER_MESSAGE > messages:
-                notify(f"tokenized {written:,} tokens")
+            unreported += len(ids)
+            if unreported > TOKENS_PER_MESSAGE:
+                notify(f"tokenized {sum(sizes):,} tokens")
+                unreported = 0
     return sizes
 
 
@@ -102,11 +103,6 @@ class Masking:
             special=frozenset(tokenizer.all_special_ids),
         )
 
-    @cached_property
-    def ordinary(self) -> Ids:
-        """The ids of tokens that are not special, shape (vocab_size - special,)."""
-        return np.setdiff1d(np.arange(self.vocab_size), [*self.special])
-
     def apply(self, text: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a text with some tokens masked, and its labels, both of shape (tokens,).
 
@@ -116,19 +112,20 @@ class Masking:
 
         Source: Devlin et al. 2018, section 3.1 and appendix A.1, arXiv:1810.04805.
         """
-        candidates = np.flatnonzero(~np.isin(text, [*self.special]))
+        special = [*self.special]
+        candidates = np.flatnonzero(~np.isin(text, special))
         if len(candidates) == 0:
             candidates = np.arange(len(text))
         count = max(1, round(PREDICTED_SHARE * len(candidates)))
-        chosen = generator.choice(candidates, count, replace=False)
+        predicted = generator.choice(candidates, count, replace=False)
         draws = generator.random(count)
-        masked = chosen[draws < MASKED_BELOW]
-        replaced = chosen[(draws >= MASKED_BELOW) & (draws < REPLACED_BELOW)]
+        replaced = predicted[(draws >= MASKED_BELOW) & (draws < REPLACED_BELOW)]
         changed = text.copy()
-        changed[masked] = self.mask_token
-        changed[replaced] = generator.choice(self.ordinary, len(replaced))
+        changed[predicted[draws < MASKED_BELOW]] = self.mask_token
+        ordinary = np.setdiff1d(np.arange(self.vocab_size), special)
+        changed[replaced] = generator.choice(ordinary, len(replaced))
         labels = np.full_like(text, IGNORE_INDEX)
-        labels[chosen] = text[chosen]
+        labels[predicted] = text[predicted]
         return changed, labels
 
 
@@ -155,57 +152,37 @@ class SequenceSettings:
         """The largest offset of the positions of a sequence; 0 if it needs all positions."""
         return self.usable_positions - self.length
 
-    @property
-    def has_random_positions(self) -> bool:
-        """Whether a sequence has fewer tokens than there are positions for it."""
-        return self.largest_offset > 0
-
     def generator(self, purpose: int, number: int) -> np.random.Generator:
         """Return the random generator of the epoch or sequence of this number, for a purpose."""
         return np.random.default_rng([purpose, self.seed, number])
 
 
-TrainItem = dict[str, torch.Tensor]
+TrainItem = dict[str, Tensor]
 
 
-class NumberedItems(Protocol):
+class NumberedItems(torch.utils.data.Dataset[TrainItem]):
     """Training data: items that depend on the seed and their number only."""
 
-    @property
-    def tokens(self) -> Tokens:
-        """The tokens of the text that the items are cut from, shape (tokens,)."""
+    count: int
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int) -> TrainItem: ...
-
-
-def check_number(number: int, items: NumberedItems) -> None:
-    """Check that items have one of this number, which ends loops over them.
-
-    Raises:
-        IndexError: They have none.
-    """
-    if not 0 <= number < len(items):
-        raise IndexError(number)
+    def __len__(self) -> int:
+        return self.count
 
 
 class SequencePlace(NamedTuple):
     """Which tokens of the text a sequence has, and at which positions."""
 
     start: int  # index of its first token in the text
-    size_before_skip: int  # tokens of the sequence before the skip
-    skip: int  # tokens of the text that are skipped, and as many positions
     offset: int  # of its positions, except those of leading special tokens
+    size_before_skip: int  # tokens of the sequence before the skip
+    skip: int = 0  # tokens of the text that are skipped, and as many positions
 
 
-class SequenceCutter(torch.utils.data.Dataset[TrainItem]):
+class SequenceCutter(NumberedItems):
     """Cuts sequences from the parts of a text; none crosses the end of a part.
 
     `TrainingSequences` and `HeldOutSequences` choose their places.
     """
-
-    count: int
 
     def __init__(self, text: Text, settings: SequenceSettings) -> None:
         self.tokens = text.tokens
@@ -215,38 +192,33 @@ class SequenceCutter(torch.utils.data.Dataset[TrainItem]):
         self.spans = text.spans[is_long_enough]
         self.sizes = sizes[is_long_enough]
 
-    def __len__(self) -> int:
-        return self.count
-
     def __getitem__(self, number: int) -> TrainItem:
         """Return the sequence of a number as int64 tensors of shape (length,).
 
         ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` for tokens not
         predicted; and for sequences at random positions ``position_ids``, counted from 0, the first
         usable position.
-
-        Raises:
-            IndexError: The number is not below `count`.
         """
-        check_number(number, self)
         settings = self.settings
         place = self.place(number)
         before_skip = place.start + place.size_before_skip
-        after_skip = before_skip + place.skip
         end = place.start + place.skip + settings.text_length
-        chunks = (self.tokens[place.start : before_skip], self.tokens[after_skip:end])
+        chunks = (
+            self.tokens[place.start : before_skip],
+            self.tokens[before_skip + place.skip : end],
+        )
         inputs = labels = np.concatenate(chunks).astype(np.int64)
         if settings.masking is not None:
             inputs, labels = settings.masking.apply(inputs, settings.generator(MASK, number))
         item = {
             "input_ids": np.concatenate([settings.special_before, inputs, settings.special_after])
         }
-        if settings.kind in (CAUSAL, MASKED):
-            special = (len(settings.special_before), len(settings.special_after))
+        first = len(settings.special_before)
+        if settings.kind != ENCODER:
+            special = (first, len(settings.special_after))
             item["labels"] = np.pad(labels, special, constant_values=IGNORE_INDEX)
-        if settings.has_random_positions:
+        if settings.largest_offset > 0:
             # Leading special tokens keep their usual positions, from 0.
-            first = len(settings.special_before)
             positions = np.arange(settings.length)
             positions[first:] += place.offset
             positions[first + place.size_before_skip :] += place.skip
@@ -276,11 +248,10 @@ class TrainingSequences(SequenceCutter):
         length = settings.text_length
         # In each part, a first sequence can start at `length` tokens.
         self.sequences_per_part: Ids = np.maximum((self.sizes - length + 1) // length, 1)
-        # The last token of each part that its first sequence can start at, counted from 0.
-        self.largest_starts = self.sizes - self.sequences_per_part * length
         self.epoch_size = int(self.sequences_per_part.sum())
-        self._cached_number = -1
-        self._cached_starts: Ids = np.empty((0, 2), np.int64)
+        # Of the last epoch that was read: where its sequences start, and their parts end.
+        self._epoch = -1
+        self._starts: Ids = np.empty((0, 2), np.int64)
 
     def place(self, number: int) -> SequencePlace:
         """Return the place of a sequence: random positions, with a random skip if there is one.
@@ -289,76 +260,72 @@ class TrainingSequences(SequenceCutter):
             of which has an offset too; arXiv:2309.10400.
         """
         settings = self.settings
-        epoch, index = divmod(number, self.epoch_size)
-        if self._cached_number != epoch:  # the last epoch is cached
-            order = settings.generator(ORDER, epoch)
-            first_starts = self.spans[:, 0] + order.integers(self.largest_starts + 1)
-            counts = self.sequences_per_part
-            starts = consecutive_starts(first_starts, counts, settings.text_length)
-            part_ends = np.repeat(self.spans[:, 1], counts)
-            self._cached_number = epoch
-            self._cached_starts = order.permutation(np.stack([starts, part_ends], axis=1))
-        start, part_end = self._cached_starts[index].tolist()
-        generator = settings.generator(POSITION, number)
         length = settings.text_length
+        epoch, index = divmod(number, self.epoch_size)
+        if self._epoch != epoch:
+            order = settings.generator(ORDER, epoch)
+            counts = self.sequences_per_part
+            largest_starts = self.sizes - counts * length  # counted from the start of each part
+            first_starts = self.spans[:, 0] + order.integers(largest_starts + 1)
+            starts = consecutive_starts(first_starts, counts, length)
+            part_ends = np.repeat(self.spans[:, 1], counts)
+            self._epoch = epoch
+            self._starts = order.permutation(np.stack([starts, part_ends], axis=1))
+        start, part_end = self._starts[index].tolist()
+        generator = settings.generator(POSITION, number)
         offset = draw_offset(generator, length, settings.largest_offset)
         if not settings.skips_once or length <= 1:
-            return SequencePlace(start=start, size_before_skip=length, skip=0, offset=offset)
+            return SequencePlace(start, offset, length)
         # As many positions as tokens of the text are skipped once: fewer near the end of a part of
         # the text, where fewer tokens are left.
         other = draw_offset(generator, length, settings.largest_offset)
         return SequencePlace(
             start=start,
+            offset=min(offset, other),
             size_before_skip=int(generator.integers(1, length)),
             skip=min(abs(offset - other), part_end - start - length),
-            offset=min(offset, other),
         )
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """How texts of one length are cut into overlapping windows of another."""
+class MovedWindows(TrainingSequences):
+    """Sequences at all positions; of those of every other batch, windows at random positions.
 
-    tokens: int  # of a text, without special tokens
-    size: int  # of a window, without special tokens, at most `tokens`
-
-    @property
-    def starts(self) -> list[int]:
-        """The first token of each window: half a window apart, and the last one ends the text."""
-        last = self.tokens - self.size
-        return [*range(0, last, max(self.size // 2, 1)), last]
-
-
-class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
-    """Sequences at all positions: those of every other batch are to be read in moved windows.
-
-    These have ``offsets``, shape (windows,): of the positions of every other one of the windows.
+    Their tensors have shape (windows, w) instead of (length,). Every other window of those that
+    the base reads is used.
     """
 
-    def __init__(self, sequences: TrainingSequences, pieces: Pieces, batch: int) -> None:
-        self.sequences = sequences
-        self.tokens = sequences.tokens
-        self.pieces = pieces
+    def __init__(
+        self,
+        text: Text,
+        settings: SequenceSettings,
+        count: int,
+        *,
+        windows: Sequence[range],
+        tokenizer: TextTokenizer,
+        batch: int,
+    ) -> None:
+        super().__init__(text, settings, count)
+        self.windows = windows[::2]
+        self.tokenizer = tokenizer
         self.batch = batch  # sequences of a step
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
     def __getitem__(self, number: int) -> TrainItem:
-        """Return a sequence; see `SequenceCutter`.
-
-        Raises:
-            IndexError: There is none of this number.
-        """
-        item = self.sequences[number]
+        """Return a sequence, or its windows; see `SequenceCutter`."""
+        item = super().__getitem__(number)
         if (number // self.batch) % 2 == 0:
             return item
-        generator = self.sequences.settings.generator(POSITION, number)
-        largest = self.pieces.tokens - self.pieces.size
-        offsets = []
-        for _ in self.pieces.starts[::2]:
-            offsets.append(draw_offset(generator, self.pieces.size, largest))
-        return {**item, "offsets": torch.tensor(offsets)}
+        moved = {}
+        for name, values in item.items():
+            parts = [select(values[None], window, self.tokenizer) for window in self.windows]
+            moved[name] = torch.cat(parts)
+        settings = self.settings
+        generator = settings.generator(POSITION, number)
+        size = len(self.windows[0])
+        positions = torch.arange(moved["input_ids"].shape[1]).repeat(len(self.windows), 1)
+        for row in positions:  # special tokens lead from 0 on
+            offset = draw_offset(generator, size, settings.text_length - size)
+            row[len(settings.special_before) :] += offset
+        return moved | {"position_ids": positions}
 
 
 class HeldOutSequences(SequenceCutter):
@@ -373,23 +340,16 @@ class HeldOutSequences(SequenceCutter):
         length = settings.text_length
         starts = consecutive_starts(self.spans[:, 0], self.sizes // length, length)
         self.count = min(most, len(starts))
-        chosen = np.linspace(0, len(starts) - 1, self.count).round().astype(np.int64)
-        self.starts = starts[chosen]
+        spaced = np.linspace(0, len(starts) - 1, self.count).round().astype(np.int64)
+        self.starts = starts[spaced]
 
     def place(self, number: int) -> SequencePlace:
         """Return the place of a sequence."""
-        last = max(self.count - 1, 1)
-        return SequencePlace(
-            start=int(self.starts[number]),
-            size_before_skip=self.settings.text_length,
-            skip=0,
-            offset=round(self.settings.largest_offset * number / last),
-        )
+        offset = round(self.settings.largest_offset * number / max(self.count - 1, 1))
+        return SequencePlace(int(self.starts[number]), offset, self.settings.text_length)
 
 
-def consecutive_starts(
-    first_starts: Sequence[int] | Ids, counts: Sequence[int] | Ids, length: int
-) -> Ids:
+def consecutive_starts(first_starts: Ids, counts: Ids, length: int) -> Ids:
     """Return where the sequences of all parts of a text start, shape (sequences,).
 
     Args:
@@ -401,6 +361,27 @@ def consecutive_starts(
     for first, count in zip(first_starts, counts, strict=True):
         starts.append(first + length * np.arange(count))
     return np.concatenate(starts)
+
+
+def plan_windows(tokens: int, length: int, stride: int) -> list[range]:
+    """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
+
+    All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the
+    last one, which ends with the text.
+    """
+    last = max(tokens - length, 0)
+    return [range(start, min(start + length, tokens)) for start in (*range(0, last, stride), last)]
+
+
+def select(values: Tensor, window: range, tokenizer: TextTokenizer) -> Tensor:
+    """Return the values of a window of texts, and of the special tokens around the texts.
+
+    `values` has shape (b, w, …), one of each token of the texts.
+    """
+    before = len(tokenizer.before)
+    after = values.shape[1] - len(tokenizer.after)
+    inside = values[:, before + window.start : before + window.stop]
+    return torch.cat([values[:, :before], inside, values[:, after:]], dim=1)
 
 
 def draw_offset(generator: np.random.Generator, length: int, largest: int) -> int:

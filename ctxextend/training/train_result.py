@@ -12,8 +12,26 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.lab.statistics import Estimate
 
 
+class Steps:
+    """The steps of a training, as text."""
+
+    steps: int  # optimizer steps
+    batch_size: int  # sequences per step, over all devices
+    seq_len: int  # positions available to a sequence
+    window: int  # tokens per sequence
+
+    @property
+    def steps_text(self) -> str:
+        """The steps and their sequences, as text."""
+        text = counted(self.steps, "step")
+        text += f" of {counted(self.batch_size, 'sequence')} of {self.window:,} tokens"
+        if self.window < self.seq_len:
+            text += f" at random positions below {self.seq_len:,}"
+        return text
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "loss_after")):
+class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_before", "loss_after")):
     """The result of a finished training run.
 
     Losses are means of the held-out sequences, which are the same at each evaluation: nats per
@@ -66,9 +84,6 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     distils_table: bool = field(default=False, metadata=not_in_json)
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
-    # Whether the trained weights were written.
-    is_kept: bool = field(default=True, metadata=not_in_json)
-
     # Whether this process wrote the output.
     is_first: bool = field(default=True, metadata=not_in_json)
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
@@ -99,7 +114,7 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainingPlan(Result, shows=("source", "trainable", "steps")):
+class TrainingPlan(Steps, Result, shows=("source", "trainable", "steps")):
     """What a training run would train."""
 
     output: Path  # the folder that a run would write
@@ -114,12 +129,3 @@ class TrainingPlan(Result, shows=("source", "trainable", "steps")):
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     dry_run: bool = True
-
-    @property
-    def steps_text(self) -> str:
-        """The steps and their sequences, as text."""
-        text = counted(self.steps, "step")
-        text += f" of {counted(self.batch_size, 'sequence')} of {self.window:,} tokens"
-        if self.window < self.seq_len:
-            text += f" at random positions below {self.seq_len:,}"
-        return text

@@ -1,12 +1,18 @@
-"""The parameters that a run trains, and the float32 values that its optimizer updates."""
+"""The parameters that a run trains, the float32 values of its optimizer, and what they become."""
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.safetensors_file import numpy_dtype
+from ctxextend.checkpoint.writing import Layout, plan_layouts
 from ctxextend.training.rows_to_train import BoolRows
 
 Names = Mapping[str, str]  # of parameters or layers, by tensor
@@ -18,18 +24,22 @@ FLOAT32_BYTES = 4
 class TrainableParameters:
     """The trainable parameters of a model, `names` by tensor; all others are frozen.
 
-    `rows` is a mask of the trainable rows of the parameter `table`, shape (rows,); None is all.
-    `adapters` are the names of layers with an adapter, by the tensor of their weight.
+    `checkpoint` has the tensors before training. `rows` is a mask of the trainable rows of the
+    parameter `table`, shape (rows,); None is all. `adapters` are the names of layers with an
+    adapter, by the tensor of their weight.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
         names: Names,
+        checkpoint: Checkpoint,
+        *,
         table: str,
         rows: BoolRows | None,
         adapters: Names,
     ) -> None:
+        self.checkpoint = checkpoint
         self.model = model
         self.names = names
         self.table = table
@@ -42,7 +52,7 @@ class TrainableParameters:
             return
         frozen = torch.from_numpy(~rows)[:, None]
 
-        def freeze(gradient: torch.Tensor) -> torch.Tensor:
+        def freeze(gradient: Tensor) -> Tensor:
             return gradient.masked_fill(frozen.to(gradient.device), 0)
 
         model.get_parameter(table).register_hook(freeze)  # type: ignore[no-untyped-call]
@@ -68,14 +78,14 @@ class TrainableParameters:
         return SAVED_VALUES * FLOAT32_BYTES * values
 
     @cached_property
-    def masters(self) -> dict[str, torch.Tensor]:
+    def masters(self) -> dict[str, Tensor]:
         """The values that an optimizer updates, by name: a float32 parameter itself, or a copy."""
-        masters = dict[str, torch.Tensor]()
+        masters = dict[str, Tensor]()
         for name, value in self.parameters.items():
             masters[name] = value if value.dtype == torch.float32 else value.detach().float()
         return masters
 
-    def value(self, name: str) -> torch.Tensor:
+    def value(self, name: str) -> Tensor:
         """Return the trained value of a parameter on the CPU.
 
         The parameter may be tied to one of another name.
@@ -84,7 +94,39 @@ class TrainableParameters:
         same = (other for other, value in self.parameters.items() if value is parameter)
         return self.masters[next(same)].detach().cpu()
 
-    def load(self, values: Mapping[str, torch.Tensor]) -> None:
+    def tensor(self, name: str) -> NDArray[Any]:
+        """Return a tensor of the trained checkpoint; frozen rows are copied from the source."""
+        weights = self.checkpoint.weights
+        dtype = numpy_dtype(weights.entries[name].dtype)
+        if name in self.adapters:
+            path = self.adapters[name]
+            layer: Any = self.model.get_submodule(path)
+            a = self.value(f"{path}.lora_A.default.weight").double()
+            b = self.value(f"{path}.lora_B.default.weight").double()
+            product = b @ a
+            if layer.fan_in_fan_out:  # the weight has shape (in, out)
+                product = a.T @ b.T
+            delta = layer.scaling["default"] * product
+            merged = weights.read(name).astype(np.float64) + delta.numpy()
+            return np.asarray(merged.astype(dtype))
+        if name not in self.names:
+            return weights.read(name)
+        values = self.value(self.names[name]).numpy().astype(dtype)
+        if self.rows is not None and self.names[name] == self.table:
+            values[~self.rows] = weights.read(name)[~self.rows]
+        return values
+
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The layout of every weights file of the trained checkpoint that changes or is renamed."""
+        trained = self.names.keys() | self.adapters.keys()
+        shapes = dict[str, tuple[int, ...]]()
+        for name, entry in self.checkpoint.weights.entries.items():
+            if name in trained:
+                shapes[name] = entry.shape
+        return plan_layouts(self.checkpoint, shapes)
+
+    def load(self, values: Mapping[str, Tensor]) -> None:
         """Set the values of parameters by name."""
         with torch.no_grad():
             for name, value in values.items():

@@ -19,44 +19,38 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
         TrainingError: The requested rows do not exist, or are constant.
     """
     requested = settings.trainable
+    trains_rows = requested in ("new", "positions")
+    table = files.tables[0]
     if settings.contrastive and not requested and not settings.lora:
         return replace(settings, trainable="all"), ()
-    if not files.tables[0].rows:
-        return _without_rows(files, settings)
+    if not table.rows:
+        if trains_rows:
+            refuse_rows(table.scheme, settings)
+        trained = "All weights"
+        trainable = "all"
+        if settings.lora:
+            trained = "Adapters"
+            trainable = "all-but-positions"
+        notes = [f"{trained} are trained: {without_rows(table.scheme)}."]
+        if requested:
+            notes = []
+        return replace(settings, trainable=trainable), tuple(notes)
     if requested == "all-but-positions":
         return settings, ()
-    table = files.tables[0]
-    is_frozen = files.tables[0].stored_rows == "frozen"
-    if is_frozen or table.name not in files.checkpoint.weights.entries:
-        reason = f"{files.table_name} has constant rows"
-        if requested in ("new", "positions"):
+    if table.stored_rows == "frozen" or table.name not in files.checkpoint.weights.entries:
+        reason = f"{table.name} has constant rows"
+        if trains_rows:
             message = f"--trainable {requested}: {reason}."
             raise TrainingError(message, "Use --trainable all-but-positions.")
-        return _frozen_table(settings, reason)
-    if requested:
+    elif requested:
         return settings, ()
-    learned = files.checkpoint.weights.read(table.name)[table.reserved_rows :]
-    if find_formula(learned, table.initial_layout) is None:
-        return replace(settings, trainable="positions"), ()
-    reason = f"{files.table_name} equals its formula (train it with --trainable positions)"
-    return _frozen_table(settings, reason)
-
-
-def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
-    scheme = files.tables[0].scheme
-    reason = without_rows(scheme)
-    requested = settings.trainable
-    if requested in ("new", "positions"):
-        refuse_rows(scheme, settings)
-    trainable = "all-but-positions" if settings.lora else "all"
-    notes = tuple[str, ...]()
-    if not requested:
-        trained = "Adapters" if settings.lora else "All weights"
-        notes = (f"{trained} are trained: {reason}.",)
-    return replace(settings, trainable=trainable), notes
-
-
-def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]:
-    trained = "adapters" if settings.lora else "all other weights"
+    else:
+        learned = files.checkpoint.weights.read(table.name)[table.reserved_rows :]
+        if find_formula(learned, table.initial_layout) is None:
+            return replace(settings, trainable="positions"), ()
+        reason = f"{table.name} equals its formula (train it with --trainable positions)"
+    trained = "all other weights"
+    if settings.lora:
+        trained = "adapters"
     note = f"{reason}, so it stays frozen: {trained} are trained."
     return replace(settings, trainable="all-but-positions"), (note,)

@@ -3,7 +3,7 @@
 from ctxextend.card import LOG_POINTER, RECIPE_POINTER, extended_card
 from ctxextend.checkpoint.source import public_name
 from ctxextend.errors import counted, printable
-from ctxextend.training.finished_run import FinishedRun
+from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__
 
@@ -29,16 +29,8 @@ SIDE_OBJECTIVES = {
 }
 
 
-def trained_card(run: FinishedRun) -> str:
+def trained_card(run: TrainingRun, result: TrainResult) -> str:
     """Return the source's card with a section about the training."""
-    files = run.task.files
-    result = run.result
-    sequences = (
-        f"{counted(result.steps, 'step')} of {counted(result.batch_size, 'sequence')} of "
-        f"{result.window:,} tokens"
-    )
-    if result.window < result.seq_len:
-        sequences += f" at random positions below {result.seq_len:,}"
     data = ", ".join(f"`{printable(public_name(path))}`" for path in run.settings.data)
     losses = f"Held-out loss: {result.loss_before:.4f} before training"
     if result.saves_trained:
@@ -48,17 +40,17 @@ def trained_card(run: FinishedRun) -> str:
     section = (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained with ctxextend {__version__} {_objective_text(result)}: "
-        f"{run.settings.trained_text} ({counted(result.parameters, 'parameter')}), {sequences}, "
-        f"on {data}; peak learning rate {result.lr:.3g}. {losses}"
+        f"{run.settings.trained_text} ({counted(result.parameters, 'parameter')}), "
+        f"{result.steps_text}, on {data}; peak learning rate {result.lr:.3g}. {losses}"
         f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
     return extended_card(
-        files.checkpoint,
-        run.task.provenance,
+        run.files.checkpoint,
+        run.provenance,
         is_adapter=run.settings.save_adapter,
         title=printable(result.output.name),
         section=section,
-        trained_at=files.max_len,
+        trained_at=run.files.max_len,
     )
 
 

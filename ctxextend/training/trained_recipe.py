@@ -8,22 +8,41 @@ from ctxextend.checkpoint.checkpoint import layer_pattern
 from ctxextend.output import table_hash
 from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import recipe_values, yaml_text
-from ctxextend.training.finished_run import FinishedRun
+from ctxextend.training.run import TrainingRun
+from ctxextend.training.train_result import TrainResult
 from ctxextend.version import __version__
 
+# Values of the result that a recipe records.
+RECORDED = (
+    "objective",
+    "parameters",
+    "tokens",
+    "devices",
+    "threads",
+    "loss_before",
+    "loss_after",
+    "loss_last",
+    "loss_best",
+    "best_step",
+    "saved_step",
+)
 MAX_LISTED_TEXTS = 200  # maximum number of text files that a recipe lists, to keep it short
 
 
-def trained_recipe(run: FinishedRun) -> str:
+def trained_recipe(run: TrainingRun, result: TrainResult) -> str:
     """Return the recipe that reproduces a run, with the provenance of its output."""
-    files = run.task.files
-    ref = run.recipe.checkpoint
-    origin = run.source.checkpoint.source
+    files = run.files
+    recipe = run.source.recipe
+    ref = recipe.checkpoint
+    origin = run.source.model.checkpoint.source
     if origin.kind == "hub":  # with its commit, since branches move
         ref = replace(ref, revision=origin.revision)
-    recipe = replace(run.recipe, checkpoint=ref, train=run.settings)
+    settings = replace(
+        run.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size
+    )
+    recipe = replace(recipe, checkpoint=ref, train=settings)
     values = recipe_values(recipe)
-    before = run.task.provenance
+    before = run.provenance
     if recipe.resize is not None or recipe.convert is not None:
         # The recipe of the resize or conversion, to which training is added.
         assert before is not None
@@ -48,37 +67,24 @@ def trained_recipe(run: FinishedRun) -> str:
         tables = [dict(table) for table in provenance["tables"]]
         for table in tables:
             if table["name"] in files.checkpoint.weights.entries:
-                table["sha256"] = table_hash(run.weights.tensor(table["name"]))
+                table["sha256"] = table_hash(run.trainable.tensor(table["name"]))
         provenance["tables"] = tables
-    provenance["trained"] = _facts(run)
-    return yaml_text(values | {"provenance": provenance}, run.result.output)
+    provenance["trained"] = _facts(run, result)
+    return yaml_text(values | {"provenance": provenance}, result.output)
 
 
-def _facts(run: FinishedRun) -> dict[str, Any]:
-    result = run.result
-    facts: dict[str, Any] = {
-        "objective": result.objective,
-        "parameters": result.parameters,
-        "tokens": result.tokens,
-        "devices": result.devices,
-        "threads": result.threads,
-        "loss_before": result.loss_before,
-        "loss_after": result.loss_after,
-        "loss_last": result.loss_last,
-        "loss_best": result.loss_best,
-        "best_step": result.best_step,
-        "saved_step": result.saved_step,
-    }
-    facts |= run.task.text.facts
-    adapters = run.weights.trainable.adapters
+def _facts(run: TrainingRun, result: TrainResult) -> dict[str, Any]:
+    facts: dict[str, Any] = {name: getattr(result, name) for name in RECORDED}
+    facts |= run.text.facts
+    adapters = run.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
     for name, items in [*facts.items()]:
         if isinstance(items, list) and len(items) > MAX_LISTED_TEXTS:
             facts[name] = items[:MAX_LISTED_TEXTS]
             facts[f"{name}_not_listed"] = len(items) - MAX_LISTED_TEXTS
-    if run.task.planned_steps != result.steps:
-        facts["planned_steps"] = run.task.planned_steps
+    if run.planned_steps != result.steps:
+        facts["planned_steps"] = run.planned_steps
     libraries = ["torch", "transformers", "accelerate"]
     if run.settings.lora is not None:
         libraries.append("peft")

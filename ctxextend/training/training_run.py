@@ -6,7 +6,6 @@ NAME.training/
   data.bin         the text of --data as token ids; eval_data.bin is that of --eval-data
   texts.json       the files that both were read from
   saves/           the last saved states; one that is being written has another name
-  runs/            logs of experiment trackers, such as tensorboard
 """
 
 import json
@@ -20,7 +19,6 @@ from ctxextend.checkpoint import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.recipe import MACHINE_KEYS, Recipe, plain_values
-from ctxextend.settings import RECIPE_STEPS
 
 RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
@@ -30,7 +28,6 @@ CHANGEABLE = (
     "per_device_batch_size",
     "eval_every",
     "save_every",
-    "report_to",
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
@@ -76,24 +73,9 @@ class RunFolder:
 
     @property
     def planned_steps(self) -> int | None:
-        """The steps of the first start, which set the learning rate; None until they are known."""
-        run_file = self.path / RUN_FILE
-        if not run_file.exists():
-            return None
-        steps: int | None = json.loads(run_file.read_text("utf-8"))[PLANNED_STEPS]
+        """The steps of the first start, which set the learning rate; None of a dry run."""
+        steps: int | None = _read_settings(self.path / RUN_FILE).get(PLANNED_STEPS)
         return steps
-
-    def record_steps(self, steps: int) -> None:
-        """Record the steps of the first start, once the text was read; a dry run has no record."""
-        run_file = self.path / RUN_FILE
-        if not run_file.exists():
-            return
-        settings = json.loads(run_file.read_text("utf-8"))
-        with (
-            atomic_output.os_errors_as_output_error(run_file),
-            atomic_output.atomic_file(run_file) as staged,
-        ):
-            staged.write_text(json.dumps(settings | {PLANNED_STEPS: steps}, indent=2), "utf-8")
 
     def remove(self) -> None:
         """Remove the folder; if killed, none is left incomplete under its name."""
@@ -113,14 +95,13 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
     A run is only resumed with the same ones, except `CHANGEABLE`.
     """
     steps: dict[str, Any] = {"source": recipe.checkpoint}
-    for section in RECIPE_STEPS:
-        if section != "evaluate":
-            steps[section] = getattr(recipe, section)
+    for name in ("convert", "resize", "train"):
+        steps[name] = getattr(recipe, name)
     settings = dict[str, Any]()
-    for section, step in steps.items():
+    for name, step in steps.items():
         if step is not None:
             values = plain_values(step, defaults=True)
-            settings |= {f"{section}.{key}": value for key, value in values.items()}
+            settings |= {f"{name}.{key}": value for key, value in values.items()}
     settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
 
@@ -136,14 +117,17 @@ def check_run_folder(
     """
     folder = RunFolder.for_output(output)
     if folder.step and (resume or not force):
-        before = _read_settings(folder.path / RUN_FILE)
-        settings = _as_read(run_settings(recipe, source))
-        _check_settings(folder, before, settings, resume=resume)
+        _check_settings(folder, run_settings(recipe, source), resume=resume)
 
 
 @contextmanager
 def open_run_folder(
-    output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool
+    output: Path,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    force: bool,
+    keeps_saves: bool = True,
 ) -> Iterator[RunFolder]:
     """Create or reopen the folder of a run, and lock it; see `run_settings` for `settings`.
 
@@ -154,7 +138,7 @@ def open_run_folder(
             saved state of another run, or of a run that `resume` and `force` do not mention.
         OutputError: The folder cannot be written.
     """
-    folder = RunFolder.for_output(output)
+    folder = replace(RunFolder.for_output(output), keeps_saves=keeps_saves)
     path = folder.path
     run_file = path / RUN_FILE
     atomic_output.remove_leftovers(path)
@@ -172,37 +156,30 @@ def open_run_folder(
         if any(path.iterdir()) and not run_file.is_file():
             hint = "Training saves its state under this name. Choose another --output."
             raise TrainingError(f"{path} exists and is not a training run.", hint)
-        settings = _as_read(settings)
-        before = _read_settings(run_file)
         if folder.step and (resume or not force):
-            _check_settings(folder, before, settings, resume=resume)
-        if not resume or folder.save is None:
-            before = {}
+            _check_settings(folder, settings, resume=resume)
+        planned_steps = settings["train.steps"]
+        is_resumed = resume and folder.save is not None
+        if is_resumed:
+            planned_steps = folder.planned_steps or planned_steps
+        else:
             folder = replace(folder, discarded_step=folder.step)
-            opened.append(folder)
+        opened.append(folder)
+        if not is_resumed:
             # Saved states first, the settings last: so no run resumes from half of the states, and
             # a killed one can be removed again.
             others = [other for other in path.iterdir() if other not in (folder.saves, run_file)]
             for part in (folder.saves, *others, run_file):
                 atomic_output.remove_atomically(part)
-        planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         text = json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n"
         with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(text, "utf-8")
         folder.saves.mkdir(exist_ok=True)
-        if folder not in opened:
-            opened.append(folder)
         try:
             yield folder
         finally:
             if folder.save is None:
                 folder.remove()
-
-
-def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they are read from a file: tuples become lists."""
-    read: dict[str, Any] = json.loads(json.dumps(settings))
-    return read
 
 
 def _read_settings(run_file: Path) -> dict[str, Any]:
@@ -212,35 +189,28 @@ def _read_settings(run_file: Path) -> dict[str, Any]:
     return {}
 
 
-def _check_settings(
-    folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool
-) -> None:
-    saved = folder.step
-    steps = settings["train.steps"]
-    changes = _changes(before, settings)
+def _check_settings(folder: RunFolder, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Check that a run is to be resumed, and is the one that was interrupted."""
+    before = _read_settings(folder.path / RUN_FILE)
+    now: dict[str, Any] = json.loads(json.dumps(settings))  # as read: tuples become lists
+    ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
+    changes = []
+    for name in sorted({*before, *now} - ignored):
+        if before.get(name) != now.get(name):
+            was = _value_text(before.get(name))
+            changes.append(f"{name} was {was} and is {_value_text(now.get(name))}")
     hint = "Resume it with the same settings, or restart with --force."
     if not resume:
         problem = "contains an interrupted run"
         hint = "Resume it with --resume, or restart with --force."
     elif changes:
         problem = f"contains a different run: {'; '.join(changes)}"
-    elif steps < saved:
-        problem = f"contains a run at step {saved}, but --steps is {steps}"
+    elif now["train.steps"] < folder.step:
+        problem = f"contains a run at step {folder.step}, but --steps is {now['train.steps']}"
     else:
         return
     raise TrainingError(f"{folder.path} {problem}.", hint)
 
 
-def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
-    changes = []
-    for name in sorted({*before, *settings} - ignored):
-        was = before.get(name)
-        now = settings.get(name)
-        if was != now:
-            changes.append(f"{name} was {_setting_text(was)} and is {_setting_text(now)}")
-    return changes
-
-
-def _setting_text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "not set" if value is None else repr(value)

@@ -8,14 +8,16 @@ from typing import NoReturn
 
 from ctxextend.checkpoint.atomic_output import check_output
 from ctxextend.checkpoint.source import resolve_source
-from ctxextend.errors import TrainingError, install_command
+from ctxextend.errors import MethodError, ResizeError, TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.notes import Level
 from ctxextend.opening.opened_model import OpenedModel, open_model
+from ctxextend.plan import Plan
 from ctxextend.plan_notes import file_notes
 from ctxextend.planned import Planned
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
+from ctxextend.tables.method_facts import FORMULA
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.pair_rows import check_pairs
@@ -26,12 +28,6 @@ from ctxextend.training.training_run import RunFolder, check_run_folder
 PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
-def training_settings(recipe: Recipe) -> Train:
-    """Return the settings of training of a recipe that trains."""
-    assert recipe.train is not None
-    return recipe.train
-
-
 @dataclass(frozen=True)
 class TrainingSource:
     """The checkpoint that a run starts from, and what is done to it before training."""
@@ -39,6 +35,12 @@ class TrainingSource:
     recipe: Recipe
     planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
     model: OpenedModel
+
+    @property
+    def settings(self) -> Train:
+        """The settings of training."""
+        assert self.recipe.train is not None
+        return self.recipe.train
 
     @classmethod
     def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
@@ -58,17 +60,6 @@ class TrainingSource:
             return Path(f"{self.model.checkpoint.source.name}-trained")
         return Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
-    def check_output(self, path: Path, *, force: bool) -> None:
-        """Check that an output can be written, before anything is.
-
-        Raises:
-            OutputError: It cannot.
-        """
-        checkpoint = self.model.checkpoint
-        # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
-        files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, checkpoint.protected, files, force=force)
-
     def prepare_model(self, folder: RunFolder) -> OpenedModel:
         """Return the checkpoint to train: resized or converted into the run folder if planned.
 
@@ -78,18 +69,12 @@ class TrainingSource:
         if self.planned is None:
             return self.model.without_other_format()
         resized = folder.path / "resized"
-        # Another process or an interrupted run has written it: all of it, from the same plan.
-        is_written = resized.exists()
-        if not is_written:
+        # Else another process or an interrupted run has written it: all of it, from the same plan.
+        if not resized.exists():
             self.planned.execute(resized)
-        ref = CheckpointRef(
-            source=str(resized),
-            variant=self.planned.plan.model.ref.variant,
-            model_type=self.planned.plan.model.ref.model_type,
-        )
-        # Messages show the reference that the user passed.
-        model = replace(open_model(ref), ref=self.model.ref)
-        return model.without_other_format()
+        named = self.model.ref  # messages show the reference that the user passed
+        ref = CheckpointRef(str(resized), variant=named.variant, model_type=named.model_type)
+        return replace(open_model(ref), ref=named).without_other_format()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,27 +113,32 @@ class TrainingSource:
                 an interrupted run would be discarded or is another one.
             ResizeError: The device is not available.
         """
-        settings = training_settings(self.recipe)
+        settings = self.settings
         check_libraries(settings)
         path = self.output_path(output)
-        self.check_output(path, force=force)
+        checkpoint = self.model.checkpoint
+        # Their sizes are checked once the tensors to save are known: see `open_run`.
+        check_output(path, checkpoint.protected, dict.fromkeys(checkpoint.files, 0), force=force)
         if resume is not None:
             check_run_folder(path, self.recipe, self.model, resume=resume, force=force)
         is_launched = any(name in os.environ for name in PROCESS_COUNTS)
         if resume is not None and settings.fsdp and not is_launched:
             refuse_one_process()
         table = self.model.tables[0]
-        has_rows = self.planned is not None or bool(table.rows)
-        if not has_rows and settings.trainable in ("new", "positions"):
+        max_len = table.length()
+        if self.planned is not None:
+            max_len = self.planned.plan.max_len_after
+        elif not table.rows and settings.trainable in ("new", "positions"):
             refuse_rows(table.scheme, settings)
         if settings.base is not None:
             resolve_source(settings.base, only_headers=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
-            check_train_texts(settings)
-        max_len = table.length()
-        if self.planned is not None:
-            max_len = self.planned.plan.max_len_after
+            texts = (*settings.data, *settings.eval_data)
+            if settings.contrastive == "pairs":
+                check_pairs(texts)
+            else:
+                check_beginnings(texts, settings.text_field)
         check_sequences(self.model.ref.source, max_len, settings)
         check_device(settings.device)
 
@@ -185,19 +175,6 @@ def refuse_one_process() -> NoReturn:
     )
     message = "--fsdp shards a model across processes, but there is only one."
     raise TrainingError(message, hint)
-
-
-def check_train_texts(settings: Train) -> None:
-    """Read the beginnings of the texts to train on, to report errors early.
-
-    Raises:
-        DataError: One cannot be read.
-    """
-    texts = (*settings.data, *settings.eval_data)
-    if settings.contrastive == "pairs":
-        check_pairs(texts)
-    else:
-        check_beginnings(texts, settings.text_field)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:
@@ -243,3 +220,27 @@ def check_libraries(settings: Train | None = None) -> None:
             name = module.replace("_", "-")
             message = f"{needed_by} requires {name}, which is not installed."
             raise TrainingError(message, install_command(module))
+
+
+def check_tunable(plan: Plan) -> None:
+    """Check that a plan creates rows that can be trained.
+
+    Raises:
+        MethodError: The positions have no rows, or their rows are fixed.
+        ResizeError: The new length creates none.
+    """
+    table = plan.changes[0]
+    hint = "Remove --tune."
+    if not table.positions.rows:
+        message = f"{table.positions.scheme.capitalize()} positions have no rows to tune."
+        raise MethodError(message, hint)
+    if not table.dtype or (table.choice or plan.settings.choice).name == FORMULA:
+        message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
+        raise MethodError(message, hint)
+    if table.rows_after <= table.rows_before:
+        source = plan.model.ref.source
+        message = (
+            f"{source} has a context length of {plan.max_len_before} tokens, so --to "
+            f"{plan.max_len_after} creates no new rows to tune."
+        )
+        raise ResizeError(message, "Use a larger --to, or remove --tune.")

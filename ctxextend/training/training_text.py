@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,18 +11,13 @@ import numpy as np
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError, flag_name
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
-from ctxextend.lab.eval_model import ResizableFiles
-from ctxextend.lab.text_tokenizer import TextTokenizer
-from ctxextend.settings import Train
 from ctxextend.text_data import without_surrogates
-from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
-from ctxextend.training.pairs import PairedText
-from ctxextend.training.train_data import Text, Tokens
-from ctxextend.training.training_run import RunFolder
+from ctxextend.training.pairs import number_positives
+from ctxextend.training.train_data import Text, Tokens, open_tokens, write_tokens
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
+    from ctxextend.training.run import TrainingRun
 
 HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
 # Minimum tokens to read, if the text has as many: one in 20 of them is held out.
@@ -32,193 +27,132 @@ MIN_FULL_WINDOWS = 10
 MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
 TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
-# What the run folder contains of a pair: the first token and the end of each of its texts.
-PairRow = list[int]
+Notify = Callable[[str], None]
 
 
-class SequenceLengths(NamedTuple):
-    """Lengths of the sequences of a run, in tokens or positions."""
-
-    span: int  # positions available to a sequence
-    length: int  # tokens per sequence, special tokens included
-    special: int  # special tokens of a sequence
-
-    @classmethod
-    def of_run(cls, files: ResizableFiles, settings: Train) -> "SequenceLengths":
-        """Return the lengths for a model and settings."""
-        span = settings.seq_len or files.max_len
-        return cls(
-            span=span,
-            length=settings.window or span,
-            special=files.tokenizer.num_special,
-        )
-
-    @property
-    def text(self) -> int:
-        """Tokens per sequence without special tokens."""
-        return self.length - self.special
-
-    @property
-    def whole(self) -> int:
-        """Tokens of the longest text that all positions can read, without special tokens."""
-        return self.span - self.special
-
-
-@dataclass(frozen=True)
-class TrainingText:
+class TrainingText(NamedTuple):
     """The text of a training run as tokens."""
 
-    train: Text | PairedText
-    held_out: Text | PairedText
-    facts: Mapping[str, Any]  # for the recipe: files of ``data`` and ``eval_data``, ``held_out``
-    # Files of the held-out text that the model was trained on before.
-    seen: tuple[str, ...] = ()
+    train: Text
+    held_out: Text
+    facts: Facts  # for the recipe: files of ``data`` and ``eval_data``, ``held_out``
+    seen: tuple[str, ...]  # files of the held-out text that the model was trained on before
 
 
-class _ReadText(NamedTuple):
-    """A text that is in the run folder."""
-
-    tokens: Tokens  # shape (tokens,)
-    files: list[Facts]  # that it was read from
-    pairs: list[PairRow]  # empty unless the text was read as pairs
-
-    @property
-    def paired(self) -> PairedText:
-        """The text as pairs, if it was read as pairs."""
-        spans = np.array(self.pairs).reshape(len(self.pairs), -1, 2)
-        return PairedText(tokens=self.tokens, spans=spans)
-
-
-def read_training_text(
-    files: ResizableFiles,
-    settings: Train,
-    devices: "PartialState",
-    folder: RunFolder,
-    notify: Callable[[str], None],
-) -> TrainingText:
+def read_training_text(run: "TrainingRun", notify: Notify) -> TrainingText:
     """Tokenize the text into the run folder unless it is there already, and hold out a part of it.
 
     Raises:
         DataError: The text cannot be read, or is too short.
         OutputError: The run folder cannot be written.
     """
-    lengths = SequenceLengths.of_run(files, settings)
-    if devices.is_main_process and not (folder.path / TEXTS_FILE).exists():
-        _tokenize(files.tokenizer, settings, lengths, folder, notify)
-    read, pairs_read = json.loads((folder.path / TEXTS_FILE).read_text("utf-8"))
-    texts = dict[str, _ReadText]()  # `data`, and `eval_data` if there is one
-    for name in read:
-        tokens = train_data.open_tokens(folder.path / f"{name}.bin")
-        texts[name] = _ReadText(tokens=tokens, files=read[name], pairs=pairs_read[name])
-    facts: Facts = {name: text.files for name, text in texts.items()}
-    trained_before = trained_texts(files.trainings)
-    source_of_held_out = texts.get("eval_data", texts["data"])
-    seen = [file for file in source_of_held_out.files if text_key(file) in trained_before]
+    settings = run.settings
+    folder = run.folder.path
+    texts_file = folder / TEXTS_FILE
+    if run.devices.is_main_process and not texts_file.exists():
+        _tokenize(run, notify)
+    facts: Facts
+    facts, pairs = json.loads(texts_file.read_text("utf-8"))
+    tokens = {name: open_tokens(folder / f"{name}.bin") for name in facts}
+    trained_before = trained_texts(run.files.trainings)
+    *_, held_out_name = facts  # the last one
+    seen = [file for file in facts[held_out_name] if text_key(file) in trained_before]
     names = tuple(file["name"] for file in seen)
     if settings.contrastive == "pairs":
-        pairs, held_out_pairs = _split_pairs(texts)
-        return TrainingText(train=pairs, held_out=held_out_pairs, facts=facts, seen=names)
-    _check_length(texts, lengths)
-    tokens = texts["data"].tokens
-    if "eval_data" in texts:
-        train = Text.whole(tokens)
-        held_out = Text.whole(texts["eval_data"].tokens)
-        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
-    windows = _choose_windows(len(tokens), lengths, settings)
-    needed = lengths.whole if settings.compares_tables else lengths.text
-    earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
+        texts = [Text(tokens[name], np.array(rows)) for name, rows in pairs.items()]
+        if not settings.eval_data:
+            texts = _split_pairs(texts[0])
+        return TrainingText(texts[0], texts[1], facts, names)
+    _check_length(run, tokens)
+    if settings.eval_data:
+        texts = [Text.whole(ids) for ids in tokens.values()]
+        return TrainingText(texts[0], texts[1], facts, names)
+    data = tokens["data"]
+    windows = _choose_windows(run, len(data))
+    needed = run.whole_text if settings.compares_tables else run.text_length
+    earlier = _earlier_windows(seen, trained_before, len(data), settings.text_field)
     # They must be long enough, with text before the first one.
     if earlier is not None and earlier.window >= needed and earlier.spans[:1, 0].any():
         windows = earlier
         names = ()
     facts["held_out"] = asdict(windows)
-    train = Text(tokens=tokens, spans=windows.trained_spans)
-    held_out = Text(tokens=tokens, spans=windows.spans)
-    return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+    train = Text(data, windows.trained_spans)
+    return TrainingText(train, Text(data, windows.spans), facts, names)
 
 
-def _tokenize(
-    tokenizer: TextTokenizer,
-    settings: Train,
-    lengths: SequenceLengths,
-    folder: RunFolder,
-    notify: Callable[[str], None],
-) -> None:
-    read = dict[str, list[Facts]]()
-    pairs = dict[str, list[PairRow]]()
+def _tokenize(run: "TrainingRun", notify: Notify) -> None:
+    tokenizer = run.files.tokenizer
+    settings = run.settings
     most = settings.tokens
     if most is None:
-        trained = settings.steps * settings.batch_size * lengths.text
+        trained = settings.steps * settings.batch_size * run.text_length
         # Short runs read more text than they train on, so that enough is held out.
-        most = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
+        most = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * run.span
     texts = {"data": (settings.data, most)}
     if settings.eval_data:
-        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + lengths.text)
+        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + run.text_length)
+    facts = Facts()
+    pairs = dict[str, Any]()  # first token and end of each text of each pair
     for name, (paths, maximum) in texts.items():
-        tokens_file = folder.path / f"{name}.bin"
+        tokens_file = run.folder.path / f"{name}.bin"
         if settings.contrastive == "pairs":
             rows = read_pairs(paths)
             encoded = (tokenizer.encode(without_surrogates(text)) for text in rows.texts)
-            sizes = train_data.write_tokens(encoded, tokens_file, notify)
-            read[name] = rows.files
-            pairs[name] = rows.spans(sizes).reshape(len(rows.pairs), -1).tolist()
+            sizes = write_tokens(encoded, tokens_file, notify)
+            facts[name] = rows.files
+            ends = np.cumsum(sizes)
+            spans = np.stack([ends - sizes, ends], axis=1)[np.array(rows.pairs)]
+            pairs[name] = spans.tolist()
         else:
-            read[name] = []
-            pairs[name] = []
+            facts[name] = []
             ids = read_ids(
                 paths,
                 settings.text_field,
                 tokenizer.encode,
                 tokenizer.separator,
                 maximum,
-                read[name],
+                facts[name],
             )
-            train_data.write_tokens(ids, tokens_file, notify)
-    texts_file = folder.path / TEXTS_FILE
+            write_tokens(ids, tokens_file, notify)
+    texts_file = run.folder.path / TEXTS_FILE
     with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
-        staged.write_text(json.dumps([read, pairs]), "utf-8")
+        staged.write_text(json.dumps([facts, pairs]), "utf-8")
 
 
-def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> None:
+def _check_length(run: "TrainingRun", texts: Mapping[str, Tokens]) -> None:
     use = "one sequence to train on and one to hold out require"
-    required = 2 * lengths.text
+    required = 2 * run.text_length
     if "eval_data" in texts:
         use = "a sequence requires"
-        required = lengths.text
-    for name, text in texts.items():
-        tokens = len(text.tokens)
-        if tokens < required:
+        required = run.text_length
+    for name, tokens in texts.items():
+        if len(tokens) < required:
             label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
             hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
-            raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
+            raise DataError(f"{label} has {len(tokens):,} tokens, but {use} {required:,}.", hint)
 
 
-def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText]:
-    """Return the pairs to train on, and the pairs to hold out.
-
-    Without other text to hold out, these are all pairs of one positive in 20.
-    """
-    text = texts["data"].paired
-    if "eval_data" in texts:
-        return text, texts["eval_data"].paired
-    positives = text.positive_of_pair
+def _split_pairs(text: Text) -> list[Text]:
+    """Return the pairs to train on, and those to hold out: all pairs of one positive in 20."""
+    positives = number_positives(text)
     # One "window" is one positive.
-    chosen = HeldOut.for_text(tokens=int(positives.max()) + 1, window=1).spans[:, 0]
-    is_held_out = np.isin(positives, chosen)
-    return text.select(~is_held_out), text.select(is_held_out)
+    held_out = HeldOut.for_text(tokens=int(positives.max()) + 1, window=1).spans[:, 0]
+    is_held_out = np.isin(positives, held_out)
+    return [Text(text.tokens, text.spans[mask]) for mask in (~is_held_out, is_held_out)]
 
 
-def _choose_windows(tokens: int, lengths: SequenceLengths, settings: Train) -> HeldOut:
+def _choose_windows(run: "TrainingRun", tokens: int) -> HeldOut:
     """Return the windows of a text to hold out.
 
     If there is enough text, they have full length, so that `evaluate` can use them too. Runs
     that compare tables hold out more of a short text.
     """
-    if settings.compares_tables and tokens >= 2 * MIN_WHOLE_WINDOWS * lengths.whole:
-        return HeldOut.for_text(tokens, lengths.whole, at_least=MIN_WHOLE_WINDOWS)
-    if tokens >= MIN_FULL_WINDOWS * lengths.whole:
-        return HeldOut.for_text(tokens, lengths.whole)
-    return HeldOut.for_text(tokens, lengths.text)
+    whole = run.whole_text
+    if run.settings.compares_tables and tokens >= 2 * MIN_WHOLE_WINDOWS * whole:
+        return HeldOut.for_text(tokens, whole, at_least=MIN_WHOLE_WINDOWS)
+    if tokens >= MIN_FULL_WINDOWS * whole:
+        return HeldOut.for_text(tokens, whole)
+    return HeldOut.for_text(tokens, run.text_length)
 
 
 def _earlier_windows(
@@ -231,13 +165,13 @@ def _earlier_windows(
 
     The rest of the text was trained on.
     """
-    found = set[HeldOut | None]()
+    earlier = set[HeldOut]()
     for file in seen:
-        place = (file["first_token"], text_field)
         for run in trained_before[text_key(file)]:
-            if run.held_out is None or (run.first_token, run.text_field) != place:
+            is_same_text = (run.first_token, run.text_field) == (file["first_token"], text_field)
+            if run.held_out is None or not is_same_text:
                 return None
-            found.add(replace(run.held_out, tokens=tokens))
-    if len(found) != 1:
+            earlier.add(replace(run.held_out, tokens=tokens))
+    if len(earlier) != 1:
         return None
-    return found.pop()
+    return earlier.pop()

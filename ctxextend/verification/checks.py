@@ -3,24 +3,37 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-Status = Literal["passed", "failed", "not checked"]
+from ctxextend.json_output import not_in_json
 
 # The checks of ``--deep``, which load the models; all others read files.
 MODEL_CHECKS = ("loads", "runs", "outputs", "switch")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Check:
-    """One check and its evidence."""
+    """One check, and what it has found, as sentences."""
 
     # ``readable``, ``tensors``, ``table``, ``files``, ``metadata`` of a GGUF file, or one of
     # `MODEL_CHECKS`.
     name: str
-    status: Status  # ``not checked``: nothing failed, but something could not be checked
-    # Failures first, then what was not checked and why, then other findings.
-    evidence: tuple[str, ...]
+    failures: list[str] = field(default_factory=list, metadata=not_in_json)
+    # What was not checked, and why.
+    unchecked: list[str] = field(default_factory=list, metadata=not_in_json)
+    findings: list[str] = field(default_factory=list, metadata=not_in_json)
 
-    json_properties: ClassVar = ("passed",)
+    json_properties: ClassVar = ("status", "evidence", "passed")
+
+    @property
+    def status(self) -> Literal["passed", "failed", "not checked"]:
+        """``not checked``: nothing failed, but something could not be checked."""
+        if self.failures:
+            return "failed"
+        return "not checked" if self.unchecked else "passed"
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Failures first, then what was not checked and why, then other findings."""
+        return (*self.failures, *self.unchecked, *self.findings)
 
     @property
     def passed(self) -> bool:
@@ -31,26 +44,3 @@ class Check:
     def failed(self) -> bool:
         """Whether something was checked and is wrong."""
         return self.status == "failed"
-
-
-@dataclass
-class Evidence:
-    """What a check has found so far, as sentences."""
-
-    failures: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)  # what was not checked, and why
-    findings: list[str] = field(default_factory=list)
-
-    @property
-    def status(self) -> Status:
-        """The status of a check with this evidence: it passes only if all of it was checked."""
-        if self.failures:
-            return "failed"
-        if self.unchecked:
-            return "not checked"
-        return "passed"
-
-    def check(self, name: str) -> Check:
-        """Return the check with this evidence."""
-        evidence = (*self.failures, *self.unchecked, *self.findings)
-        return Check(name=name, status=self.status, evidence=evidence)

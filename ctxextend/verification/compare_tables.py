@@ -15,11 +15,10 @@ from ctxextend.provenance import learned_before
 from ctxextend.settings import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.compare_tensors import wrong_form
-from ctxextend.verification.expected import Expected, Recorded
+from ctxextend.verification.expected import Expected
 
-Mask = NDArray[np.bool_]
 TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)
 # Why rows should match although a checkpoint was trained, by `trainable`. With its other values,
 # all rows were trained, so none is wrong.
@@ -36,121 +35,115 @@ def check_tables(expected: Expected, resized: Checkpoint) -> Check:
         CheckpointError: A file cannot be read.
         ResizeError: The rows cannot be recreated.
     """
-    evidence = Evidence()
+    check = Check("table")
     for change in expected.plan.changes:
-        if change.dtype:
-            _add_stored_table(evidence, expected, change, resized)
-            continue
         now = replace(change.positions, config=resized.config)
-        result = change.positions.compare(change, now)
-        evidence.failures += result.faults
-        if expected.conversion is not None:
-            result.findings[:] = [f"{change.name}: {expected.conversion.settings.result}"]
-        evidence.findings += result.findings
-    return evidence.check("table")
+        if not change.dtype:
+            result = change.positions.compare(change, now)
+            check.failures += result.faults
+            if expected.conversion is None:
+                check.findings += result.findings
+            else:
+                check.findings.append(f"{change.name}: {expected.conversion.settings.result}")
+            continue
+        shape = (change.rows_after, change.hidden_size)
+        fault = wrong_form(resized, change.name, change.dtype, shape)
+        if fault:
+            check.failures.append(fault)
+            continue
+        try:
+            now.check_width()
+        except CheckpointError as error:
+            check.failures.append(error.message)
+        _compare_table(check, expected, change, resized.weights.read(change.name))
+    return check
 
 
-def _size_text(table: Change) -> str:
-    return f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
+def _compare_table(check: Check, expected: Expected, table: Change, after: TableValues) -> None:
+    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance.
 
-
-def _add_stored_table(
-    evidence: Evidence, expected: Expected, table: Change, resized: Checkpoint
-) -> None:
-    recorded = expected.recorded
-    shape = (table.rows_after, table.hidden_size)
-    fault = wrong_form(resized, table.name, table.dtype, shape)
-    if fault is not None:
-        evidence.failures.append(fault)
-        return
-    try:
-        replace(table.positions, config=resized.config).check_width()
-    except CheckpointError as error:
-        evidence.failures.append(error.message)
-    after = resized.weights.read(table.name)
-    written = recorded.hashes.get(table.name)
-    rewritten = ""
-    if written is not None and table_hash(after) != written:
-        rewritten = (
+    The rows of an unregistered method are compared only with the hash of the table. That is enough
+    if all rows were trained: others need their method.
+    """
+    trainable = expected.trainable
+    written = expected.hashes.get(table.name)
+    rewritten = list[str]()
+    if written not in (None, table_hash(after)):
+        rewritten.append(
             f"{table.name} has changed since it was written: its SHA-256 is not that in "
             f"{RECIPE_FILE}"
         )
-    if recorded.unregistered_method is None or not table.is_changed:
-        _add_rows(evidence, expected, table, after, rewritten)
+    if expected.unregistered_method is not None and table.is_changed:
+        check.failures += rewritten
+        is_enough = written is not None and trainable in ("positions", "all")
+        found = check.findings if is_enough else check.unchecked
+        reason = f"method {expected.unregistered_method!r} is not registered"
+        found.append(f"{table.name}: rows not checked, {reason}")
         return
-    text = (
-        f"{table.name}: rows not checked, method {recorded.unregistered_method!r} is not registered"
-    )
-    # The hash is enough if all rows were trained: others need their method.
-    if written is None or recorded.trainable not in ("positions", "all"):
-        evidence.unchecked.append(text)
-        return
-    if rewritten:
-        evidence.failures.append(rewritten)
-    evidence.findings.append(text)
-
-
-def _add_rows(
-    evidence: Evidence, expected: Expected, table: Change, after: TableValues, rewritten: str
-) -> None:
-    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance."""
-    plan = expected.plan
-    choice = table.choice or plan.settings.choice
     before = expected.base.weights.read(table.name)
     recreated = table.positions.resized(table, before)
-    matches = equal_rows(recreated, after)
-    tolerance = choice.facts.tolerance if plan.extended else 0.0
-    exactness = "bit for bit"
-    if tolerance:
-        exactness = f"within {tolerance:g} of the median norm"
-        exact = recreated.astype(np.float64)
-        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
-        is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
-        learned = min(table.rows_before, table.rows_after) - table.reserved_rows
-        is_close[: table.reserved_rows + choice.kept_rows(learned)] = False
-        matches |= is_close
+    matches, exactness = _matching_rows(table, recreated, after)
     # A table that gets no new rows has no method: it is cut, or stays as it is.
-    method = plan.method if table.choice is None else choice.name
-    trainable = expected.recorded.trainable
-    untrained = _untrained_rows(expected.recorded, table, before, recreated)
-    wrong = np.flatnonzero(untrained & ~matches).tolist()
+    method = table.method or expected.plan.method
+    what = f"match method {method} {exactness}"
+    if not expected.plan.is_changed:
+        what = f"match the base {exactness}"
+    fault = f"do not match method {method}{UNTRAINED_ROWS.get(trainable, '')}"
+    if expected.replaces_positions:
+        what = "are the angles of their positions, bit for bit"
+        fault = "are not the angles of their positions"
+    wrong = np.flatnonzero(_untrained_rows(expected, table, before, recreated) & ~matches).tolist()
     if wrong:
-        fault = f"do not match method {method}{UNTRAINED_ROWS.get(trainable, '')}"
-        if expected.replaces_positions:
-            fault = "are not the angles of their positions"
-        count = f"{len(wrong)} of {table.rows_after} rows"
-        evidence.failures.append(f"{table.name}: {count} {fault}: {describe_rows(wrong)}")
-    elif rewritten:
-        evidence.failures.append(rewritten)
+        check.failures.append(
+            f"{table.name}: {len(wrong)} of {table.rows_after} rows {fault}: {describe_rows(wrong)}"
+        )
+    check.failures += rewritten
     nonfinite = sorted({*nonfinite_rows(after)} - {*nonfinite_rows(recreated)})
     if nonfinite:
-        count = counted(len(nonfinite), "row")
-        rows = describe_rows(nonfinite)
-        evidence.failures.append(f"{table.name}: {count} with NaN or infinity: {rows}")
-    matching = f"{int(matches.sum())} of {table.rows_after} rows"
+        rows = counted(len(nonfinite), "row")
+        check.failures.append(
+            f"{table.name}: {rows} with NaN or infinity: {describe_rows(nonfinite)}"
+        )
+    text = f"{int(matches.sum())} of {table.rows_after} rows {what}"
     if expected.replaces_positions:
-        text = f"{matching} are the angles of their positions, bit for bit"
-        evidence.findings.append(f"{table.name}: {text}")
+        check.findings.append(f"{table.name}: {text}")
         return
-    origin = f"method {method}" if plan.is_changed else "the base"
-    text = f"{_size_text(table)}; {matching} match {origin} ({expected.basis}) {exactness}"
     if trainable:
         text += "; not trained afterwards" if trainable in FROZEN else "; trained afterwards"
-        if table.name in expected.recorded.hashes:
+        if written is not None:
             text += ", SHA-256 as recorded"
-    evidence.findings += [text, _learned_rows_text(before, after)]
+    size = f"{table.rows_before} -> {table.rows_after} rows"
+    check.findings.append(f"{table.name}: {size}; {text}")
+    check.findings.append(_learned_rows_text(before, after))
+
+
+def _matching_rows(
+    table: Change, recreated: TableValues, after: TableValues
+) -> tuple[NDArray[np.bool_], str]:
+    """Return which rows are the recreated ones, shape (rows_after,), and how exactly, in words.
+
+    New rows may differ as far as their method allows.
+    """
+    matches = equal_rows(recreated, after)
+    if table.choice is None or not table.choice.facts.tolerance:
+        return matches, "bit for bit"
+    tolerance = table.choice.facts.tolerance
+    exact = recreated.astype(np.float64)
+    distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
+    is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
+    learned = min(table.rows_before, table.rows_after) - table.reserved_rows
+    is_close[: table.reserved_rows + table.choice.kept_rows(learned)] = False
+    return matches | is_close, f"within {tolerance:g} of the median norm"
 
 
 def _untrained_rows(
-    recorded: Recorded, table: Change, before: TableValues, recreated: TableValues
-) -> Mask:
+    expected: Expected, table: Change, before: TableValues, recreated: TableValues
+) -> NDArray[np.bool_]:
     """Return which rows no training has changed, according to the recipe, shape (rows_after,)."""
-    if recorded.trainable in FROZEN:
-        return np.ones(table.rows_after, np.bool_)
-    if recorded.trainable != "new":
-        return np.zeros(table.rows_after, np.bool_)
+    if expected.trainable != "new":
+        return np.full(table.rows_after, expected.trainable in FROZEN)
     reserved = table.reserved_rows
-    learned = learned_before(recorded.provenance, table.name, reserved, table.rows_after)
+    learned = learned_before(expected.provenance, table.name, reserved, table.rows_after)
     if learned is None or len(learned) != table.rows_after - reserved:
         # The recipe does not say which rows were learned: the rows do.
         learned = learned_rows(before[reserved:], recreated[reserved:])
@@ -160,18 +153,15 @@ def _untrained_rows(
 def _learned_rows_text(before: TableValues, after: TableValues) -> str:
     """Say how many learned rows are unchanged, and how far the others have moved."""
     shared = min(len(before), len(after))
-    changed = ~equal_rows(before[:shared], after[:shared])
-    count = int(changed.sum())
-    text = f"{shared - count} of {shared} learned rows are bit-identical"
-    if not count:
+    changed = np.flatnonzero(~equal_rows(before[:shared], after[:shared])).tolist()
+    text = f"{shared - len(changed)} of {shared} learned rows are bit-identical"
+    if not changed:
         return text
     with np.errstate(invalid="ignore", over="ignore"):
         old = before[:shared].astype(np.float64)
-        new = after[:shared].astype(np.float64)
-        largest = np.linalg.norm(new[changed] - old[changed], axis=1).max()
+        largest = np.linalg.norm(after[changed].astype(np.float64) - old[changed], axis=1).max()
         median_norm = np.median(np.linalg.norm(old, axis=1))
-    rows = "rows" if count > 1 else "row"
     return (
-        f"{text}; {rows} {describe_rows(np.flatnonzero(changed).tolist())} changed by up to "
-        f"{largest:.3g} (median norm {median_norm:.3g})"
+        f"{text}; {counted(len(changed), 'row')} changed by up to {largest:.3g} (median norm "
+        f"{median_norm:.3g}): {describe_rows(changed)}"
     )

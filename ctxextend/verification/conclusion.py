@@ -1,6 +1,5 @@
 """The result of `verify`, and its conclusion in words."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -33,24 +32,17 @@ class Verification(Result, shows=("conclusion",)):
     json_properties: ClassVar = ("passed", "conclusion")
 
     @property
-    def model_checks(self) -> tuple[Check, ...]:
-        """The checks of ``--deep``, which load the models."""
-        return tuple(check for check in self.checks if check.name in MODEL_CHECKS)
-
-    @property
-    def file_checks(self) -> tuple[Check, ...]:
-        """The checks that read files."""
-        return tuple(check for check in self.checks if check.name not in MODEL_CHECKS)
+    def files_passed(self) -> bool:
+        """Whether all checks passed that read files."""
+        return all(check.passed or check.name in MODEL_CHECKS for check in self.checks)
 
     @property
     def passed(self) -> bool:
         """Whether no check failed, all files were checked, and some of the models if loaded."""
-        models = self.model_checks
+        models = [check for check in self.checks if check.name in MODEL_CHECKS]
         if any(check.failed for check in models):
             return False
-        if models and not any(check.passed for check in models):
-            return False
-        return all(check.passed for check in self.file_checks)
+        return self.files_passed and (not models or any(check.passed for check in models))
 
     def __bool__(self) -> bool:
         return self.passed
@@ -58,77 +50,50 @@ class Verification(Result, shows=("conclusion",)):
     @property
     def conclusion(self) -> str:
         """The result in a sentence, and another one if models could not be checked completely."""
-        verdict = _verified(self) if self.passed else _not_verified(self)
-        return " ".join([verdict, *_not_checked(self)])
+        kind = "conversion" if self.what == "converted" else "resize"
+        failed = ", ".join(check.name for check in self.checks if check.failed)
+        if self.passed:
+            text = f"Verified: {self._differences()}."
+        elif failed and self.files_passed:
+            text = (
+                f"Not verified: the files of {self.resized} are those of a pure {kind} of "
+                f"{self.base}, but the model in transformers is not right (failed: {failed})."
+            )
+        elif failed:
+            text = (
+                f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: "
+                f"{failed})."
+            )
+        else:
+            text = f"Not verified: nothing failed, but too little of {self.resized} was checked."
+        names: dict[str, list[str]] = {}  # of checks that could not be made, by the first reason
+        for check in self.checks:
+            if check.status == "not checked":
+                names.setdefault(check.unchecked[0], []).append(check.name)
+        reasons = [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
+        if reasons:
+            text += f" Not checked: {'; '.join(reasons)}."
+        return text
 
-
-def _verified(result: Verification) -> str:
-    """Say that a checkpoint is verified, and where it differs from its base."""
-    if result.what == "converted":
-        return (
-            f"Verified: {result.resized} is a conversion of {result.base}: "
-            f"{_converted_tensors(result)} is the stated rearrangement or sum of the base's."
-        )
-    places = list[str]()
-    if result.trainable:
-        places.append(f"its position table ({_trained_rows(result)})")
-    elif result.what in CHANGED_PLACES:
-        places.append(CHANGED_PLACES[result.what])
-    if result.adapted:
-        places.append("tensors with adapters")
-    if not places:
-        return f"Verified: {result.resized} matches {result.base} (nothing was resized)."
-    return (
-        f"Verified: {result.resized} differs from {result.base} only in {' and in '.join(places)}."
-    )
-
-
-def _converted_tensors(result: Verification) -> str:
-    """Return which tensors are the ones that a conversion computes, as a noun."""
-    tensors = "every tensor"
-    if result.adapted:
-        tensors += " without an adapter"
-    if result.trainable:
-        rows = "new rows" if result.trainable == "new" else "rows"
-        tensors += f" but the position table ({rows} trained)"
-    elif result.method is not None:
-        tensors += f" but the position table (resized by {result.method})"
-    return tensors
-
-
-def _trained_rows(result: Verification) -> str:
-    rows = "new rows" if result.trainable == "new" else "rows"
-    if result.what == "resized":
-        return f"resized, {rows} trained"
-    return f"{rows} trained"
-
-
-def _not_verified(result: Verification) -> str:
-    """Say what failed, or that too little was checked."""
-    failed = ", ".join(check.name for check in result.checks if check.failed)
-    are_files_right = all(check.passed for check in result.file_checks)
-    kind = "conversion" if result.what == "converted" else "resize"
-    if failed and are_files_right:
-        reason = (
-            f"the files of {result.resized} are those of a pure {kind} of {result.base}, but the "
-            f"model in transformers is not right (failed: {failed})"
-        )
-    elif failed:
-        reason = f"{result.resized} is not a pure {kind} of {result.base} (failed: {failed})"
-    elif are_files_right:
-        reason = f"the files of {result.resized} are right, but nothing of the models was checked"
-    else:
-        unchecked = ", ".join(check.name for check in result.checks if not check.passed)
-        reason = f"method {result.method} is not registered (not checked: {unchecked})"
-    return f"Not verified: {reason}."
-
-
-def _not_checked(result: Verification) -> Iterator[str]:
-    """Yield which checks of models could not be made, and why: the first evidence of each."""
-    names: dict[str, list[str]] = {}
-    for check in result.model_checks:
-        if check.status == "not checked":
-            names.setdefault(check.evidence[0], []).append(check.name)
-    reasons = [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
-    if reasons:
-        yield f"Not checked: {'; '.join(reasons)}."
+    def _differences(self) -> str:
+        """Say where a verified checkpoint differs from its base."""
+        places = list[str]()
+        if self.trainable:
+            rows = "new rows" if self.trainable == "new" else "rows"
+            places.append(f"its position table ({rows} trained)")
+        elif self.what in CHANGED_PLACES:
+            places.append(CHANGED_PLACES[self.what])
+        elif self.what == "converted" and self.method is not None:
+            places.append(f"its position table (resized by {self.method})")
+        if self.adapted:
+            places.append("tensors with adapters")
+        listed = " and in ".join(places)
+        if self.what == "converted":
+            text = (
+                f"{self.resized} is a conversion of {self.base}: every tensor is the stated "
+                "rearrangement or sum of the base's"
+            )
+            return f"{text}, except in {listed}" if places else text
+        if places:
+            return f"{self.resized} differs from {self.base} only in {listed}"
+        return f"{self.resized} matches {self.base} (nothing was resized)"

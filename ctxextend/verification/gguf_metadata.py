@@ -8,7 +8,7 @@ from ctxextend.checkpoint.gguf_checkpoint import gguf_file
 from ctxextend.checkpoint.gguf_header import GgufFile
 from ctxextend.checkpoint.gguf_rewrite import new_pairs
 from ctxextend.errors import counted
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 
 
@@ -36,8 +36,10 @@ def check_metadata(expected: Expected, resized: Checkpoint) -> Check:
         if name == other and before != after and name not in expected.plan.tensors:
             faults.append(f"after {name}, the file has other bytes that belong to no tensor")
     changes = "; ".join(f"{key} {value}" for key, value in edits.items())
-    finding = f"{counted(len(keys), 'key')} compared (recipe excluded): changed {changes or 'none'}"
-    return Evidence(failures=faults, findings=[finding]).check("metadata")
+    finding = (
+        f"{counted(len(keys), 'key')} compared (recipe excluded): changed {changes or 'nothing'}"
+    )
+    return Check("metadata", failures=faults, findings=[finding])
 
 
 def _gaps(file: GgufFile) -> Iterator[tuple[str, bytearray]]:

@@ -1,16 +1,14 @@
-"""The differences between two JSON values."""
+"""The differences between two JSON values, and which of them mean something in a model's config."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ctxextend.positions.positions import Keys
+from ctxextend.checkpoint.checkpoint import Checkpoint
+from ctxextend.checkpoint.safetensors_file import COMPUTING, DTYPES
+from ctxextend.positions.positions import Keys, nested
 
 MISSING = object()  # the value of a key that does not exist
-MAX_VALUE_TEXT = 60  # characters
-
-# Keys that no model uses.
-INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",), ("_from_model_config",)}
 
 
 class ValueChange(NamedTuple):
@@ -23,13 +21,14 @@ class ValueChange(NamedTuple):
 
 def changed_values(before: Any, after: Any, path: Keys = ()) -> Iterator[ValueChange]:
     """Yield every difference between two JSON values; 4 and 4.0 are equal, 1 and true are not."""
-    if type(before) is type(after) and isinstance(before, dict | list):
-        old = _items(before)
-        new = _items(after)
-        for key in dict.fromkeys((*old, *new)):
+    if isinstance(before, list) and isinstance(after, list):
+        before = dict(enumerate(before))
+        after = dict(enumerate(after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before | after:
             inside = (*path, str(key))
-            yield from changed_values(old.get(key, MISSING), new.get(key, MISSING), inside)
-    elif before != after or not _have_one_type(before, after):
+            yield from changed_values(before.get(key, MISSING), after.get(key, MISSING), inside)
+    elif before != after or isinstance(before, bool) != isinstance(after, bool):
         yield ValueChange(path, before, after)
 
 
@@ -37,19 +36,59 @@ def json_text(value: Any) -> str:
     """Return a value as JSON for messages, shortened if it is long."""
     if value is MISSING:
         return "missing"
-    text = json.dumps(value)
-    if len(text) > MAX_VALUE_TEXT:
-        return f"{text[: MAX_VALUE_TEXT - 3]}..."
-    return text
+    return f"{json.dumps(value):.60}"
 
 
-def _items(value: dict[str, Any] | list[Any]) -> Mapping[Any, Any]:
-    """Return the items of a list by index, or those of an object."""
-    return dict(enumerate(value)) if isinstance(value, list) else value
+def changed_meaning(
+    base: Checkpoint, before: Any, after: Any, ignored: Callable[[ValueChange], bool]
+) -> list[ValueChange]:
+    """Return the changes of a config.json that are more than another spelling.
+
+    Transformers says what they mean. It is imported only if some differ, for example since it has
+    saved the checkpoint again, with all of its defaults.
+
+    Args:
+        base: The checkpoint with the expected content.
+        before: This content.
+        after: The content of the file.
+        ignored: Tells the changes that are compared elsewhere.
+    """
+    changes = [change for change in changed_values(before, after) if not ignored(change)]
+    if not changes or not isinstance(after, dict):
+        return changes
+    from ctxextend.models.load import config_as_read
+
+    old = config_as_read(before)
+    new = config_as_read(after)
+    if old is None or new is None:
+        return changes
+    configs = (old.values, new.values)
+    unread = [change for change in changes if not _is_read(change.path, configs, old.old_keys)]
+    stated = {change.path: change for change in changes}
+    meant = list[ValueChange]()
+    for change in changed_values(old.values, new.values):
+        if not ignored(change) and not _is_stored_dtype(base, change):
+            meant.append(stated.get(change.path, change))  # with the values of the file
+    return [*unread, *meant]
 
 
-def _have_one_type(first: Any, second: Any) -> bool:
-    """Whether two values have the same JSON type: integers and floats are both numbers."""
-    if type(first) is type(second):
+def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
+    """Whether a config only states the dtype of the weights, which is transformers' default."""
+    if change.path[-1] != "dtype" or change.before not in (None, MISSING):
+        return False
+    dtypes = {entry.dtype for entry in base.weights.entries.values()}
+    return [DTYPES[dtype] for dtype in dtypes if dtype in COMPUTING] == [change.after]
+
+
+def _is_read(path: Keys, configs: Sequence[Mapping[str, Any]], old_keys: Collection[str]) -> bool:
+    """Whether transformers keeps a key, under its name or another one.
+
+    A key that it does not keep has no other spelling.
+    """
+    if path[-1] in old_keys:
         return True
-    return type(first) in (int, float) and type(second) in (int, float)
+    for config in configs:
+        parent = nested(config, path[:-1])
+        if isinstance(parent, list) or (isinstance(parent, Mapping) and path[-1] in parent):
+            return True
+    return False

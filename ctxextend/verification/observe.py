@@ -1,9 +1,10 @@
 """Run a loaded model on short and long inputs, and keep what is seen of it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,73 +25,56 @@ from ctxextend.verification.expected import Expected
 SHORTEST_PAIR = 4  # tokens, of which three are separators
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 MAX_ERROR = 200  # characters of an error that are kept
+MORE_THAN_TEXT = "more than text"
+# What follows from a parameter without weights of its shape.
+RANDOM = "its values are random"
+UNUSED = "no output that is compared depends on it"  # such as a pooler without a head for it
+UNKNOWN = "the model does not run on text only, so outputs may depend on it"
 Tensor = Any  # of torch
 TransformersModel = Any  # of transformers
 LoadedFrequencies = Mapping[str, NDArray[np.float32]]  # inverse frequencies by name of the buffer
 
 
 @dataclass(frozen=True)
-class Ran:
-    """The output of a model."""
+class Outcome:
+    """What a model makes of an input: an output, or an error."""
 
-    values: Tensor
-    tokens: int  # of the input
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether no value is NaN or infinity."""
-        return bool(self.values.isfinite().all())
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """Why a model was not run: it does not run on text only."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The error of a model that runs on shorter texts."""
-
-    error: str
-
-
-RunOutcome = Ran | NotRun | Failed
-Outcomes = Mapping[tuple[str, str], RunOutcome]  # by table and input
-
-
-@dataclass(frozen=True)
-class RandomParameters:
-    """Parameters without weights of their shape, which transformers initialised at random."""
-
-    mismatched: tuple[str, ...]
-    needed: tuple[str, ...]  # missing, and outputs depend on them
-    # Missing, but outputs do not depend on them, such as a pooler without a head for it.
-    unneeded: tuple[str, ...]
-    unknown: tuple[str, ...]  # missing, and the model could not be run to tell
+    values: Tensor = None  # None if it has no output
+    tokens: int = 0  # of the input
+    error: str = ""
+    # Errors of one kind differ only in numbers, or are all of `MORE_THAN_TEXT`; empty without one.
+    kind: str = ""
 
     @property
-    def decisive(self) -> tuple[str, ...]:
-        """Those that make outputs random, or may do so."""
-        return (*self.mismatched, *self.needed, *self.unknown)
+    def size(self) -> float:
+        """The largest absolute value of an output."""
+        return float(self.values.nan_to_num().abs().max())
+
+
+Outcomes = Mapping[tuple[str, str], Outcome]  # by table and input
+
+
+class KeyFault(NamedTuple):
+    """A parameter without weights of its shape, or a tensor for which the model has no place."""
+
+    kind: str  # ``missing``, ``unexpected`` or ``mismatched``, as transformers calls them
+    name: str
+    effect: str = ""  # `RANDOM`, `UNUSED` or `UNKNOWN`; empty if it is unexpected
 
 
 @dataclass(frozen=True)
 class Observed:
     """What was seen of a loaded model, which is dropped before the next one is loaded."""
 
-    outcomes: Outcomes
-    random: RandomParameters
-    unexpected: tuple[str, ...]  # tensors for which the model has no place
-    frequencies: LoadedFrequencies
+    outcomes: Outcomes = field(default_factory=dict)
+    keys: Sequence[KeyFault] = ()
+    frequencies: LoadedFrequencies = field(default_factory=dict)
+    error: str = ""  # why transformers cannot load it, as a sentence; then nothing was seen
 
-
-@dataclass(frozen=True)
-class NotLoaded:
-    """Why transformers cannot load a checkpoint, as a sentence."""
-
-    reason: str
+    @property
+    def random(self) -> list[str]:
+        """The parameters that make outputs random, or may do so."""
+        return [fault.name for fault in self.keys if fault.effect in (RANDOM, UNKNOWN)]
 
 
 def observe(
@@ -101,11 +85,14 @@ def observe(
     lengths: Sequence[int],
 ) -> Observed:
     """Run a model on inputs of some lengths, in tokens, and find its random parameters."""
-    frequencies = _read_frequencies(model)  # inputs change them, so they are read first
+    # Inputs change frequencies, so they are read first.
+    frequencies = dict[str, NDArray[np.float32]]()
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
+            frequencies[name] = buffer.float().numpy().copy()
     return Observed(
         outcomes=run_inputs(expected, checkpoint, model, lengths),
-        random=_find_random(expected, model, info, min(*lengths, SHORT_INPUT)),
-        unexpected=info.unexpected,
+        keys=_find_faults(expected, model, info, min(*lengths, SHORT_INPUT)),
         frequencies=frequencies,
     )
 
@@ -117,7 +104,7 @@ def run_inputs(
 
     A model whose outputs depend on the padding length also reads padded texts.
     """
-    outcomes: dict[tuple[str, str], RunOutcome] = {}
+    outcomes: dict[tuple[str, str], Outcome] = {}
     for table in expected.plan.changes:
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
@@ -133,55 +120,32 @@ def length_text(length: int) -> str:
     return f"{length} tokens"
 
 
-def outcomes_of(table: Change, outcomes: Outcomes) -> dict[str, RunOutcome]:
-    """Return the outcomes for one table, by input."""
-    return {text: outcome for (name, text), outcome in outcomes.items() if name == table.name}
-
-
-def why_not_run(table: Change, outcomes: Outcomes) -> NotRun | None:
-    """Return why a model ran on no input for a table; None if it ran on one, or failed."""
-    found = outcomes_of(table, outcomes).values()
-    reasons = [outcome for outcome in found if isinstance(outcome, NotRun)]
-    if len(reasons) < len(found):
-        return None
-    return reasons[0]
-
-
 def _run(
     expected: Expected, model: TransformersModel, table: Change, tokens: int | Tensor
-) -> RunOutcome:
+) -> Outcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
-    name = _name_in_model(model, table)
     length = tokens if isinstance(tokens, int) else tokens.shape[-1]
     trial: int | Tensor = 2
-    if isinstance(tokens, int) and needs_separators(expected):
-        trial = _ids_of_pair(expected, model, SHORTEST_PAIR)
-        tokens = _ids_of_pair(expected, model, tokens)
+    if isinstance(tokens, int) and expected.needs_separators:
+        assert expected.conversion is not None
+        separator = expected.conversion.config[SEPARATOR_KEY]
+        trial = separated_ids(model.config, SHORTEST_PAIR, separator)
+        tokens = separated_ids(model.config, tokens, separator)
     try:
         with torch_threads(model, None):
             values = run_on_tokens(
                 model,
-                name,
+                _name_in_model(model, table),
                 tokens,
                 has_other_tables=len(expected.plan.model.tables) > 1,
                 trial=trial,
             )
     except MoreThanTextError as error:
-        return NotRun(str(error))
+        return Outcome(error=str(error), kind=MORE_THAN_TEXT)
     except Exception as error:  # model classes raise many types
-        return Failed(f"{type(error).__name__}: {error}"[:MAX_ERROR])
-    return Ran(values, length)
-
-
-def needs_separators(expected: Expected) -> bool:
-    """Whether the class of a twin runs only on pairs of texts with three separators."""
-    return expected.windows is not None and expected.windows.head.needs_separators
-
-
-def _ids_of_pair(expected: Expected, model: TransformersModel, length: int) -> Tensor:
-    """Return the ids of a pair of texts, with the separators of the twin."""
-    assert expected.windows is not None
-    return separated_ids(model.config, length, expected.windows.config[SEPARATOR_KEY])
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+        return Outcome(error=text, kind=re.sub(r"\d+", "N", text))
+    return Outcome(values, length)
 
 
 def _name_in_model(model: TransformersModel, table: Change) -> str:
@@ -200,53 +164,29 @@ def _name_in_model(model: TransformersModel, table: Change) -> str:
     return table.name
 
 
-def _find_random(
+def _find_faults(
     expected: Expected, model: TransformersModel, info: LoadingInfo, length: int
-) -> RandomParameters:
+) -> list[KeyFault]:
     """Find the parameters with random values, and on which of them outputs depend.
 
     With NaN in these, fewer values of an output are finite. Parameters of the same name in other
     layers count too, since inputs do not reach all experts.
     """
+    faults = [KeyFault("mismatched", name, RANDOM) for name in info.mismatched]
     groups: dict[str, list[str]] = {}
     for name in info.missing:
         groups.setdefault(layer_pattern(name), []).append(name)
     finite = _count_finite(expected, model, length) if groups else 0
-    if not finite:
-        return RandomParameters(info.mismatched, needed=(), unneeded=(), unknown=info.missing)
-    needed = list[str]()
-    unneeded = list[str]()
+    state = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for pattern, names in groups.items():
-        tensors = _tensors_like(model, pattern)
-        with _filled_with_nan(tensors):
-            found = _count_finite(expected, model, length)
-        if tensors and found == finite:
-            unneeded += names
-        else:
-            needed += names
-    return RandomParameters(
-        mismatched=info.mismatched,
-        needed=tuple(needed),
-        unneeded=tuple(unneeded),
-        unknown=(),
-    )
-
-
-def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
-    """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
-    count = 0
-    for table in expected.plan.changes:
-        outcome = _run(expected, model, table, length)
-        if isinstance(outcome, Ran):
-            count += int(outcome.values.isfinite().sum())
-    return count
-
-
-def _tensors_like(model: TransformersModel, pattern: str) -> list[Tensor]:
-    """Return the parameters and buffers of a name with ``*`` for layers."""
-    state = dict(model.named_parameters(remove_duplicate=False))
-    state |= dict(model.named_buffers())
-    return [value for name, value in state.items() if layer_pattern(name) == pattern]
+        effect = UNKNOWN
+        if finite:
+            tensors = [value for name, value in state.items() if layer_pattern(name) == pattern]
+            with _filled_with_nan(tensors):
+                is_unused = tensors and _count_finite(expected, model, length) == finite
+            effect = UNUSED if is_unused else RANDOM
+        faults += [KeyFault("missing", name, effect) for name in names]
+    return faults + [KeyFault("unexpected", name) for name in info.unexpected]
 
 
 @contextmanager
@@ -256,17 +196,16 @@ def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
     before = [value.detach().clone() for value in floats]
     for value in floats:
         value.data.fill_(np.nan)
-    try:
-        yield
-    finally:
-        for value, kept in zip(floats, before, strict=True):
-            value.data.copy_(kept)
+    yield
+    for value, kept in zip(floats, before, strict=True):
+        value.data.copy_(kept)
 
 
-def _read_frequencies(model: TransformersModel) -> dict[str, NDArray[np.float32]]:
-    """Return the inverse frequencies of rotary positions, as the model has loaded them, by name."""
-    return {
-        name: buffer.float().numpy().copy()
-        for name, buffer in model.named_buffers()
-        if name.endswith("inv_freq") and not name.endswith("original_inv_freq")
-    }
+def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
+    """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
+    count = 0
+    for table in expected.plan.changes:
+        outcome = _run(expected, model, table, length)
+        if outcome.values is not None:
+            count += int(outcome.values.isfinite().sum())
+    return count

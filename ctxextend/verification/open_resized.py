@@ -19,7 +19,13 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     if source.file is None:
         inside = (source.folder / base.model).glob("*.*")
         files = [path for path in inside if path.suffix in READABLE]
-    variant = _find_variant(files, base.weights.variant)
+    # The base's variant if any file has it, else the one that all files have.
+    variants = {variant_of(path.name) for path in files}
+    variant = base.weights.variant
+    if variant not in variants and len(variants) == 1:
+        variant = variants.pop()
+    elif variant not in variants:
+        variant = None
     has_no_config = not base.has_config and not base.adapter_of
     if len(files) == 1 and has_no_config:
         # Rejects a link that points outside, since the user did not name this file.
@@ -32,14 +38,3 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
             message = f"{source.reference} is a {after} model, and its base a {before} one."
             raise CheckpointError(message, "Verify it against the one that it was resized from.")
     return resized
-
-
-def _find_variant(files: list[Path], preferred: str | None) -> str | None:
-    """Return the preferred variant if any file has it, else the one that all files have."""
-    found = [variant_of(path.name) for path in files]
-    variants = {name for name in found if name is not None}
-    if preferred in variants:
-        return preferred
-    if len(variants) == 1 and None not in found:
-        return variants.pop()
-    return None

@@ -1,9 +1,8 @@
 """Verify that a checkpoint differs from its base only in its positions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
@@ -25,7 +24,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import plain_values
 from ctxextend.settings import CheckpointRef, Resize, Verify
-from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.checks import Check
 from ctxextend.verification.compare_files import check_files
 from ctxextend.verification.compare_tables import check_tables
 from ctxextend.verification.compare_tensors import check_tensors
@@ -81,20 +80,18 @@ def verify_checkpoint(
     """
     reference = settings.resized
     base_name = settings.base
-    deep = settings.deep
     given = {key: value for key, value in plain_values(ref).items() if key != "source"}
     source = resolve_source(reference)
+    recipe = None
     try:
-        recipe = _read_recipe(source)
+        text = source_recipe(source)
     except CheckpointError as error:
         if base_name is None:
             raise
-        return _failed(CheckpointRef(base_name), reference, "readable", error)
-    _check_flags(
-        reference,
-        recipe,
-        {"--base": base_name, "--method": settings.method, "--to": settings.to},
-    )
+        return _failed(base_name, reference, "readable", error)
+    if text is not None:
+        recipe = parse_provenance(text, RECIPE_FILE, source.folder)
+    _check_flags(settings, recipe)
     stated_base = find_base(recipe, base_name)
     assert stated_base is not None
     ref = replace(stated_base.ref, **given)
@@ -105,13 +102,13 @@ def verify_checkpoint(
             raise
         message = f"The recipe of {reference} names its base, but {error.message}"
         raise SourceError(message, "Pass the base: --base MODEL.") from error
-    if deep:
+    if settings.deep:
         base.check("--deep")
     _check_is_other(source, base.source, is_named=base_name is not None)
     try:
         resized = open_resized(source, base)
     except CheckpointError as error:
-        return _failed(ref, reference, "readable", error)
+        return _failed(ref.source, reference, "readable", error)
     model = identify_model(base, ref)
     if recipe is None:
         expected = expect_resize(model, resized, Resize(settings.to, method=settings.method))
@@ -119,29 +116,106 @@ def verify_checkpoint(
         try:
             expected = expect_recorded(model, recipe)
         except ResizeError as error:
-            return _failed(ref, reference, "table", error)
+            return _failed(ref.source, reference, "table", error)
     checks = compare(expected, resized, progress)
-    if deep:
+    if settings.deep:
         from ctxextend.verification.deep import check_models
 
         checks += check_models(expected, resized, notify)
     return _conclude(ref, reference, expected, checks)
 
 
-def _check_flags(reference: str, recipe: Provenance | None, flags: Mapping[str, Any]) -> None:
+def _conclude(
+    ref: CheckpointRef, reference: str, expected: Expected, checks: list[Check]
+) -> Verification:
+    """Return the result of all checks."""
+    plan = expected.plan
+    what: Changed = "limits"
+    if expected.conversion:
+        what = "converted"
+    elif any(table.is_changed for table in plan.stored):
+        what = "resized"
+    elif not plan.edits:
+        what = "same"
+    elif any(change.settings for change in plan.changes):
+        what = "rotary"
+    method = None
+    if not expected.replaces_positions:
+        method = expected.unregistered_method or plan.method
+    return Verification(
+        base=ref.source,
+        resized=reference,
+        method=method,
+        trainable=expected.trainable,
+        checks=tuple(checks),
+        adapted=tuple(sorted(expected.adapted)),
+        notes=(TRAINING_UNVERIFIED,) if expected.is_trained else (),
+        what=what,
+    )
+
+
+def _failed(base: str, reference: str, name: str, error: CtxextendError) -> Verification:
+    """Return the result of the only check that could be made, which an error ended."""
+    failures = [text for text in (error.message, error.hint) if text]
+    return Verification(
+        base=base,
+        resized=reference,
+        method=None,
+        trainable=None,
+        checks=(Check(name, failures),),
+    )
+
+
+def _check_flags(settings: Verify, recipe: Provenance | None) -> None:
     """Raise MethodError unless a checkpoint has either a recipe or all of three flags."""
-    if recipe is not None:
-        if flags["--method"] is not None or flags["--to"] is not None:
-            message = f"{reference} has a recipe, so --method and --to do not apply."
-            raise MethodError(message, "Remove them.")
-        return
+    reference = settings.resized
+    flags = {"--base": settings.base, "--method": settings.method, "--to": settings.to}
     missing = [flag for flag, value in flags.items() if value is None]
-    if missing:
+    if recipe is not None and not {"--method", "--to"} <= {*missing}:
+        message = f"{reference} has a recipe, so --method and --to do not apply."
+        raise MethodError(message, "Remove them.")
+    if recipe is None and missing:
         raise MethodError(
             f"{reference} has no recipe, so verify needs {joined(missing)} too.",
             "Pass what created it: --base MODEL --method M --to N. A conversion is verified only "
             f"with its recipe, {RECIPE_FILE}.",
         )
+
+
+def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:
+    """Raise SourceError if a checkpoint would be compared with itself, which finds nothing.
+
+    Args:
+        resized: The resized checkpoint.
+        base: Its base.
+        is_named: Whether the user named the base; else the recipe names it.
+    """
+    are_two_files = None not in (resized.file, base.file) and resized.file != base.file
+    if are_two_files or not resized.folder.samefile(base.folder):
+        return
+    name = resized.reference
+    message = f"{base.reference} and {name} are the same: there is nothing to compare."
+    if not is_named:
+        message = (
+            f"The recipe of {name} names {name} as its base: the output replaced the checkpoint "
+            "that it was created from, or was copied over it."
+        )
+    raise SourceError(message, "Pass --base MODEL, the checkpoint as it was before.")
+
+
+def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
+    """Compare the files of a resized checkpoint with the expected ones.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+        ResizeError: The tables of the base cannot be resized.
+    """
+    check_others = check_metadata if expected.base.file_suffix else check_files
+    return [
+        check_tensors(expected, resized, progress),
+        check_tables(expected, resized),
+        check_others(expected, resized),
+    ]
 
 
 def check_output(planned: Planned, folder: Path) -> None:
@@ -150,16 +224,13 @@ def check_output(planned: Planned, folder: Path) -> None:
     Raises:
         VerificationError: A check fails, or could not be made.
     """
-    source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
-    if folder.is_file():
-        source = source._replace(kind="file", folder=folder.parent, file=folder.name)
-    try:
-        resized = open_resized(source, planned.plan.checkpoint)
-        checks = compare(Expected(planned, "as planned"), resized, no_progress)
-    except CtxextendError as error:
-        message = f"The output could not be verified: {error.message}"
-        raise VerificationError(message, NO_OUTPUT) from error
-    _raise_failed(checks, "does not match the plan")
+
+    def checks() -> Sequence[Check]:
+        resized = open_resized(resolve_source(folder), planned.plan.checkpoint)
+        expected = Expected(plan=planned.plan, conversion=planned.conversion)
+        return compare(expected, resized, no_progress)
+
+    _refuse_failed(checks, "the plan")
 
 
 def check_recorded_output(base: CheckpointRef, folder: Path) -> None:
@@ -172,122 +243,18 @@ def check_recorded_output(base: CheckpointRef, folder: Path) -> None:
     Raises:
         VerificationError: A check fails, or could not be made.
     """
+    settings = Verify(str(folder), base=base.source)
+    _refuse_failed(lambda: verify_checkpoint(settings, base).checks, "its recipe")
+
+
+def _refuse_failed(make_checks: Callable[[], Sequence[Check]], what: str) -> None:
+    """Raise VerificationError unless all checks can be made and pass."""
     try:
-        checks = verify_checkpoint(Verify(str(folder), base=base.source), base).checks
+        checks = make_checks()
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
-    _raise_failed(checks, "does not match its recipe")
-
-
-def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:
-    """Raise SourceError if a checkpoint would be compared with itself, which finds nothing.
-
-    Args:
-        resized: The resized checkpoint.
-        base: Its base.
-        is_named: Whether the user named the base; else the recipe names it.
-    """
-    if not _is_same(resized, base):
-        return
-    name = resized.reference
-    if is_named:
-        message = f"{base.reference} and {name} are the same: there is nothing to compare."
-    else:
-        message = (
-            f"The recipe of {name} names {name} as its base: the output replaced the checkpoint "
-            "that it was created from, or was copied over it."
-        )
-    raise SourceError(message, "Pass --base MODEL, the checkpoint as it was before.")
-
-
-def _is_same(one: Source, other: Source) -> bool:
-    """Whether two checkpoints are one folder, or one file of it."""
-    if not one.folder.samefile(other.folder):
-        return False
-    return one.file is None or other.file is None or one.file == other.file
-
-
-def _raise_failed(checks: Sequence[Check], problem: str) -> None:
-    """Raise VerificationError with what failed, if any check did."""
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
     if failed:
-        raise VerificationError(f"The output {problem}. {'; '.join(failed)}.", NO_OUTPUT)
-
-
-def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
-    """Compare the files of a resized checkpoint with the expected ones.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-        ResizeError: The tables of the base cannot be resized.
-    """
-    checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
-    if expected.base.file_suffix:
-        checks.append(check_metadata(expected, resized))
-    else:
-        checks.append(check_files(expected, resized))
-    return checks
-
-
-def _read_recipe(source: Source) -> Provenance | None:
-    """Return the recipe in a folder, also of weights without a config.json, or in the weights.
-
-    None if there is none.
-
-    Raises:
-        CheckpointError: A file cannot be read, or is malformed.
-        RecipeError: The recipe is invalid.
-    """
-    text = source_recipe(source)
-    if text is None:
-        return None
-    return parse_provenance(text, RECIPE_FILE, source.folder)
-
-
-def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:
-    """Return the result of the only check that could be made, which an error ended."""
-    evidence = Evidence(failures=[text for text in (error.message, error.hint) if text])
-    return Verification(
-        base=ref.source,
-        resized=reference,
-        method=None,
-        trainable=None,
-        checks=(evidence.check(name),),
-    )
-
-
-def _conclude(
-    ref: CheckpointRef, reference: str, expected: Expected, checks: list[Check]
-) -> Verification:
-    """Return the result of all checks."""
-    recorded = expected.recorded
-    method = None
-    if not expected.replaces_positions:
-        method = recorded.unregistered_method or expected.plan.method
-    notes = list[str]()
-    if recorded.is_trained:
-        notes.append(TRAINING_UNVERIFIED)
-    return Verification(
-        base=ref.source,
-        resized=reference,
-        method=method,
-        trainable=recorded.trainable,
-        checks=tuple(checks),
-        adapted=tuple(sorted(recorded.adapted)),
-        notes=tuple(notes),
-        what=_changed(expected),
-    )
-
-
-def _changed(expected: Expected) -> Changed:
-    """Return what the resize or conversion has changed."""
-    if expected.conversion:
-        return "converted"
-    if any(table.is_changed for table in expected.plan.stored):
-        return "resized"
-    if not expected.plan.edits:
-        return "same"
-    if expected.has_rope_changes:
-        return "rotary"
-    return "limits"
+        message = f"The output does not match {what}. {'; '.join(failed)}."
+        raise VerificationError(message, NO_OUTPUT)

@@ -170,7 +170,6 @@ def test_completion_offers_every_command_and_flag() -> None:
         ("resize m --to 4x --for vl", ["vllm"]),
         ("evaluate m --measure re", ["retrieval"]),
         ("train m --trainable ", ["new", "positions", "all-but-positions", "all"]),
-        ("train m --dtype ", ["fp32", "bf16", "fp16"]),
         ("train m --precision ", ["auto", "fp32", "bf16", "fp16"]),
         ("recipes gpt2-", ["gpt2-4096", "gpt2-rotary-4096"]),
         ("run gpt2-r", ["gpt2-rotary-4096"]),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend.cli.app import COMMANDS, _handle_signal, build_app
 from ctxextend.cli.interruption import WITHOUT_OUTPUT
-from ctxextend.training.trainer import RunCallback
+from ctxextend.training.trainer import RunTrainer
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import fix_steps
 
@@ -42,7 +42,7 @@ def interrupt(*_: object, **__: object) -> None:
         ("ctxextend.checkpoint.writing.write_layout", "resize tiny-gpt2 --to 512", NOTHING),
         ("ctxextend.conversion.find.find_conversion", "convert tiny-gpt2 --scheme rotary", NOTHING),
         (
-            "ctxextend.training.train.open_task",
+            "ctxextend.training.train.TrainingRun",
             "train tiny-gpt2 --steps 2 --data book.txt",
             NOTHING,
         ),
@@ -120,17 +120,17 @@ def test_a_later_command_does_not_name_earlier_outputs(monkeypatch: pytest.Monke
 def test_training_names_the_saved_step(
     command: str, how: str, is_killed_at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_step = RunCallback.on_step_end
+    end_step = RunTrainer.on_step_end
 
-    def stop(self: RunCallback, *arguments: object, **others: object) -> object:
-        step = self.folder.step
+    def stop(self: RunTrainer, *arguments: object, **others: object) -> object:
+        step = self.run.folder.step
         if step and is_killed_at_once:
             raise KeyboardInterrupt
         if step:
             signal.raise_signal(signal.SIGINT)
         return end_step(self, *arguments, **others)
 
-    monkeypatch.setattr(RunCallback, "on_step_end", stop)
+    monkeypatch.setattr(RunTrainer, "on_step_end", stop)
     done = run(f"{command} -o out")
     assert done.exit_code == 130
     step = 3 if is_killed_at_once else 4  # a tenth of the steps, and the one after it
@@ -142,14 +142,14 @@ def test_training_names_the_saved_step(
 def test_resize_stopped_while_tuning_writes_nothing(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_step = RunCallback.on_step_end
+    end_step = RunTrainer.on_step_end
 
-    def stop(self: RunCallback, *arguments: object, **others: object) -> object:
+    def stop(self: RunTrainer, *arguments: object, **others: object) -> object:
         signal.raise_signal(number)
         return end_step(self, *arguments, **others)
 
     fix_steps(monkeypatch, 3)
-    monkeypatch.setattr(RunCallback, "on_step_end", stop)
+    monkeypatch.setattr(RunTrainer, "on_step_end", stop)
     before = signal.signal(signal.SIGTERM, _handle_signal)
     try:
         done = run("resize tiny-gpt2 --to 160 --tune book.txt")

@@ -104,7 +104,7 @@ def test_convert_to_windows_gives_equal_outputs(
     verified = verify(output, deep=True)
     assert verified, [check.evidence for check in verified.checks]
     assert verified.checks[-1].name == "outputs"
-    assert "of inputs up to 6 tokens as they are" in verified.checks[-1].evidence[0]
+    assert "inputs of up to 6 tokens as they are" in verified.checks[-1].evidence[0]
 
 
 @pytest.mark.parametrize(

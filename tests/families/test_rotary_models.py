@@ -164,7 +164,7 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
         )
         is_same = "bit-identical" in outputs.evidence[0]
         assert is_same == (method in KEEPING)
-        assert is_same or "differ from the base's by up to" in outputs.evidence[0]
+        assert is_same or "may differ from the base's" in outputs.evidence[0]
         Path(method, "ctxextend.yaml").unlink()
         found = verify(method, "llama", method=method, to=NEW)
         assert found.passed is True

@@ -72,10 +72,11 @@ def score(
     spread: float = 0.05,
 ) -> Score:
     """Return a score whose documents have a mean, around it with a standard deviation."""
-    values = mean + spread * np.random.default_rng(0).standard_normal(samples)
-    values += mean - values.mean()
+    values = spread * np.random.default_rng(0).standard_normal(samples)
     if name != "short":  # differences of models vary too
-        values += 0.2 * spread * np.random.default_rng((len(name), length)).standard_normal(samples)
+        own = np.random.default_rng((len(name), length))
+        values += 0.2 * spread * own.standard_normal(samples)
+    values += mean - values.mean()
     return Score(
         model=name,
         measure=measure,

@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import resize
 from ctxextend.cli.app import build_app
-from ctxextend.training.setup import TrainingSetup
-from ctxextend.training.trainer import RunCallback
+from ctxextend.training.run import TrainingRun
+from ctxextend.training.trainer import RunTrainer
 from tests.helpers import pico
 from tests.helpers.repository import ROOT
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
@@ -165,11 +165,11 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 def fix_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let tuned tables take so many steps, which else depend on the clock."""
 
-    def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
-        settings = replace(setup.task.settings, steps=count, eval_every=count)
-        return replace(setup, task=replace(setup.task, settings=settings, planned_steps=count))
+    def plan_steps(run: TrainingRun, deadline: float) -> None:
+        run.settings = replace(run.settings, steps=count, eval_every=count)
+        run.planned_steps = count
 
-    monkeypatch.setattr("ctxextend.training.train.plan_steps", plan_steps)
+    monkeypatch.setattr("ctxextend.training.tune.plan_steps", plan_steps)
 
 
 def make_encoder(folder: Path) -> Path:
@@ -187,29 +187,29 @@ def make_encoder(folder: Path) -> Path:
 @contextlib.contextmanager
 def ctrl_c_after(step: int) -> Iterator[None]:
     """Send Ctrl-C after a step of training runs, before that is saved."""
-    on_log = RunCallback.on_log
+    on_log = RunTrainer.on_log
 
-    def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def interrupt(self: RunTrainer, args: Any, state: Any, control: Any, **others: Any) -> None:
         on_log(self, args, state, control, **others)
         if state.global_step == step and "loss" in others.get("logs", {}):
             signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_log", interrupt)
+        patch.setattr(RunTrainer, "on_log", interrupt)
         yield
 
 
 @contextlib.contextmanager
 def diverging_loss(at: int = 3) -> Iterator[None]:
     """Make the loss of training runs rise sharply at a step."""
-    on_step_end = RunCallback.on_step_end
+    on_step_end = RunTrainer.on_step_end
 
-    def diverge(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def diverge(self: RunTrainer, args: Any, state: Any, control: Any, **others: Any) -> None:
         on_step_end(self, args, state, control, **others)
         if state.global_step == at:
-            for value in self.setup.trainable.parameters.values():
+            for value in self.run.trainable.parameters.values():
                 value.detach().mul_(-5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_step_end", diverge)
+        patch.setattr(RunTrainer, "on_step_end", diverge)
         yield

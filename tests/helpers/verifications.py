@@ -3,13 +3,16 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from ctxextend import Verification
+from tests.helpers import pico
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+Damage = Callable[[Path], object]  # changes a checkpoint
 INDEX = "model.safetensors.index.json"
 
 
@@ -40,6 +43,16 @@ def rewrite(folder: Path, name: str, change: Change) -> None:
     tensors = load_file(path)
     tensors[name] = change(tensors[name]).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
+
+
+def edit(name: str, **values: Any) -> Damage:
+    """Set keys of a JSON file."""
+    return lambda folder: pico.edit_json(folder / name, **values)
+
+
+def modify(name: str, change: Change) -> Damage:
+    """Change one tensor."""
+    return lambda folder: rewrite(folder, name, change)
 
 
 def flip_bit_in(path: Path, byte: int, bit: int = 0) -> None:

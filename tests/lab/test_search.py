@@ -248,7 +248,7 @@ def ndcg(evaluation: Evaluation) -> dict[str, Score]:
     return {score.reading: score for score in found}
 
 
-def values_of(score: Score) -> list[float]:
+def values_of(score: Score) -> Any:
     return np.concatenate(score.values).tolist()
 
 

@@ -77,7 +77,9 @@ CHANGED_FILE = re.compile(
     r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE
 )
 # A ratio of perplexities in a file of results.
-RATIO = re.compile(r"x (?P<value>[\d.]+)(?: ± (?P<width>[\d.]+))?")
+RATIO = re.compile(
+    r"x (?P<value>[\d.]+)(?: ± (?P<width>[\d.]+)| \((?P<low>[\d.]+) to (?P<high>[\d.]+)\))?"
+)
 LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
 # Web fonts: the image must not load anything from other sites.
@@ -176,6 +178,9 @@ def in_per_cent(ratio: str) -> str:
     """Return a ratio, such as "x 1.022 ± 0.005", as a change: "+2.2 ± 0.5 %"."""
 
     def change(match: re.Match[str]) -> str:
+        if match["low"] is not None:
+            value, low, high = (Decimal(end).scaleb(2) - 100 for end in match.group(1, 3, 4))
+            return f"{value:+f} % ({low:f} to {high:f})"
         # An exact 1 has no interval.
         if match["width"] is None:
             return "0 %"

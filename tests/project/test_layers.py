@@ -54,11 +54,9 @@ LAYERS = [
     "verification",
     "lab/statistics",
     "lab/scores",
-    "report/numbers",
     "lab",
     "report/figures",
     "training",
-    "comparison",
     "report",
     "demo",
     "pipeline",
@@ -98,14 +96,12 @@ ALLOWED = {
         "yaml",
         "matplotlib",
     },
-    "comparison": {"accelerate", "torch", "transformers"},
     "report": {"jinja2", "markupsafe", "matplotlib"},
     "cli": {"plotext", "rich", "typer"},
     "demo": {"torch"},
 }
 # They need torch at module level, and are themselves imported inside functions.
 IMPORT_TORCH = {
-    "comparison/tune_table.py",
     "checkpoint/pytorch_file.py",
     "checkpoint/nanogpt.py",
 }

@@ -8,7 +8,7 @@ from tests.helpers.repository import ROOT
 from tests.project.test_docs import CARDS, PAGES
 
 # Scores with their interval, and those of search: nDCG@10, MRR and recall.
-SCORE = re.compile(r"\d[\d,]*(?:\.\d+)? ± \d+(?:\.\d+)?|\b0\.\d{3}\b")
+SCORE = re.compile(r"\d[\d,]*(?:\.\d+)? (?:± \d+(?:\.\d+)?|\([\d,.]+ to [\d,.]+\))|\b0\.\d{3}\b")
 STATED = (
     "README.md",
     "results.md",

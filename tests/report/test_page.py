@@ -24,7 +24,7 @@ from tests.helpers.evaluations import (
 )
 from tests.helpers.trainings import invoke
 
-HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
+HOSTILE = "_$x--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
 HOME = "/home/alice/secret"
 
 
@@ -82,11 +82,9 @@ def test_page_has_a_table_of_each_measure(tmp_path: Path) -> None:
     assert [base, "Loss by position", "loss", "45 (44 to 46)"] in rows
     assert ["", "64", "128", "256", "512"] in rows
     assert ["short", "49 (48 to 51)", "45 (44 to 46)", "-", "-"] in rows
-    heads = [f"{start} to {start + 63}" for start in range(0, 512, 64)]
-    assert ["", *heads] in rows
+    assert ["", "0 to 63", "64 to 127"] in [row[:3] for row in rows]
     difference = next(row for row in rows if row[1] == f"{base} at 128")
-    assert difference[0] == "long at 512"
-    assert difference[-1] == "worse"
+    assert (difference[0], difference[-1]) == ("long at 512", "worse")
     rows = rows_of(SEARCH, tmp_path)
     assert ["", "median tokens", "nDCG@10", "MRR", "recall@1"] in rows
     rows = rows_of(EFFECTIVE, tmp_path)
@@ -113,6 +111,7 @@ def test_page_escapes_all_values(tmp_path: Path) -> None:
     assert page.count("&lt;script&gt;") > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [f"{HOME}/minilm", f"{HOME}/minilm/", f"{HOME}/a b/minilm", "../alice/minilm", "alice/minilm"],

@@ -22,11 +22,10 @@ from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import (
     Distillation,
     LanguageModeling,
-    PositionDistillation,
-    TextDistillation,
-    plan_windows,
+    TableDistillation,
+    central_borders,
 )
-from ctxextend.training.train_data import IGNORE_INDEX
+from ctxextend.training.train_data import IGNORE_INDEX, plan_windows, select
 from tests.helpers import pico
 from tests.helpers.mock_models import mock_model
 from tests.helpers.word_tokenizer import add_tokenizer
@@ -90,21 +89,24 @@ def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) ->
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
-def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most_central(
+def test_each_token_is_assigned_to_the_window_in_which_it_is_most_central(
     tokens: int, length: int, stride: int
 ) -> None:
     windows = plan_windows(tokens, length, min(stride, length))
-
-    owners: list[int] = []
-    for index, window in enumerate(windows):
-        assert window.stop - window.start == min(tokens, length)
-        owners += [index] * (window.scored_stop - window.first_scored)
     # Twice the distance of each token from the middle of each window, shape (tokens, windows).
     twice_middles = np.array([window.start + window.stop - 1 for window in windows])
     distances = np.abs(2 * np.arange(tokens)[:, None] - twice_middles)
-    assert owners == distances.argmin(axis=1).tolist()
+    nearest = distances.min(axis=1)
+    assert {len(window) for window in windows} == {min(tokens, length)}
     assert windows[0].start == 0
     assert windows[-1].stop == tokens
+
+    for is_first in (True, False):
+        counts = np.diff(central_borders(windows, is_tie_first=is_first))
+        owners = np.repeat(np.arange(len(windows)), counts)
+        assert distances[np.arange(tokens), owners].tolist() == nearest.tolist()
+        if is_first:
+            assert owners.tolist() == distances.argmin(axis=1).tolist()
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
@@ -258,33 +260,6 @@ def test_distillation_rejects_a_teacher_with_another_tokenizer(
             Distillation(student, other)
 
 
-def states_in_windows(teacher: EvalModel, ids: torch.Tensor) -> torch.Tensor:
-    """Return the teacher's last hidden state of each token, read in windows side by side.
-
-    A token's state is that in its own window; [CLS] and [SEP] have the mean of all windows.
-    """
-    length = ids.shape[1]
-    before = len(teacher.tokenizer.before)
-    after = len(teacher.tokenizer.after)
-    window_length = OLD - before - after
-    windows = plan_windows(length - before - after, window_length, window_length)
-    targets = torch.zeros(*ids.shape, pico.WIDTH)
-    counted = 0
-    for window in windows:
-        inside = ids[:, before + window.start : before + window.stop]
-        window_ids = torch.cat([ids[:, :before], inside, ids[:, length - after :]], dim=1)
-        with torch.no_grad():
-            read = last_states(teacher, window_ids)
-        first = before + window.first_scored
-        last = before + window.scored_stop
-        targets[:, first:last] = read[:, first - window.start : last - window.start]
-        targets[:, :before] += read[:, :before] / len(windows)
-        targets[:, length - after :] += read[:, OLD - after :] / len(windows)
-        counted += window.scored_stop - window.first_scored
-    assert counted == length - before - after
-    return targets
-
-
 @pytest.mark.parametrize("model_type", ["gpt2", "bert"])
 def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_training(
     model_type: str, tmp_path: Path
@@ -299,11 +274,10 @@ def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_trai
     ids = texts(student, NEW)
     labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
 
-    states = last_states(student, ids)
-    # Windows of the base's 16 positions, the special tokens of BERT included.
-    targets = states_in_windows(teacher, ids)
-    squares = (states - targets).square().mean((1, 2))
-    errors = squares / targets.square().mean((1, 2))
+    assert objective.teacher is not None
+    windows, targets = objective.teacher.read(ids)
+    assert windows[1].start == windows[0].stop  # side by side
+    errors = objective.teacher.errors(last_states(student, ids), targets, windows)
     disable_dropout(objective.train())
     plain_loss = plain.eval()(ids, labels)["loss"]
     expected = plain_loss + 3 * errors.mean()
@@ -335,36 +309,25 @@ def language_models(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel
     return open_model(output), open_model(base)
 
 
-@pytest.mark.parametrize("model_type", [*LAYERS])
-def test_position_distillation_is_zero_where_rows_repeat(model_type: str, tmp_path: Path) -> None:
-    student, base = language_models(tmp_path, model_type)
-    objective = PositionDistillation(student, base, 1.0, short_positions=OLD)
-    disable_dropout(objective.train())
-    ids = texts(base, OLD)
-    special = len(base.tokenizer.before)
-    repeated = torch.arange(OLD) + OLD * (torch.arange(OLD) >= special)
-    moved = repeated + 3 * (torch.arange(OLD) >= special)
-    labels = ids.clone()
-    same = objective(ids, labels, repeated.expand_as(ids))["loss"]
-    torch.testing.assert_close(same, torch.zeros_like(same), atol=1e-5, rtol=0)
-    assert objective(ids, labels, moved.expand_as(ids))["loss"] > 0.01
-
-
-def window_of(model: EvalModel, ids: torch.Tensor, start: int) -> torch.Tensor:
-    """Return a window of 16 tokens of texts, special tokens included."""
-    before = len(model.tokenizer.before)
-    after = len(model.tokenizer.after)
-    size = OLD - before - after
-    first = before + start
-    return torch.cat([ids[:, :before], ids[:, first : first + size], ids[:, NEW - after :]], dim=1)
+def moved_windows(
+    model: EvalModel, objective: TableDistillation, ids: torch.Tensor, offset: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return every other window of texts, (b, windows, w), and its positions with an offset."""
+    parts = [select(ids, window, model.tokenizer) for window in objective.windows[::2]]
+    windows = torch.stack(parts, dim=1)
+    positions = torch.arange(OLD)
+    positions[len(model.tokenizer.before) :] += offset
+    return windows, positions.expand_as(windows)
 
 
 @pytest.mark.parametrize("model_type", [*LAYERS])
-def test_text_distillation_compares_each_token_with_itself(model_type: str, tmp_path: Path) -> None:
+def test_table_distillation_compares_each_token_with_itself(
+    model_type: str, tmp_path: Path
+) -> None:
     student, base = language_models(tmp_path, model_type)
     tokens = NEW - base.tokenizer.num_special
-    objective = TextDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
-    mixed = TextDistillation(student, base, 0.25, short_positions=OLD, tokens=tokens)
+    objective = TableDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
+    mixed = TableDistillation(student, base, 0.25, short_positions=OLD, tokens=tokens)
     # Without layers and positions, predictions depend on the token only: any other pair differs.
     for model in (student, base):
         for name, parameter in model.model.named_parameters():
@@ -373,31 +336,32 @@ def test_text_distillation_compares_each_token_with_itself(model_type: str, tmp_
     disable_dropout(objective.train())
     disable_dropout(mixed.train())
     ids = texts(student, NEW)
-    windows = len(objective.pieces.starts[::2])
-    offsets = torch.zeros(len(ids), windows, dtype=torch.int64)
-    for step in ({}, {"offsets": offsets}):  # whole texts, and windows
-        loss = objective(ids, ids, **step)["loss"]
+    windows, positions = moved_windows(student, objective, ids, 0)
+    flat = windows.flatten(0, 1)
+    plain = LanguageModeling(student).train()
+    for inputs, text in (((ids, ids), ids), ((windows, windows, positions), flat)):
+        loss = objective(*inputs)["loss"]
         torch.testing.assert_close(loss, torch.zeros_like(loss), atol=1e-5, rtol=0)
-
-    text_loss = LanguageModeling(student).train()(ids, ids)["loss"]
-    torch.testing.assert_close(mixed(ids, ids)["loss"], 0.75 * text_loss)
-    moved = torch.cat([window_of(student, ids, start) for start in objective.pieces.starts[::2]])
-    window_loss = LanguageModeling(student).train()(moved, moved)["loss"]
-    torch.testing.assert_close(mixed(ids, ids, offsets=offsets)["loss"], 0.75 * window_loss)
+        expected = 0.75 * plain(text, text)["loss"]
+        torch.testing.assert_close(mixed(*inputs)["loss"], expected)
 
 
 @pytest.mark.parametrize("model_type", [*LAYERS])
-def test_text_distillation_moves_windows_by_their_offsets(model_type: str, tmp_path: Path) -> None:
+def test_table_distillation_moves_windows_by_their_offsets(model_type: str, tmp_path: Path) -> None:
     student, base = language_models(tmp_path, model_type)
     tokens = NEW - base.tokenizer.num_special
-    objective = TextDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
+    objective = TableDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
     disable_dropout(objective.train())
     ids = texts(student, NEW)
-    count = len(objective.pieces.starts[::2])
     losses = list[float]()
     for offset in (0, OLD, OLD + 3):
-        offsets = torch.full((len(ids), count), offset)
-        losses.append(float(objective(ids, ids, offsets=offsets)["loss"].detach()))
+        windows, positions = moved_windows(student, objective, ids, offset)
+        losses.append(float(objective(windows, windows, positions)["loss"].detach()))
+    # A run in windows reads single ones.
+    only_windows = TableDistillation(student, base, 1.0, short_positions=OLD)
+    disable_dropout(only_windows.train())
+    single = only_windows(windows[:, 0], windows[:, 0], positions[:, 0])["loss"]
+    assert float(single.detach()) > 0.01
     # Rows repeat after 16.
     assert losses[:2] == pytest.approx([0, 0], abs=1e-5)
     assert losses[2] > 0.01

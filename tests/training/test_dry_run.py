@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import pico
-from tests.helpers.trainings import NEW, invoke, make_resized, make_source
+from tests.helpers.trainings import NEW, invoke, make_resized
 
 pytestmark = pytest.mark.usefixtures("book")
 
@@ -23,15 +23,3 @@ def test_train_dry_run_states_what_would_be_trained_and_writes_nothing(tmp_path:
     ]
     assert pico.contents(Path.cwd()) == working_folder
     assert pico.contents(tmp_path) == model_folder
-
-
-def test_train_dry_run_reports_an_output_that_exists(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "gpt2", "gpt2")
-    Path("out").mkdir()
-    Path("out/file.txt").write_text("")
-    arguments = ("train", source, "--data", "book.txt", "--steps", 1, "-o", "out")
-    run = invoke(*arguments)
-    dry_run = invoke(*arguments, "--dry-run")
-    assert run.exit_code == 1
-    assert dry_run.exit_code == 1
-    assert run.stderr == dry_run.stderr

@@ -14,7 +14,7 @@ from ctxextend.lab.eval_model import open_eval_model
 from ctxextend.settings import CheckpointRef
 from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive
-from ctxextend.training.pairs import Documents, PairDataset
+from ctxextend.training.pairs import Documents
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
 from ctxextend.training.train_result import TrainResult
 from tests.helpers.trainings import (
@@ -231,8 +231,7 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
         parts.append([model.tokenizer.separator])
     text = Text.whole(np.concatenate(parts).astype(np.int32))
     settings = SequenceSettings((7,), (8,), 64, 128, "encoder", seed=1)
-    source = Documents(text, settings, model.tokenizer.separator)
-    data = PairDataset(source, settings, 400, is_held_out=False, model=model, batch=2)
+    data = Documents(text, settings, 400, model=model, batch=2)
 
     seen: set[int] = set()
     removed = 0
@@ -263,11 +262,6 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     # Each document occurs once in an epoch.
     firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch_size)]
     assert len(set(firsts)) == len(firsts)
-    # Iteration ends.
-    all_pairs = [*iter(data)]
-    assert len(all_pairs) == len(data)
-    with pytest.raises(IndexError):
-        data[len(data)]
 
 
 def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> None:

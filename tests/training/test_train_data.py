@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from ctxextend.held_out import HeldOut
 from ctxextend.lab.eval_model import CAUSAL
+from ctxextend.lab.text_tokenizer import TextTokenizer
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     HeldOutSequences,
     Masking,
+    MovedWindows,
     NumberedItems,
-    Pieces,
     SequenceSettings,
-    SequencesWithPieces,
     Text,
     TrainingSequences,
+    plan_windows,
 )
 
 # ---- sequences
@@ -210,18 +211,27 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     assert skips(40).max() == 8
 
 
-def test_sequences_of_every_other_batch_have_offsets_for_windows() -> None:
-    plain = TrainingSequences(one_part(90), causal(8, 8), 12)
-    dataset = SequencesWithPieces(plain, Pieces(tokens=8, size=4), batch=3)
+def test_windows_of_every_other_batch_are_at_random_positions() -> None:
+    config = SequenceSettings((101,), (102,), 10, 10, CAUSAL)
+    plain = TrainingSequences(one_part(90), config, 12)
+    tokenizer = TextTokenizer(None, before=(101,), after=(102,))
+    windows = plan_windows(8, 4, 2)
+    dataset = MovedWindows(one_part(90), config, 12, windows=windows, tokenizer=tokenizer, batch=3)
     assert len(dataset) == 12
     for number, item in enumerate(items(dataset)):
-        assert torch.equal(item["input_ids"], plain[number]["input_ids"])
-        offsets = item.get("offsets")
-        assert (offsets is not None) == (number in {3, 4, 5, 9, 10, 11})
-        if offsets is not None:
-            assert len(offsets) == 2  # of the windows that start at 0 and 4
-            assert 0 <= offsets.min() <= offsets.max() <= 4
-            assert torch.equal(offsets, dataset[number]["offsets"])
+        whole = plain[number]["input_ids"]
+        if number not in {3, 4, 5, 9, 10, 11}:
+            assert torch.equal(item["input_ids"], whole)
+            assert "position_ids" not in item
+            continue
+        for row, start in enumerate((0, 4)):
+            ids = item["input_ids"][row].tolist()
+            assert ids == [101, *whole[1 + start : 5 + start].tolist(), 102]
+            first, *positions = item["position_ids"][row].tolist()
+            assert first == 0
+            assert positions == list(range(positions[0], positions[0] + 5))
+            assert 1 <= positions[0] <= 5
+        assert torch.equal(item["position_ids"], dataset[number]["position_ids"])
 
 
 MASKING = Masking(4, 40, frozenset(range(5)))

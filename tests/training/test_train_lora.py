@@ -16,10 +16,8 @@ from tests.helpers.trainings import (
     NEW,
     TABLES,
     changed_tensors,
-    ctrl_c_after,
     files_here,
     invoke,
-    log_of,
     make_encoder,
     make_resized,
     table_of,
@@ -150,12 +148,6 @@ def test_train_lora_of_a_bf16_source_keeps_its_dtype() -> None:
         assert tensor.dtype == torch.bfloat16
     assert changed_tensors(source, Path("out")) == adapted("gpt2") | {TABLES["gpt2"]}
 
-    train(source, "adapter", *LORA, "--save-adapter")
-    saved = load_file("adapter/adapter_model.safetensors")
-    table = saved["base_model.model.transformer.wpe.weight"]
-    merged = torch.from_numpy(table_of(Path("out")))
-    assert torch.equal(table.float(), merged)
-
 
 @pytest.mark.parametrize(("trainable", "rows"), [("new", NEW // 2 - 1), ("all-but-positions", 0)])
 def test_train_lora_trains_new_rows_or_no_rows(gpt2: Path, trainable: str, rows: int) -> None:
@@ -168,36 +160,6 @@ def test_train_lora_trains_new_rows_or_no_rows(gpt2: Path, trainable: str, rows:
     learned = [False] * (NEW // 2)
     new = [bool(rows)] * (NEW // 2 - 1)
     assert changed.tolist() == [*learned, *new, False]
-
-
-@pytest.mark.slow
-def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
-    flags = (
-        "--data",
-        "book.txt",
-        "--steps",
-        5,
-        "--batch-size",
-        4,
-        "--lr",
-        0.01,
-        "--save-every",
-        1,
-        *LORA,
-    )
-    whole = invoke("train", gpt2, *flags, "-o", "whole")
-    assert whole.exit_code == 0
-    with ctrl_c_after(step=2):
-        interrupted = invoke("train", gpt2, *flags, "-o", "out")
-    assert interrupted.exit_code == 130
-
-    other = invoke("train", gpt2, *flags, "-o", "out", "--resume", "--lora", 3)
-    assert "train.lora was 2 and is 3" in other.stderr
-    resumed = invoke("train", gpt2, *flags, "-o", "out", "--resume")
-    assert resumed.exit_code == 0
-    assert log_of(Path("out")) == log_of(Path("whole"))
-    weights = Path("out/model.safetensors").read_bytes()
-    assert weights == Path("whole/model.safetensors").read_bytes()
 
 
 def test_run_trains_adapters_after_a_resize_or_conversion_and_reproduces_it(gpt2: Path) -> None:
@@ -277,10 +239,6 @@ def test_train_lora_trains_a_converted_encoder_and_one_with_pairs() -> None:
         (("--lora", 9), "--lora must be at most the width of "),
         ((*LORA, "--trainable", "all"), "--lora trains adapters instead of all weights"),
         (("--save-adapter",), "--save-adapter requires --lora."),
-        (
-            (*LORA, "--save-adapter", "--dtype", "bf16"),
-            "--save-adapter cannot be used with --dtype.",
-        ),
     ],
 )
 def test_train_rejects_flags_of_adapters_before_writing(

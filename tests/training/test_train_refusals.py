@@ -3,14 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import transformers
 from jsonschema import Draft202012Validator
-from transformers.integrations import integration_utils
 
-from ctxextend import resize, verify
+from ctxextend import resize
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
@@ -126,25 +123,6 @@ def test_train_rejects_models_without_an_objective(
     assert done.exit_code == 1
     assert message in shown
     assert not list(Path.cwd().glob("out*"))
-
-
-# ---- integrations that log losses
-
-
-class LogToFile(transformers.TrainerCallback):
-    """Writes logs like tensorboard."""
-
-    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
-        folder = Path(args.output_dir) / "runs" / "now"
-        folder.mkdir(parents=True)
-        (folder / "events").write_bytes(b"losses")
-
-
-def test_train_keeps_the_logs_of_integrations(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "kubeflow", LogToFile)
-    train(gpt2, "out", "--report-to", "kubeflow", "--save-every", 1)
-    assert Path("out/runs/now/events").read_bytes() == b"losses"
-    assert verify("out", gpt2).passed
 
 
 # ---- notes, warnings and JSON

@@ -15,8 +15,16 @@ from safetensors.torch import load_file, save_file
 from ctxextend.checkpoint.atomic_output import locked
 from ctxextend.errors import TrainingInterrupted
 from ctxextend.training.start import train as train_in_python
-from ctxextend.training.trainer import RunCallback, RunTrainer
-from tests.helpers.trainings import ctrl_c_after, diverging_loss, invoke, log_of, train, write_book
+from ctxextend.training.trainer import RunTrainer
+from tests.helpers.trainings import (
+    ctrl_c_after,
+    diverging_loss,
+    invoke,
+    log_of,
+    make_resized,
+    train,
+    write_book,
+)
 
 pytestmark = pytest.mark.usefixtures("book")
 FLAGS = (
@@ -88,6 +96,22 @@ def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(
         == (uninterrupted / "model.safetensors").read_bytes()
     )
     assert not Path("out.training").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--lora", 2), ("--precision", "bf16", "--trainable", "all")])
+def test_train_resumes_adapters_and_half_precision_with_identical_output(
+    flags: tuple[object, ...],
+) -> None:
+    source = make_resized(Path("source").absolute(), "gpt2", dtype=torch.bfloat16)
+    flags = ("--lr", 0.01, "--save-every", 1, *flags)
+    train(source, "whole", *flags, steps=STEPS)
+    with ctrl_c_after(step=2), pytest.raises(AssertionError, match="saved in out.training"):
+        train(source, "out", *flags, steps=STEPS)
+    train(source, "out", *flags, "--resume", steps=STEPS)
+    assert log_of(Path("out")) == log_of(Path("whole"))
+    weights = Path("out/model.safetensors").read_bytes()
+    assert weights == Path("whole/model.safetensors").read_bytes()
 
 
 def test_train_rejects_resuming_if_other_weights_of_the_source_changed(gpt2: Path) -> None:
@@ -168,15 +192,15 @@ def test_train_leaves_no_files_if_it_fails_before_saving(
 def test_train_keeps_the_last_saved_state_with_finite_losses(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_step_end = RunCallback.on_step_end
+    on_step_end = RunTrainer.on_step_end
 
-    def diverge(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def diverge(self: RunTrainer, args: Any, state: Any, control: Any, **others: Any) -> None:
         on_step_end(self, args, state, control, **others)
         if state.global_step == 3:
             with torch.no_grad():
-                self.setup.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
+                self.run.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
 
-    monkeypatch.setattr(RunCallback, "on_step_end", diverge)
+    monkeypatch.setattr(RunTrainer, "on_step_end", diverge)
     done = start_run(gpt2)
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())

@@ -3,7 +3,6 @@
 import struct
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 
@@ -47,47 +46,36 @@ def test_verify_finds_base_and_settings_in_the_recipe(resized: Path) -> None:
     assert result.conclusion.endswith("only in its rotary settings and length limits.")
 
 
-@pytest.mark.parametrize("method", ["yarn", "linear", "theta", "limits"])
-def test_verify_takes_the_method_without_a_recipe(method: str, base: Path, tmp_path: Path) -> None:
-    resize(base, LONGER, method, output=tmp_path / "out.gguf")
-    bare = tmp_path / "bare.gguf"
-    remove_recipe(tmp_path / "out.gguf", bare)
+def test_verify_takes_the_method_without_a_recipe(base: Path, tmp_path: Path) -> None:
+    bare = write_gguf(tmp_path / "bare.gguf", values={"llama.context_length": LONGER})
     with pytest.raises(
         ResizeError, match="has no recipe, so verify needs --base, --method and --to"
     ):
         verify(bare)
-    result = verify(bare, base, method=method, to=LONGER)
+    result = verify(bare, base, method="limits", to=LONGER)
     assert result, result.checks
-    assert result.method == method
+    assert result.method == "limits"
+    assert failures(verify(bare, base, method="yarn", to=LONGER)).keys() == {"table", "metadata"}
 
 
-def remove_recipe(path: Path, copy: Path) -> None:
-    """Write the same metadata and tensors without a recipe, by the official package."""
-    reader = gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(copy, "llama")
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in ("general.architecture", "ctxextend.recipe"):
-            continue
-        kinds = field.types
-        sub_type = kinds[-1] if kinds[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, field.contents(), kinds[0], sub_type)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def test_verify_finds_a_changed_byte_of_any_tensor(resized: Path) -> None:
-    file = open_gguf(resized)
-    whole = resized.read_bytes()
+def test_verify_finds_a_changed_byte_of_any_tensor(tmp_path: Path) -> None:
+    table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
+    output = tmp_path / "out.gguf"
+    resize(base, 40, "linear", output=output)
+    assert verify(output, base).method == "linear"
+    file = open_gguf(output)
+    whole = output.read_bytes()
     for name, entry in file.entries.items():
         content = bytearray(whole)
         content[file.data_start + entry.end - 1] ^= 1
-        resized.write_bytes(content)
-        assert failures(verify(resized)).keys() == {"tensors"}
-        assert name in failures(verify(resized))["tensors"]
+        output.write_bytes(content)
+        found = failures(verify(output))
+        check = "table" if name == TABLE else "tensors"
+        assert found.keys() == {check}
+        assert name in found[check]
+        if name == TABLE:
+            assert "1 of 40 rows do not match method linear: 39" in found[check]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +121,8 @@ def test_verify_finds_changed_bytes_between_and_after_tensors(tmp_path: Path) ->
         found = failures(verify(output))
         assert found.keys() == {"metadata"}
         assert f"after {name}, the file has other bytes" in found["metadata"]
-    for content in (whole[:-1], whole + b"x"):
-        output.write_bytes(content)
-        assert f"after {last.name}" in failures(verify(output))["metadata"]
-    output.write_bytes(whole)
-    assert verify(output)
+    output.write_bytes(whole[:-1])
+    assert f"after {last.name}" in failures(verify(output))["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -187,21 +172,6 @@ def test_verify_finds_other_tensors(resized: Path, tmp_path: Path) -> None:
     tensors = {**other_tensors(), "output.weight": np.ones((4, WIDTH), np.float32)}
     other = write_gguf(tmp_path / "other.gguf", tensors=tensors)
     assert "output.weight is missing" in failures(verify(resized, other))["tensors"]
-
-
-def test_verify_finds_changed_rows(tmp_path: Path) -> None:
-    table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
-    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
-    output = tmp_path / "out.gguf"
-    resize(base, 40, "linear", output=output)
-    assert verify(output)
-    assert verify(output, base).method == "linear"
-    file = open_gguf(output)
-    content = bytearray(output.read_bytes())
-    start = file.data_start + file.entries[TABLE].start
-    content[start + 20 * 4 * WIDTH + 3] ^= 64
-    output.write_bytes(content)
-    assert "1 of 40 rows do not match method linear: 20" in failures(verify(output))["table"]
 
 
 def test_verify_refuses_other_architectures_and_folders(resized: Path, tmp_path: Path) -> None:

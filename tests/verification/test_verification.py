@@ -26,6 +26,7 @@ from ctxextend import (
 )
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.source import BUNDLED
+from ctxextend.checkpoint.writing import write_layout
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
@@ -33,15 +34,17 @@ from tests.helpers.trainings import invoke, unwrapped
 from tests.helpers.verifications import (
     INDEX,
     Change,
+    Damage,
+    edit,
     failed_checks,
     file_of,
     flip_bit_in,
+    modify,
     passed_checks,
     rewrite,
 )
 
 MakePico = Callable[..., pico.Pico]
-Damage = Callable[[Path], object]
 TINY = BUNDLED["tiny-gpt2"]
 TABLE = "transformer.wpe.weight"
 QUERY = "encoder.layer.0.attention.self.query.weight"
@@ -118,21 +121,17 @@ def test_verify_passes_for_every_method(
     if name == "auto":  # the recipe records what it chose
         name = "bands"
     assert found.method == name
-    assert found.trainable is None
     facts = METHODS[name]
     is_kept = "128 of 128 learned rows are bit-identical" in evidence["table"]
-    is_changed = "changed by up to" in evidence["table"]
     assert is_kept == facts.keeps_learned_rows
-    assert is_changed != facts.keeps_learned_rows
     exactness = "within 0.001 of the median norm" if facts.tolerance else "bit for bit"
-    assert found.checks[1].evidence[0].endswith(exactness)
+    assert f"512 of 512 rows match method {name} {exactness}" in evidence["table"]
 
     (out / RECIPE_FILE).unlink()
     if not flags:
         found = verify(out, sharded, method=method, to=NEW)
-        assert found.passed
+        assert passed_checks(found)
         assert found.method == name
-        assert f"rows match method {name} (as given)" in found.checks[1].evidence[0]
 
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
@@ -164,22 +163,16 @@ def test_verify_without_a_recipe_needs_what_created_the_checkpoint(pair: tuple[P
     assert f"{out} has a recipe, so --method and --to do not apply" in unwrapped(done.stderr)
 
     (out / RECIPE_FILE).unlink()
-    flags = {"--base": base, "--method": "copy", "--to": NEW}
-    for flag in flags:
-        others = [word for name, value in flags.items() if name != flag for word in (name, value)]
-        done = invoke("verify", out, *others)
-        assert done.exit_code == 2
-        assert done.stdout == ""
-        assert f"{out} has no recipe, so verify needs {flag} too." in unwrapped(done.stderr)
     done = invoke("verify", out)
     assert "needs --base, --method and --to too. Pass what created it" in unwrapped(done.stderr)
-
-    whole = [word for pair in flags.items() for word in pair]
-    assert invoke("verify", out, *whole).exit_code == 0
-    assert failed_checks(verify(out, base, method="linear", to=NEW)).keys() == {"table"}
-    assert set(failed_checks(verify(out, base, method="copy", to=256))) == {"table", "files"}
-    done = invoke("verify", out, *whole[:4], "--to", "many")
+    done = invoke("verify", out, "--base", base, "--method", "copy")
     assert done.exit_code == 2
+    assert done.stdout == ""
+    assert f"{out} has no recipe, so verify needs --to too." in unwrapped(done.stderr)
+
+    assert invoke("verify", out, "--base", base, "--method", "copy", "--to", NEW).exit_code == 0
+    assert failed_checks(verify(out, base, method="linear", to=NEW)).keys() == {"table"}
+    assert failed_checks(verify(out, base, method="copy", to=256)).keys() == {"table", "files"}
 
 
 def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(
@@ -198,7 +191,7 @@ def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(
     assert "model_max_length is 128, expected 64" in failed["files"]
 
 
-@pytest.mark.parametrize("form", ["bin", "sentence", "sharded variant", "weights file"])
+@pytest.mark.parametrize("form", ["bin", "sentence", "weights file"])
 def test_verify_reads_every_form_of_a_source(
     form: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
@@ -213,13 +206,8 @@ def test_verify_reads_every_form_of_a_source(
         tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same values with other strides
         torch.save(tensors, source / "pytorch_model.bin")
         weights.unlink()
-    elif form == "sentence":
-        source = pico.nest_in_module(source, tmp_path / "sentence")
     else:
-        model = transformers.BertModel.from_pretrained(source)
-        flags = {"variant": "fp16"}
-        weights.unlink()
-        model.save_pretrained(source, max_shard_size="2KB", **flags)
+        source = pico.nest_in_module(source, tmp_path / "sentence")
     out = resize(source, to=40, output=tmp_path / "out", verify=True, **flags).output
     assert passed_checks(verify(out, source, **flags))
 
@@ -259,11 +247,6 @@ def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_
 # What fails
 
 
-def edit(name: str, **values: Any) -> Damage:
-    """Set keys of a JSON file."""
-    return lambda out: pico.edit_json(out / name, **values)
-
-
 def replace(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
     """Replace text in a file."""
 
@@ -273,10 +256,6 @@ def replace(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
         path.write_text(text, encoding)
 
     return damage
-
-
-def modify(name: str, change: Change) -> Damage:
-    return lambda out: rewrite(out, name, change)
 
 
 def remove_from_index(out: Path) -> None:
@@ -299,13 +278,6 @@ def remove_tensor(out: Path) -> None:
     del tensors[OTHER]
     save_file(tensors, path, metadata={"format": "pt"})
     remove_from_index(out)
-
-
-def swap_shards(out: Path) -> None:
-    first, second = sorted(out.glob("*.safetensors"))[:2]
-    first.rename(out / "temporary")
-    second.rename(first)
-    (out / "temporary").rename(second)
 
 
 def change_element(tensor: torch.Tensor) -> torch.Tensor:
@@ -339,13 +311,8 @@ LIMITS = "tokenizer_config.json"
 DAMAGES: list[tuple[str, str, Damage]] = [
     (
         "files",
-        f"{LIMITS}: model_max_length is 128, expected 512 (the new length)",
+        f"{LIMITS}: model_max_length is 128, expected 512",
         edit(LIMITS, model_max_length=128),
-    ),
-    (
-        "files",
-        "config.json: n_positions is 4096, expected 512 (the new length)",
-        edit("config.json", n_positions=4096),
     ),
     ("files", "config.json: attn_pdrop is 0.5, expected 0", edit("config.json", attn_pdrop=0.5)),
     ("files", "metadata.total_size is 4, expected ", edit(INDEX, metadata={"total_size": 4})),
@@ -392,7 +359,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ),
     (
         "table",
-        "identical; row 0 changed by up to",
+        "identical; 1 row changed by up to",
         modify(TABLE, negate_first_row),
     ),
     ("table", "512 of 512 rows do not match method copy", modify(TABLE, add_one)),
@@ -401,7 +368,6 @@ DAMAGES: list[tuple[str, str, Damage]] = [
         "rows do not match method linear",
         replace(RECIPE_FILE, "method: copy", "method: linear"),
     ),
-    ("readable", "which does not contain it", swap_shards),
     (
         "readable",
         "file not fully covered",
@@ -432,34 +398,15 @@ def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.Data
     base, out = pair
     paths = sorted(out.glob("*.safetensors"))
     path = data.draw(st.sampled_from(paths))
-    header_size = int.from_bytes(path.read_bytes()[:8], "little")
-    file_size = path.stat().st_size
-    byte = data.draw(st.integers(8 + header_size, file_size - 1))
+    content = path.read_bytes()
+    header_size = int.from_bytes(content[:8], "little")
+    byte = data.draw(st.integers(8 + header_size, len(content) - 1))
     bit = data.draw(st.integers(0, 7))
 
     flip_bit_in(path, byte, bit)
     found = failed_checks(verify(out, base))
-    flip_bit_in(path, byte, bit)
+    path.write_bytes(content)
     assert set(found) in ({"tensors"}, {"table"}), found
-    if "tensors" in found:
-        assert "differs, first at byte" in found["tensors"]
-
-
-def test_verify_fails_for_rows_that_transformers_initialised_randomly(
-    sharded: Path, tmp_path: Path
-) -> None:
-    transformers.set_seed(0)
-    out = tmp_path / "out"
-    model = transformers.GPT2LMHeadModel.from_pretrained(
-        sharded, n_positions=NEW, ignore_mismatched_sizes=True
-    )
-    model.save_pretrained(out)
-    for name in SIDE_FILES:
-        shutil.copy(sharded / name, out)
-    pico.edit_json(out / LIMITS, model_max_length=NEW)
-    found = failed_checks(verify(out, sharded, method="copy", to=NEW))
-    assert set(found) == {"table"}
-    assert "rows do not match method" in found["table"]
 
 
 def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_path: Path) -> None:
@@ -468,17 +415,6 @@ def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_pa
     (out / "model.safetensors").rename(out / "model.fp16.safetensors")
     failed = failed_checks(verify(out, source))
     assert "are variant fp16, expected no variant" in failed["files"]
-
-
-def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
-    source = pico.make_bros(tmp_path / "bros")
-    out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed_checks(verify(out, source))
-
-    reversed_ids = torch.arange(40).flip(0).unsqueeze(0)
-    pico.add_tensors(out, {"embeddings.position_ids": reversed_ids})
-    failed = failed_checks(verify(out, source))
-    assert "position_ids is not the position buffer for the new" in failed["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -512,26 +448,20 @@ def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> Non
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    ("valid", "invalid"),
     [
-        "- 1",
-        "[",
-        "!!python/object/apply:os.system ['id']",
-        f"source: x\nresize: {{to: 0x{'f' * 8000}}}",
-        "rows_before: -5",
-        f"rows_before: 0x1{'f' * 4000}",
-        "rows_before: x",
+        ("provenance:", "- 1"),
+        ("provenance:", "!!python/object/apply:os.system ['id']"),
+        ("rows_before: 128", "rows_before: -5"),
+        ("rows_before: 128", f"rows_before: 0x1{'f' * 8000}"),
     ],
-    ids=lambda recipe: recipe[:20],
 )
 def test_verify_refuses_an_invalid_recipe_and_inspect_ignores_it(
-    recipe: str, pair: tuple[Path, Path]
+    valid: str, invalid: str, pair: tuple[Path, Path]
 ) -> None:
     base, out = pair
-    if recipe.startswith("rows_before"):  # one invalid line in a valid recipe
-        valid = (out / RECIPE_FILE).read_text()
-        recipe = valid.replace("rows_before: 128", recipe, 1)
-    (out / RECIPE_FILE).write_text(recipe)
+    damage = replace(RECIPE_FILE, valid, invalid)
+    damage(out)
     with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         verify(out, base)
     assert inspect(out).tables[0].new_rows is None
@@ -589,18 +519,15 @@ def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
 
     found = verify(out, base)
     failed = failed_checks(found)
-    assert set(failed) == set(failures)
+    assert failed.keys() == failures.keys()
     for name, text in failures.items():
         assert text in failed[name]
+    (note,) = found.notes
+    assert "cannot recreate the trained values" in note
     if not failures:
         rows = "new rows" if trainable == "new" else "rows"
-        assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
+        assert found.conclusion.endswith(f"only in its position table ({rows} trained).")
         assert "; trained afterwards" in passed_checks(found)["table"]
-        (note,) = found.notes  # it agrees with the conclusion
-        assert "checks that only this differs" in note
-        assert "not verified" not in note
-    if trainable == "all":
-        assert found.conclusion.endswith(f"is not a pure resize of {base} (failed: tensors).")
 
 
 # --deep
@@ -618,7 +545,7 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
 
     stretched = resize(source, to=40, method="linear", output=tmp_path / "linear").output
     changed = passed_checks(verify(stretched, source, deep=True))
-    assert "outputs on short inputs differ from the base's by up to" in changed["outputs"]
+    assert "outputs on short inputs may differ from the base's" in changed["outputs"]
     assert "largest difference: " in changed["outputs"]
 
 
@@ -627,7 +554,6 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
     [
         ("copy", {"n_positions": 60}, {"loads": "mismatched key: transformer.wpe.weight"}),
         ("linear", {"n_positions": 4}, {"runs": "fails on 40 tokens: ", "outputs": "fails ("}),
-        ("copy", {"n_layer": 3}, {"loads": "missing key: transformer.h.2"}),
         (
             "copy",
             {"vocab_size": 20},
@@ -636,7 +562,7 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
         (
             "copy",
             {"layer_norm_epsilon": 0.5},
-            {"outputs": "must be identical to the base's but differ"},
+            {"outputs": "must be identical to the base's"},
         ),
     ],
     ids=str,
@@ -688,25 +614,23 @@ def test_verify_prints_its_checks_and_sets_the_exit_code(pair: tuple[Path, Path]
     base, out = pair
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 0
-    lines = done.stdout.splitlines()
-    passed = [line.split()[1] for line in lines if line.startswith("passed ")]
-    assert passed == ["tensors", "table", "files"]
-    assert lines[0] == f"Verified: {out} differs from {base} only in its position table."
+    assert done.stdout.startswith(
+        f"Verified: {out} differs from {base} only in its position table.\npassed  tensors  "
+    )
 
     flip_bit_in(file_of(out, OTHER), -1)
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
-    assert "FAILED  tensors" in done.stdout
-    conclusion = done.stdout.splitlines()[0]
-    assert conclusion == f"Not verified: {out} is not a pure resize of {base} (failed: tensors)."
+    assert done.stdout.startswith(
+        f"Not verified: {out} is not a pure resize of {base} (failed: tensors).\nFAILED  tensors  "
+    )
 
     done = invoke("verify", out, "--base", base, "--json")
     values = json.loads(done.stdout)
     SCHEMA.validate(values)
     assert done.exit_code == 3
-    assert values["command"] == "verify"
     assert values["passed"] is False
-    assert values["method"] == "copy"
+    assert values["checks"][0]["status"] == "failed"
 
 
 def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
@@ -721,76 +645,49 @@ def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_
     assert done.exit_code == 1
     assert done.stdout == ""
     assert "no position table found; in a bert model it is" in done.stderr
-    done = invoke("verify", "out", "--model-type", "bert", "--table", "x")
-    assert done.exit_code == 2
-
-
-def test_resize_verify_checks_the_output_before_moving_it_into_place(sharded: Path) -> None:
-    done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify", "--json")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["verified"] is True
-    assert "every check of" in done.stderr
 
 
 def test_resize_verify_writes_nothing_if_the_output_is_wrong(
-    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sharded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ctxextend.checkpoint.writing import write_layout as real
+    arguments = ("resize", sharded, "--to", NEW, "-o", "out", "--force", "--verify", "--json")
+    done = invoke(*arguments)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["verified"] is True
+    before = pico.contents(Path("out"))
 
     def damaging(file: Any, source: Any, layout: Any, tensors: Any, output: Any, _: Any) -> None:
-        real(file, source, layout, tensors, output, lambda *_: None)
+        write_layout(file, source, layout, tensors, output, lambda *_: None)
         flip_bit_in(Path(output.name), -1)
 
     monkeypatch.setattr("ctxextend.checkpoint.writing.write_layout", damaging)
-    old = resize(sharded, to=300, output=tmp_path / "old").output  # without --verify
-    before = pico.contents(old)
-    done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify")
+    done = invoke(*arguments)
     assert done.exit_code == 3
-    assert "Error: The output does not match the plan." in done.stderr
-    assert list(Path().iterdir()) == []
-
-    done = invoke("resize", sharded, "--to", NEW, "-o", old, "--force", "--verify", "--json")
     error = json.loads(done.stdout)["error"]
-    assert done.exit_code == 3
     assert error["type"] == "VerificationError"
-    assert pico.contents(old) == before
+    assert error["message"].startswith("The output does not match the plan. t")
+    assert [path.name for path in Path().iterdir()] == ["out"]
+    assert pico.contents(Path("out")) == before
 
 
 # ---- a checkpoint that would be compared with itself
 
 
-def test_verify_rejects_a_recipe_that_names_the_checkpoint_itself() -> None:
+def test_verify_rejects_the_checkpoint_itself_as_its_base() -> None:
     source = pico.make(Path("model"), "bert").folder
     shutil.copytree(source, "before")
-    output = resize(source, to=32, output="model-32").output
-    shutil.copytree(output, source, dirs_exist_ok=True)
-    refuse_after_tampering("model")
-
-    shutil.rmtree(source)
-    output.rename(source)
-    refuse_after_tampering("model")
-    refuse_after_tampering("./model/")
-
-    failed = invoke("verify", "model", "--base", "before")
-    assert failed.exit_code == 3
-    pico.edit_json(source / "config.json", intermediate_size=pico.config_of("before")[WIDTH])
-    assert verify("model", "before").passed
-
-
-def refuse_after_tampering(name: str) -> None:
-    """Check that `verify` passes nothing of a changed folder whose recipe names itself."""
-    pico.edit_json(Path(name, "config.json"), **{WIDTH: 99})
-    done = invoke("verify", name)
-    assert done.exit_code == 1
-    assert f"The recipe of {name} names {name} as its base" in unwrapped(done.stderr)
-    assert "Pass --base MODEL" in unwrapped(done.stderr)
-    assert done.stdout == ""
-
-
-@pytest.mark.parametrize("base", ["out", "./out", "link"])
-def test_verify_rejects_the_checkpoint_itself_as_its_base(base: str) -> None:
-    source = pico.make(Path("model"), "bert").folder
-    resize(source, to=32, output="out")
+    output = resize(source, to=32, output="out").output
     Path("link").symlink_to("out")
-    with pytest.raises(SourceError, match="are the same: there is nothing to compare"):
-        verify("out", base)
+    for base in ("out", "./out", "link"):
+        with pytest.raises(SourceError, match="are the same: there is nothing to compare"):
+            verify("out", base)
+
+    shutil.copytree(output, source, dirs_exist_ok=True)  # its recipe now names itself
+    pico.edit_json(source / "config.json", intermediate_size=99)
+    for name in ("model", "./model/"):
+        done = invoke("verify", name)
+        assert done.exit_code == 1
+        assert f"The recipe of {name} names {name} as its base" in unwrapped(done.stderr)
+        assert "Pass --base MODEL" in unwrapped(done.stderr)
+        assert done.stdout == ""
+    assert failed_checks(verify("model", "before")).keys() == {"files"}

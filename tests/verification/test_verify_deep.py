@@ -16,6 +16,7 @@ from ctxextend import Check, Verification, resize, verify
 from ctxextend.verification import observe
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
+from tests.helpers.verifications import failed_checks
 
 NEW = 256
 SIZES: dict[str, Any] = {
@@ -40,15 +41,6 @@ OLD_LLAMA = {
     "use_cache": True,
     "transformers_version": "4.40.0",
 }
-OLD_QWEN2 = {
-    "model_type": "qwen2",
-    "architectures": ["Qwen2ForCausalLM"],
-    "rope_theta": 1000000.0,
-    "torch_dtype": "float32",
-    "sliding_window": 131072,
-    "use_sliding_window": False,
-    "transformers_version": "4.43.1",
-}
 OLD_GEMMA3 = {
     "model_type": "gemma3_text",
     "architectures": ["Gemma3ForCausalLM"],
@@ -65,13 +57,9 @@ def checks_of(verification: Verification) -> dict[str, Check]:
     return {check.name: check for check in verification.checks}
 
 
-def statuses(verification: Verification) -> dict[str, str]:
-    return {check.name: check.status for check in verification.checks}
-
-
 def check_all_passed(verification: Verification) -> None:
-    found = set(statuses(verification).values())
-    assert found == {"passed"}, verification.checks
+    """Check that nothing failed, and all was checked."""
+    assert all(check.passed for check in verification.checks), verification.checks
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -99,13 +87,6 @@ def with_config(folder: Path, content: dict[str, Any]) -> Path:
 
 def old_llama(folder: Path) -> Path:
     return with_config(save_llama(folder), OLD_LLAMA)
-
-
-def old_qwen2(folder: Path) -> Path:
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(**SIZES)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
-    return with_config(folder, OLD_QWEN2)
 
 
 def save_gemma3(folder: Path) -> Path:
@@ -149,10 +130,6 @@ def save_again(folder: Path, output: Path) -> Path:
 # Parameters with random values
 
 
-def add_layer(folder: Path) -> None:
-    pico.edit_json(folder / "config.json", n_layer=3)
-
-
 def rename_tensor(folder: Path) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
@@ -160,47 +137,23 @@ def rename_tensor(folder: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (
-            add_layer,
-            "missing key: transformer.h.2.attn.c_attn.weight (also in the base): its values are "
-            "random",
-        ),
-        (
-            rename_tensor,
-            "missing key: transformer.h.0.mlp.c_fc.weight (also in the base): its values are "
-            "random",
-        ),
-    ],
-)
 def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
-    damage: Callable[[Path], None], fault: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
-    damage(source)
+    rename_tensor(source)
     out = resize(source, to=40, output=tmp_path / "out").output
     assert verify(out, source).passed  # the files are as they should be
 
-    done = invoke("verify", out, "--base", source, "--deep")
-    conclusion = done.stdout.splitlines()[0]
-    assert done.exit_code == 3
-    assert "but the model in transformers is not right (failed: loads)." in conclusion
-
     found = verify(out, source, deep=True)
-    assert statuses(found) == {
-        "tensors": "passed",
-        "table": "passed",
-        "files": "passed",
-        "loads": "failed",
-        "runs": "not checked",
-        "outputs": "not checked",
-    }
+    assert "but the model in transformers is not right (failed: loads)." in found.conclusion
+    assert [check.status for check in found.checks[3:]] == ["failed", "not checked", "not checked"]
     checks = checks_of(found)
-    assert fault in " | ".join(checks["loads"].evidence)
-    runs = checks["runs"].evidence[0].replace(" has ", " have ")
-    assert "of the model have random values" in runs
+    assert checks["loads"].evidence == (
+        "missing key: transformer.h.0.mlp.c_fc.weight (also in the base): its values are random",
+        "unexpected key: transformer.h.0.mlp.renamed.weight (also in the base)",
+    )
+    assert "parameters of the model have random values: " in checks["runs"].evidence[0]
 
 
 def test_verify_deep_accepts_missing_parameters_on_which_no_output_depends(tmp_path: Path) -> None:
@@ -233,8 +186,7 @@ def test_verify_deep_finds_a_missing_expert_that_no_input_reaches(tmp_path: Path
         del tensors[name]
     save_file(tensors, path, {"format": "pt"})
     out = resize(source, to=NEW, output=tmp_path / "out").output
-    found = verify(out, source, deep=True)
-    assert statuses(found)["loads"] == "failed"
+    assert "loads" in failed_checks(verify(out, source, deep=True))
 
 
 # Models that cannot be checked
@@ -263,20 +215,11 @@ def test_verify_deep_names_what_it_could_not_check_and_why(tmp_path: Path) -> No
     source = save_udop(tmp_path / "source")
     out = resize(source, to=1024, output=tmp_path / "out").output
     done = invoke("verify", out, "--base", source, "--deep")
-    conclusion = done.stdout.splitlines()[0]
-    reason = "n_positions: the model does not run on text only: ValueError: Bbox is required"
     assert done.exit_code == 0
-    assert f"Not checked: runs, outputs ({reason}" in conclusion
+    reason = "n_positions: the model does not run on text only: ValueError: Bbox is required"
+    assert f"Not checked: runs, outputs ({reason}" in done.stdout.splitlines()[0]
+    assert "passed  loads" in done.stdout
     assert "not checked  runs" in done.stdout
-
-    done = invoke("verify", out, "--base", source, "--deep", "--json")
-    found = json.loads(done.stdout)
-    assert found["passed"] is True
-    checks = {check["name"]: check for check in found["checks"]}
-    assert checks["runs"]["status"] == "not checked"
-    assert checks["runs"]["passed"] is False
-    assert checks["loads"]["status"] == "passed"
-    assert checks["loads"]["passed"] is True
     assert "Not checked: " not in verify(out, source).conclusion
 
 
@@ -286,7 +229,7 @@ def test_verify_deep_fails_for_a_model_that_runs_on_text_only_in_the_base(tmp_pa
     pico.edit_json(out / "config.json", num_key_value_heads=4, num_attention_heads=1)
     runs = checks_of(verify(out, source, deep=True))["runs"]
     assert runs.status == "failed"
-    assert "does not run on text, as the base does" in runs.evidence[0]
+    assert "does not run on text only" in runs.evidence[0]
 
 
 # Settings in another spelling, and buffers
@@ -297,7 +240,6 @@ def test_verify_deep_fails_for_a_model_that_runs_on_text_only_in_the_base(tmp_pa
     [
         (save_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
         (old_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
-        (old_qwen2, ("yarn", "theta")),
         (save_gemma3, ("yarn", "linear")),
         (old_gemma3, ("yarn", "switch", "linear", "dynamic", "theta")),
         (save_pico("gpt2"), ("copy", "linear")),
@@ -343,31 +285,13 @@ def test_verify_fails_for_a_config_that_means_something_else(
     with_config(source, {**OLD_LLAMA, "num_key_value_heads": 1})
     out = resize(source, to=NEW, output=tmp_path / "out").output
     assert verify(out, source).passed
-    defaults = {"attention_dropout": 0.0, "head_dim": 16}  # of transformers
-    write_config(out, read_config(out) | defaults)
+    # Defaults of transformers, and a number in another spelling.
+    same = {"attention_dropout": 0.0, "head_dim": 16, "rope_theta": 10000.0}
+    write_config(out, read_config(out) | same)
     assert verify(out, source).passed
 
     write_config(out, read_config(out) | change)
-    result = verify(out, source)
-    assert not result.passed
-    evidence: list[str] = []
-    for check in result.checks:
-        if check.failed:
-            evidence += check.evidence
-    assert difference in " | ".join(evidence)
-
-
-def test_verify_accepts_numbers_in_another_spelling(tmp_path: Path) -> None:
-    source = old_llama(tmp_path / "source")
-    out = resize(source, to=NEW, method="linear", output=tmp_path / "out").output
-    config = read_config(out)
-    factor = config["rope_scaling"]["factor"]
-    assert factor == 4
-    config["rope_theta"] = float(config["rope_theta"])
-    config["rope_scaling"] = {"type": "linear", "factor": int(factor)}
-    write_config(out, config)
-    result = verify(out, source)
-    assert result.passed, result.checks
+    assert difference in " | ".join(failed_checks(verify(out, source)).values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -382,10 +306,8 @@ def test_verify_deep_compares_frequencies_in_the_dtype_in_which_they_are_stored(
     model: Any = transformers.EsmForMaskedLM(config)
     model.to(dtype).save_pretrained(source)
     stored = load_file(source / "model.safetensors")
-    frequencies = [value for name, value in stored.items() if name.endswith("inv_freq")]
-    assert frequencies
-    for value in frequencies:
-        assert value.dtype == dtype
+    dtypes = {value.dtype for name, value in stored.items() if name.endswith("inv_freq")}
+    assert dtypes == {dtype}
 
     out = resize(source, to=NEW, output=tmp_path / "out").output
     result = verify(out, source, deep=True)
@@ -423,8 +345,8 @@ def test_verify_accepts_the_position_buffer_of_the_new_length_and_no_other(tmp_p
     add_position_ids(out, 40, torch.int64, name)
     assert verify(out, source).passed
     add_position_ids(out, 16, torch.int64, name)
-    (failed,) = (check for check in verify(out, source).checks if check.failed)
-    assert failed.evidence[0] == f"{name} is an outdated position buffer"
+    failed = failed_checks(verify(out, source))
+    assert f"{name} is not the position buffer for the new length" in failed["tensors"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -445,12 +367,12 @@ def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
 
 
 def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_path: Path) -> None:
-    source = old_qwen2(tmp_path / "source")
+    source = old_llama(tmp_path / "source")
     out = resize(source, to=NEW, output=tmp_path / "out").output
     layers = 10**12  # of which transformers makes a list
     pico.edit_json(out / "config.json", num_hidden_layers=layers)
-    (failed,) = (check for check in verify(out, source).checks if check.failed)
-    assert failed.evidence == ("config.json: num_hidden_layers is 1000000000000, expected 2",)
+    fault = "config.json: num_hidden_layers is 1000000000000, expected 2"
+    assert failed_checks(verify(out, source)) == {"files": fault}
 
 
 def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path: Path) -> None:
@@ -460,11 +382,9 @@ def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path
     write_config(base, config)
     output = resize(base, to=NEW, output=tmp_path / "out", model_type="bert").output
     verification = verify(output, deep=True)
-    found = statuses(verification)
-    assert found["loads"] == "passed"
-    assert found["runs"] == "passed"
-    assert found["outputs"] == "not checked"
     assert verification.passed
+    found = [check.status for check in verification.checks[3:]]
+    assert found == ["passed", "passed", "not checked"]
     assert f"Not checked: outputs (transformers cannot load {base}" in verification.conclusion
 
     write_config(output, read_config(output) | {"model_type": ""})
@@ -473,7 +393,7 @@ def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path
     assert "Run verify without --deep." in refused.stderr
 
 
-DIFFERENT = "outputs on short inputs must be identical to the base's but differ"
+DIFFERENT = "outputs on short inputs must be identical to the base's"
 
 
 @pytest.mark.parametrize(

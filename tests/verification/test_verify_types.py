@@ -133,13 +133,3 @@ def test_verify_deep_passes_for_dbrx_with_its_own_names_of_sizes(
     config = transformers.DbrxConfig(**sizes, attn_config=attention, ffn_config=experts)
     model: Any = transformers.DbrxForCausalLM(config)
     check_verified(model.to(dtype), 128, tmp_path / "dbrx", set())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("model_type", ["gptj", "codegen"])
-def test_verify_deep_passes_for_types_with_their_own_names_of_sizes(
-    model_type: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    model, to = next(small_models(model_type))
-    check_verified(model.to(dtype), to, tmp_path / model_type, set())

@@ -13,6 +13,7 @@ def number(
     value: float | None,
     low: float | None = None,
     high: float | None = None,
+    *,
     signed: bool = False,
     suffix: str = "",
     digits: int = 2,
