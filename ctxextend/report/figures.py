@@ -21,9 +21,9 @@ from ctxextend.checkpoint.atomic_output import (
 )
 from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.lab.effective_length import FOUND, THRESHOLD
+from ctxextend.lab.numbers import score_text, shown_values
 from ctxextend.lab.scores import NATS, Score, curves, select
 from ctxextend.lab.verdict import quantity
-from ctxextend.lab.numbers import score_text, shown_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -372,39 +372,3 @@ def _set_quantity(axis: "XAxis | YAxis", scores: Sequence[Score]) -> None:
     means = np.array([_drawn_values(score)[0] for score in scores])
     if np.nanmax(means, initial=0) > WIDE_RANGE * np.nanmin(means, initial=LARGEST):
         set_log_scale(axis)
-
-
-# Training
-
-
-def training_figure(
-    log: Sequence[Mapping[str, Any]], title: str, short: int | None = None
-) -> "Figure":
-    """Return a figure of the losses of a training log by ``step``.
-
-    Args:
-        log: Its lines.
-        title: Of the figure.
-        short: The number of positions that the base has.
-    """
-    curves = {
-        "loss": "training",
-        "eval_loss": "held-out",
-        "eval_loss_short": f"held-out, positions below {short}",
-        "eval_loss_long": f"held-out, positions from {short} on",
-    }
-
-    def draw(axes: "Axes") -> None:
-        for number, (key, label) in enumerate(curves.items()):
-            lines = [line for line in log if key in line]
-            if lines:
-                axes.plot(
-                    [line["step"] for line in lines],
-                    [line[key] for line in lines],
-                    label=label,
-                    marker="" if number == 0 else ".",
-                    **curve_style(number),
-                )
-        axes.set(xlabel="step", ylabel="loss")
-
-    return plots_figure([Plot("Loss", draw)], title)
