@@ -102,7 +102,7 @@ def _changes_text(expected: Expected) -> str:
 def _unexpected_files(
     expected: Expected, resized: Checkpoint, names: Collection[str]
 ) -> Iterator[str]:
-    """Yield the files that are neither in the output, by their names, nor written by transformers."""
+    """Yield the files that are neither in the output, by their names, nor of transformers."""
     for name, reason in resized.omitted.items():  # files that belong to no checkpoint
         if PurePosixPath(name).name not in IGNORED_NAMES:
             yield f"unexpected {name}: {reason}"
