@@ -4,7 +4,7 @@
     [--tokens T]
 
 The table of MODEL is cut to its first N rows, and extended back to M rows by each method: by
-default to all of its rows, by all methods. The same texts, which fit the original table, are read
+default to all of its rows, by all methods. The same texts, which fit the whole table, are read
 with its own rows, the reference rows, and with the new ones; so the right answer is known.
 
 Language models are ranked by the loss of tokens at positions from N on, encoders by the cosines of
@@ -316,10 +316,10 @@ def measure_methods(
             names[method] = None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        original = source
+        whole = source
         if to < length:
-            original = str(resize(source, to, output=folder / "reference").output)
-        model = open_eval_model(CheckpointRef(original), "fp32")
+            whole = str(resize(source, to, output=folder / "reference").output)
+        model = open_eval_model(CheckpointRef(whole), "fp32")
         is_encoder = model.kind == ENCODER
         with torch_threads(model.model, None):
             if is_encoder:

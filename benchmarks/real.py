@@ -51,7 +51,7 @@ from benchmarks.minute_search import (
     measure_minute_search,
     search_lines,
 )
-from benchmarks.shown import beside_text, mean_text, perplexity_text, ratio_point
+from benchmarks.shown import against_text, mean_text, perplexity_text, ratio_point
 from ctxextend import Evaluation, evaluate
 from ctxextend.lab.documents import MRR, NDCG_AT_10
 from ctxextend.lab.eval_model import open_files
@@ -396,7 +396,7 @@ def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
         return ""
     if not result["is_loss"]:
         return mean_text(row["score"])
-    return beside_text(row["score"], row["against base"])
+    return against_text(row["score"], row["against base"])
 
 
 def score_table(

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from benchmarks.shown import beside_text, perplexity_text, ratio_text
+from benchmarks.shown import against_text, perplexity_text, ratio_text
 from ctxextend import evaluate, resize, train
 from ctxextend.lab.scores import SEPARATE, SLIDING, Score, curves, select
 
@@ -157,7 +157,7 @@ def score_text(row: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> s
     own, change = values
     if row["method"] == BASES[SLIDING]:
         return perplexity_text(own)
-    return beside_text(own, change)
+    return against_text(own, change)
 
 
 def table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

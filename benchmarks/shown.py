@@ -11,7 +11,7 @@ from ctxextend.lab.statistics import Estimate
 __all__ = [
     "Point",
     "Values",
-    "beside_text",
+    "against_text",
     "mean_text",
     "perplexity_text",
     "point",
@@ -43,7 +43,7 @@ def ratio_text(values: Values) -> str:
     return f"x {perplexity_text(values)}"
 
 
-def beside_text(loss: Values, change: Values) -> str:
+def against_text(loss: Values, change: Values) -> str:
     """Return a perplexity, and its ratio to another one, from the difference of their losses."""
     return f"{exponential(_read(loss).mean):.4g}, {ratio_text(change)}"
 

@@ -35,7 +35,7 @@ from benchmarks.long_inputs import (
     sliding_losses,
 )
 from benchmarks.machine import find_versions
-from benchmarks.shown import beside_text, perplexity_text, ratio_point, ratio_text
+from benchmarks.shown import against_text, perplexity_text, ratio_point, ratio_text
 from ctxextend import Evaluation, evaluate, resize
 from ctxextend.lab.effective_length import FOUND
 from ctxextend.lab.needle_text import KEY, NEEDLE
@@ -514,7 +514,7 @@ def _score(own: Losses, base: Losses) -> str:
     perplexity = estimate(own)
     if own is base or all(np.array_equal(one, other) for one, other in zip(own, base, strict=True)):
         return perplexity_text(perplexity)
-    return beside_text(perplexity, _change(own, base))
+    return against_text(perplexity, _change(own, base))
 
 
 def _plain_score(own: Losses, base: Losses) -> str:

@@ -24,7 +24,7 @@ from benchmarks.long_inputs import Ids
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.passages import CUE, INPUTS, PASSAGE, passage_gain
-from benchmarks.shown import beside_text, mean_text, perplexity_text
+from benchmarks.shown import against_text, mean_text, perplexity_text
 from ctxextend import convert, evaluate, resize, train
 from ctxextend.opening.opened_model import open_model
 from ctxextend.settings import CheckpointRef
@@ -170,7 +170,7 @@ def page(
     sliding = [perplexity_text(point["base"]) for point in results[0]["points"]]
     yield f"| {AS_IT_IS}, in sliding windows | {' | '.join(sliding)} |"
     for result in results:
-        cells = [beside_text(point["own"], point["change"]) for point in result["points"]]
+        cells = [against_text(point["own"], point["change"]) for point in result["points"]]
         yield f"| {result['name']} | {' | '.join(cells)} |"
     yield f"\n{READING.format(steps=steps)}"
     scored = PASSAGE - CUE
