@@ -14,7 +14,7 @@ from ctxextend import demo as demonstration
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import bundled_source
 from ctxextend.cli.app import build_app
-from ctxextend.comparison import python_text
+from ctxextend.lab import python_text
 from ctxextend.opening.opened_model import identify_model
 from ctxextend.settings import CheckpointRef
 from tests.helpers.json_schemas import check

@@ -37,8 +37,7 @@ def evaluate(
         ctxextend evaluate gpt2-bands gpt2-rotary --data articles.jsonl --length 4096
         ctxextend evaluate gpt2 --to 4x --method bands --method copy
 
-    Language models: loss by position and context length. Encoders: retrieval, or a search set.
-    All: up to which length they find what a text hides.
+    Measures losses, retrieval, search sets, and up to which length models read.
     """
     from ctxextend.lab.evaluate import evaluate_models
 

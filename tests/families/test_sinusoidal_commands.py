@@ -59,7 +59,7 @@ def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
     assert failed == ["tensors"]
     fact = "computed by"
     if MODELS[model_type][2]:
-        fact = "match method formula (from the recipe) bit for bit; not trained"
+        fact = "match method formula bit for bit; not trained"
     assert fact in checks["table"].evidence[0]
 
 

@@ -66,5 +66,5 @@ def test_difference_text_is_per_cent_of_perplexity_or_points() -> None:
     assert difference_text(better.minus(worse)) == "-20.5 % (-21.2 to -19.8)"
     one = score("worse", 0.6, unit="share")
     other = score("better", 0.57, unit="share")
-    assert difference_text(one.minus(other)) == "+3 points (1 to 5)"
+    assert difference_text(one.minus(other)) == "+3.0 points (2.1 to 3.9)"
     assert difference_text(one.minus(other), with_interval=False) == "+3.0 points"
