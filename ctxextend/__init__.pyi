@@ -143,7 +143,7 @@ def evaluate(
         length: Context length.
         tokens: Maximum number of tokens to use.
         batch_size: Windows per batch.
-        measure: context, effective, position, retrieval, search, similarity.
+        measure: E.g. position, context, retrieval or effective.
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.
         seed: Random seed.

@@ -690,7 +690,7 @@ class Evaluate(Reading):
     )
     measure: tuple[str, ...] = setting(
         kinds.choice(*MEASURES),
-        f"{', '.join(MEASURES)}.",
+        "E.g. position, context, retrieval or effective.",
         "NAME",
         default=(),
         heading=Heading.MEASURES,

@@ -5,18 +5,13 @@ import json
 import signal
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
-from ctxextend.checkpoint.folder import open_checkpoint
-from ctxextend.checkpoint.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.lab import python_text
-from ctxextend.opening.opened_model import identify_model
-from ctxextend.settings import CheckpointRef
 from tests.helpers.json_schemas import check
 
 
@@ -86,13 +81,8 @@ def test_default_text_is_held_out_documents_or_else_long_ones_first(
     found = [*python_text._python_texts()]  # which takes seconds
     monkeypatch.setattr(python_text, "_python_texts", lambda: found)
 
-    def texts(kind: str) -> list[str]:
-        checkpoint: Any = open_checkpoint(bundled_source("tiny-gpt2"), None)
-        source = checkpoint.source._replace(kind=kind)
-        object.__setattr__(checkpoint, "source", source)
-        return python_text.default_documents(identify_model(checkpoint, CheckpointRef("tiny-gpt2")))
-
-    held_out, long = texts("bundled"), texts("folder")
+    held_out = python_text.default_documents("bundled")
+    long = python_text.default_documents("folder")
     assert len(held_out) == len(set(held_out)) > 100
     assert all(hashlib.sha256(text.encode()).digest()[0] < 256 / 20 for text in held_out)
     assert len([text for text in long if len(text) > 4096]) > 50

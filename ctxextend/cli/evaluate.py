@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 COLUMNS = 4  # of losses by position
 MOST_CURVES = 3  # models of which curves are shown, besides the ranking
 OUTCOME_STYLES = {1: "right", -1: "wrong", 0: "", None: ""}
-# What limited the text that was read.
-TEXT_LIMITS = {"tokens": "limited by --tokens", "text": "all of the text", "": ""}
 
 
 @options.command(CheckpointRef, Candidates, Evaluate, Figures, without=("source", "table"))
@@ -114,9 +112,12 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
         yield "base", f"{base.source}: {base.scheme}, {base.kind}, {base.max_len:,} tokens"
     if evaluation.documents:
         parts = [f"{evaluation.tokens:,} tokens", counted(evaluation.documents, "document")]
-        if evaluation.limited_by:
-            parts.append(TEXT_LIMITS[evaluation.limited_by])
+        if evaluation.limited_by == "tokens":
+            parts.append("limited by --tokens")
         yield "text", ", ".join(parts)
+    for score in evaluation.ranking[:1]:
+        if score.measure == "search":
+            yield "search", f"{score.samples:,} queries"
     yield "run", f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
 
 

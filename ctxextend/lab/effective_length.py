@@ -60,15 +60,18 @@ def effective_text(scores: Sequence[Score]) -> str:
     """Return in a few sentences how far a model reads, and what that leaves open."""
     lengths = sorted({score.length for score in scores})
     if not is_above_chance(scores):
-        return f"At chance in texts of {lengths[0]:,} tokens: it does not find what they hide."
+        return (
+            f"Effective context: none, questions about texts of {lengths[0]:,} tokens are answered "
+            "as by guessing."
+        )
     by_task = effective_lengths(scores)
     tasks = [f"{task} {length:,}" if length else f"{task} none" for task, length in by_task.items()]
     reads = effective_length(scores)
-    text = f"Reads less than {lengths[0]:,}"
-    if reads:
-        text = f"Reads {reads:,}"
-    text += f" of {lengths[-1]:,} tokens: {', '.join(tasks)}"
-    text += f" ({100 * THRESHOLD:.0f} % found at every depth)."
+    far = f"{reads:,}" if reads else f"less than {lengths[0]:,}"
+    text = (
+        f"Effective context: {far} of {lengths[-1]:,} tokens ({', '.join(tasks)}), where "
+        f"{100 * THRESHOLD:.0f} % of the answers are found at every depth."
+    )
     unsure = []
     for length in lengths:
         if reads and length > reads:
@@ -76,5 +79,5 @@ def effective_text(scores: Sequence[Score]) -> str:
             if all(score.interval[1] >= THRESHOLD for score in asked if score.interval):
                 unsure.append(f"{length:,}")
     if unsure:
-        text += f" Within chance at {joined(unsure)} tokens."
+        text += f" What it misses at {joined(unsure)} tokens may be chance."
     return text

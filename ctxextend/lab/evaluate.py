@@ -16,6 +16,7 @@ from ctxextend.lab import candidates as models
 from ctxextend.lab.candidates import LoadedModel, MethodPlans
 from ctxextend.lab.eval_model import (
     CAUSAL,
+    ENCODER,
     PASS_BASE,
     EvalModel,
     ModelFiles,
@@ -345,8 +346,8 @@ def _cut_texts(
         check_vocabulary(model, np.concatenate(texts.documents))
     if base is not None and texts.windows:
         check_same_tokens(model, base[1], texts.windows[0])
-    is_read_in_windows = {"position", "context"} & {measure.name for measure in measures}
-    if texts.across_documents and is_read_in_windows:
+    reads_windows = any(measure.name != "effective" for measure in measures)
+    if texts.across_documents and model.kind != ENCODER and reads_windows:
         remarks.warnings.append(
             f"Few documents have the {length:,} tokens of a window, so windows span several "
             "documents: text before a document's start helps little to predict it."

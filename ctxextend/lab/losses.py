@@ -1,7 +1,9 @@
 """Losses of a language model on the tokens of windows, read at once or in chunks."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,7 +11,11 @@ from ctxextend.held_out import Ids
 from ctxextend.lab.eval_model import MASKED
 from ctxextend.lab.reader import Reader
 from ctxextend.lab.scorer import Losses, ScoredWindow
+from ctxextend.lab.scores import ONE_PASS, SEPARATE, SLIDING, Score
 from ctxextend.lab.texts import Texts
+
+if TYPE_CHECKING:
+    from ctxextend.lab.scorer import ScoreLabels
 
 # Of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1. Training predicts
 # `train_data.PREDICTED_SHARE`.
@@ -17,6 +23,8 @@ MASKED_SHARE = 0.15
 # Share of a window whose tokens are scored at each context length; a larger share leaves less text
 # before the first.
 SCORED_SHARE = 1 / 8
+SLIDING_SHARE = 1 / 2  # of a sliding window that is scored: windows overlap by half
+PARTS = 16  # of a window
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,54 @@ def _targets(reader: Reader, texts: Texts) -> tuple[Targets, Targets]:
     return Targets(every, masked_every), Targets(late, masked_late)
 
 
+def by_position(
+    reader: Reader,
+    texts: Texts,
+    measure: str,
+    name: str,
+    unit: str,
+    score: "ScoreLabels | None" = None,
+) -> Iterator[Score]:
+    """Yield the scores of whole windows, and of each part of them.
+
+    A model reads each window in one pass. A base, whose context is shorter, reads it in windows of
+    its own length, back to back or overlapping by half, as a user without the longer context would.
+
+    Args:
+        reader: The model.
+        texts: The windows.
+        measure, name, unit: Of the scores.
+        score: What to make of the logits of each token, instead of its loss.
+    """
+    shares = {ONE_PASS: 1.0}
+    if reader.max_len < texts.length:
+        shares = {SLIDING: SLIDING_SHARE, SEPARATE: 1.0}
+    context = min(reader.max_len, texts.length)
+    targets = all_targets(reader, texts)
+    before = len(reader.model.tokenizer.before)
+    width = math.ceil(texts.length / PARTS)
+    part_of = [(indices + before) // width for indices in targets.indices]
+    for reading, share in shares.items():
+        values = read_losses(reader, texts, targets, context, share, score)
+        whole = Score(
+            model=reader.name,
+            measure=measure,
+            name=name,
+            reading=reading,
+            length=context,
+            values=values,
+            tokens=texts.length,
+            unit=unit,
+        )
+        yield whole
+        for number in np.unique(np.concatenate(part_of)).tolist():
+            pairs = zip(values, part_of, strict=True)
+            yield whole.of_part(
+                (number * width, min((number + 1) * width, texts.length)),
+                [of_window[own == number] for of_window, own in pairs],
+            )
+
+
 def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
     """Return a random share of tokens to mask, at least one, sorted."""
     count = max(round(len(indices) * MASKED_SHARE), 1)
@@ -130,7 +186,12 @@ def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
 
 
 def read_losses(
-    reader: Reader, texts: Texts, targets: Targets, context: int, share: float = 1.0
+    reader: Reader,
+    texts: Texts,
+    targets: Targets,
+    context: int,
+    share: float = 1.0,
+    score: "ScoreLabels | None" = None,
 ) -> list[Losses]:
     """Return the losses of each window's targets, read in chunks.
 
@@ -140,6 +201,7 @@ def read_losses(
         targets: What is scored.
         context: Tokens of a chunk, special tokens included.
         share: Of a chunk that is scored, at most.
+        score: What to make of the logits of targets, instead of losses.
     """
     tokenizer = reader.model.tokenizer
     is_masked = reader.kind == MASKED
@@ -174,6 +236,6 @@ def read_losses(
                     labels=text[labelled],
                 )
                 windows.append(window)
-    losses = np.concatenate(reader.losses(windows))
+    losses = np.concatenate(reader.losses(windows, score))
     ends = np.cumsum([len(indices) for indices in targets.indices])
     return np.split(losses, ends[:-1])

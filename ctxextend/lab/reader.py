@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from ctxextend.held_out import Ids
 from ctxextend.lab.embedding import Embedder, open_embedder
 from ctxextend.lab.eval_model import EvalModel, ignore
 from ctxextend.lab.scorer import Losses, ScoredWindow, Scorer, open_scorer
+
+if TYPE_CHECKING:
+    from ctxextend.lab.scorer import ScoreLabels
 
 
 @dataclass
@@ -45,12 +48,14 @@ class Reader:
         """The model as an encoder."""
         return open_embedder(self.model, self.batch_size)
 
-    def losses(self, windows: Sequence[ScoredWindow]) -> list[Losses]:
-        """Return the losses of each window's labels."""
+    def losses(
+        self, windows: Sequence[ScoredWindow], score: "ScoreLabels | None" = None
+    ) -> list[Losses]:
+        """Return the losses of each window's labels, or what else `score` makes of their logits."""
         if self.is_dry:
             self.advance(sum(len(window.input_ids) for window in windows))
             return [np.zeros(len(window.labels)) for window in windows]
-        return self.scorer.losses(windows, self.advance)
+        return self.scorer.losses(windows, self.advance, score)
 
     def embed(self, texts: Sequence[Ids]) -> NDArray[np.float32]:
         """Return the embeddings of texts without special tokens, shape (texts, d)."""

@@ -23,6 +23,9 @@ from ctxextend.models.load import first_trial_token
 if TYPE_CHECKING:
     import torch
 
+    # From float32 logits, shape (k, vocabulary), and labels, (k,), to one value each.
+    ScoreLabels = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 Losses = NDArray[np.float64]  # negative log-likelihoods in nats, shape (k,)
 
 MAX_LOGITS = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
@@ -50,9 +53,15 @@ class Scorer:
     has_separate_head: bool  # whether the LM head can be applied to selected hidden states
 
     def losses(
-        self, windows: Sequence[ScoredWindow], advance: Callable[[int], None] = ignore
+        self,
+        windows: Sequence[ScoredWindow],
+        advance: Callable[[int], None] = ignore,
+        score: "ScoreLabels | None" = None,
     ) -> list[Losses]:
-        """Return the losses of each window's labels; `advance` gets the tokens of each batch."""
+        """Return the losses of each window's labels, or what else `score` makes of their logits.
+
+        `advance` gets the tokens of each batch.
+        """
         import torch
 
         model = self.model.model
@@ -69,11 +78,13 @@ class Scorer:
                     inputs = prepare_inputs(model, ids)
                     outputs = model(**inputs).logits  # hidden states with a separate head
                 for i, output in zip(batch, outputs, strict=True):
-                    losses_of[i] = self._score(windows[i], output, head)
+                    losses_of[i] = self._score(windows[i], output, head, score or cross_entropy)
             advance(ids.numel())
         return [losses_of[i] for i in range(len(windows))]
 
-    def _score(self, window: ScoredWindow, output: "torch.Tensor", head: Any) -> Losses:
+    def _score(
+        self, window: ScoredWindow, output: "torch.Tensor", head: Any, score: "ScoreLabels"
+    ) -> Losses:
         """Return the losses of a window's labels, from its logits or hidden states, (w, d)."""
         import torch
 
@@ -82,8 +93,8 @@ class Scorer:
         pairs = torch.from_numpy(np.stack([window.outputs, window.labels])).to(output.device)
         losses = []
         for indices, labels in torch.split(pairs, size, dim=1):
-            losses.append(_cross_entropy(head(output[indices]).float(), labels))
-        scored: Losses = torch.cat(losses).numpy()
+            losses.append(score(head(output[indices]).float(), labels))
+        scored: Losses = torch.cat(losses).cpu().double().numpy()
         return scored
 
 
@@ -152,7 +163,7 @@ def identity_lm_head(head: Any) -> Iterator[None]:
         del head.forward
 
 
-def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+def cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
     """Return the cross entropy of each row of float32 logits, shape (k,), as float64."""
     import torch
 

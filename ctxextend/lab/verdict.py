@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from ctxextend.errors import counted, joined
 from ctxextend.lab.effective_length import effective_text
-from ctxextend.lab.numbers import percent_text, score_text
+from ctxextend.lab.numbers import difference_text, percent_text, score_text
 from ctxextend.lab.scores import NATS, ONE_PASS, Difference, Score, select
+from ctxextend.lab.statistics import MIN_SAMPLES
 from ctxextend.tables.method_facts import SWITCH
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _ranked(evaluation: "Evaluation", measured: Sequence[Score]) -> str:
     ]
     if tied:
         verb = "are" if len(tied) > 1 else "is"
-        clauses.append(f"{joined(tied)} {verb} as good within chance")
+        clauses.append(f"{joined(tied)} {verb} tied with it")
     if len(worse) > MAX_NAMED:
         clauses.append(f"better than the other {len(worse)} by {_amount(worse[0])} or more")
     elif worse:
@@ -79,7 +80,7 @@ def _ranked(evaluation: "Evaluation", measured: Sequence[Score]) -> str:
 def _against_base(score: Score, reference: Score) -> str:
     """Return whether a model is better than its base, and by how much."""
     difference = score.minus(reference)
-    change = _change(difference)
+    change = f"{quantity(difference.score)} {difference_text(difference)}"
     other = reference.label
     if reference.unit == NATS:
         preposition = "at" if reference.reading == ONE_PASS else "of"
@@ -89,7 +90,9 @@ def _against_base(score: Score, reference: Score) -> str:
     if difference.outcome is None:
         return f"{score.model} against {other}: {change}, from one text, so it may be chance."
     if difference.outcome == 0:
-        return f"{score.model} is as good as {other}, within chance: {change}."
+        if score.samples < MIN_SAMPLES:
+            change += f"; {counted(score.samples, 'text')} are too few"
+        return f"{score.model} and {other} are tied, the difference may be chance: {change}."
     outcome = "better" if difference.outcome > 0 else "worse"
     return f"{score.model} is {outcome} than {other}: {change}."
 
@@ -97,7 +100,7 @@ def _against_base(score: Score, reference: Score) -> str:
 def _of_context(difference: Difference) -> str:
     longest = difference.score.length
     other = difference.other.length
-    change = _change(difference)
+    change = f"{quantity(difference.score)} {difference_text(difference)}"
     if not math.isfinite(difference.change.mean):
         return f"What a context of {longest:,} tokens changes is unknown: a loss is not finite."
     effect = {
@@ -106,18 +109,7 @@ def _of_context(difference: Difference) -> str:
         0: "A longer context changes nothing beyond chance",
         None: "A longer context, from one text",
     }[difference.outcome]
-    return f"{effect}: {change} at {longest:,} tokens than at {other:,}."
-
-
-def _change(difference: Difference) -> str:
-    """Return a difference with its interval: ``perplexity higher by 26 % (22 to 29)``."""
-    percent, lower, upper = difference.percent
-    direction = "higher"
-    if percent < 0:
-        direction = "lower"
-        percent, lower, upper = -percent, -upper, -lower
-    amount = percent_text(difference, percent, lower, upper)
-    return f"{quantity(difference.score)} {direction} by {amount}"
+    return f"{effect}: {change} at {longest:,} tokens against {other:,}."
 
 
 def _amount(difference: Difference) -> str:

@@ -212,7 +212,7 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
             {"base": "none", "measure": ["retrieval"]},
             "--base none cannot be used with --measure retrieval, which requires a base",
         ),
-        ({"measure": ["speed"]}, "--measure must be one of context, .* got speed"),
+        ({"measure": ["speed"]}, "--measure must be one of .* got speed"),
         ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),
     ],
 )
