@@ -34,7 +34,7 @@ def test_demo_asks_the_base_the_resized_and_the_trained_checkpoint() -> None:
     done = demo("--json")
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
-    check(values, "evaluate")
+    check(values, "demo")
     base, resized, trained = values["readers"]
     assert (base["name"], resized["name"], trained["name"]) == ("base", "resized", "trained")
     assert values["beyond"] > values["within"] > 0

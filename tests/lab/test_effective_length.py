@@ -89,6 +89,7 @@ def test_is_above_chance_counts_all_depths_of_a_length() -> None:
     assert is_above_chance([*task("key", {64: (1, 1, 1)}), *task("needle", {64: (8, 8, 8)})])
 
 
+WHERE = "where 75 % of the answers are found at every depth."
 READ = {64: (8, 8), 128: (8, 8)}
 SHORTER = {64: (8, 8), 128: (2, 8)}
 NEVER = {64: (1, 1)}
@@ -100,29 +101,28 @@ NEVER = {64: (1, 1)}
         (
             {"needle": READ, "key": SHORTER, "tracking": NEVER},
             64,
-            "Reads 64 of 128 tokens: needle 128, key 64, tracking none (75 % found at every "
-            "depth).",
+            f"Effective context: 64 of 128 tokens (needle 128, key 64, tracking none), {WHERE}",
         ),
         (
             {"needle": READ, "tracking": NEVER},
             128,
-            "Reads 128 of 128 tokens: needle 128, tracking none (75 % found at every depth).",
+            f"Effective context: 128 of 128 tokens (needle 128, tracking none), {WHERE}",
         ),
         (
             {"needle": READ, "key": NEVER},
             None,
-            "Reads less than 64 of 128 tokens: needle 128, key none (75 % found at every depth).",
+            f"Effective context: less than 64 of 128 tokens (needle 128, key none), {WHERE}",
         ),
         (
             {"needle": NEVER, "tracking": NEVER},
             None,
-            "At chance in texts of 64 tokens: it does not find what they hide.",
+            "Effective context: none, questions about texts of 64 tokens are answered as by guessing.",
         ),
         (
             {"needle": {64: (8, 8), 128: (5, 8), 256: (5, 7), 512: (0, 3)}},
             64,
-            "Reads 64 of 512 tokens: needle 64 (75 % found at every depth). Within chance at 128 "
-            "and 256 tokens.",
+            f"Effective context: 64 of 512 tokens (needle 64), {WHERE} What it misses at 128 and "
+            "256 tokens may be chance.",
         ),
     ],
 )

@@ -265,15 +265,15 @@ def test_evaluate_warns_of_a_text_that_the_base_reads_worse_with_context(
     cost: float, warns: bool, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = np.random.default_rng(0)
+    read = losses_module.read_losses
 
-    def read_losses(*arguments: Any) -> list[Any]:
-        *_, share = arguments
-        losses = losses_module.read_losses(*arguments[:-1])
-        if share < 1:  # in sliding windows
+    def read_losses(reader: Any, texts: Any, targets: Any, context: int, *given: Any) -> list[Any]:
+        losses = read(reader, texts, targets, context)
+        if given[0] < 1:  # in sliding windows
             losses = [one + cost + noise.normal(scale=0.01, size=len(one)) for one in losses]
         return losses
 
-    monkeypatch.setattr("ctxextend.lab.measures.position.read_losses", read_losses)
+    monkeypatch.setattr(losses_module, "read_losses", read_losses)
     found = evaluate(gpt2, data=write_texts(), measure="position", tokens=512)
     assert len(found.warnings) == warns
     for warning in found.warnings:

@@ -12,7 +12,7 @@ from ctxextend.lab.scores import CHUNKS, ONE_PASS, SAME_TEXT, SEPARATE, SLIDING,
 from tests.helpers.evaluations import BASE_LEN, evaluation, score
 
 SLIDING_BASE = score("short", 3.0, reading=SLIDING, length=BASE_LEN)
-SAME = "long is worse than short in sliding windows of 128 tokens: perplexity higher by 37 %"
+SAME = "long is worse than short in sliding windows of 128 tokens: perplexity +37 %"
 METHODS = ("stretch", "bands", "linear", "copy", "random")
 
 
@@ -45,8 +45,8 @@ def test_a_model_that_is_worse_than_its_base_is_called_worse() -> None:
 @pytest.mark.parametrize(
     ("loss", "effect"),
     [
-        (2.8, "A longer context helps it: perplexity lower by 18"),
-        (3.2, "A longer context hurts it: perplexity higher by 22"),
+        (2.8, "A longer context helps it: perplexity -18"),
+        (3.2, "A longer context hurts it: perplexity +22"),
         (math.nan, "What a context of 512 tokens changes is unknown: a loss is not finite."),
     ],
 )
@@ -64,7 +64,7 @@ def test_verdict_says_what_a_longer_context_is_worth(loss: float, effect: str) -
 def test_verdict_names_methods_that_are_tied_and_those_that_are_worse() -> None:
     found = methods(2.0, 2.0, 3.0, 3.5, spread=0.5)
     assert found.verdict.startswith("stretch is best at 512 tokens: perplexity ")
-    assert "; bands is as good within chance; better than linear by 6" in found.verdict
+    assert "; bands is tied with it; better than linear by 6" in found.verdict
     many = methods(2.0, 2.1, 2.2, 2.3, math.nan)
     assert "; better than the other 3 by 9" in many.verdict
     assert many.order == [*METHODS]
@@ -73,11 +73,11 @@ def test_verdict_names_methods_that_are_tied_and_those_that_are_worse() -> None:
 
 def test_verdict_from_one_window_decides_nothing() -> None:
     found = methods(2.0, 2.5, samples=1, auto="bands")
-    assert "bands is as good within chance" in found.verdict
+    assert "bands is tied with it" in found.verdict
     assert found.verdict.endswith("1 sample of text is too little to choose by; auto takes bands.")
     base = score("short", 3.0, samples=1, reading=SLIDING, length=BASE_LEN)
     both = evaluation([base, score("long", 2.8, samples=1)]).verdict
-    assert both.startswith("long against short in sliding windows of 128 tokens: perplexity lower")
+    assert both.startswith("long against short in sliding windows of 128 tokens: perplexity -")
     assert "from one text, so it may be chance" in both
 
 
@@ -101,8 +101,8 @@ def test_encoders_are_compared_with_chunks_of_the_same_text_and_of_the_whole() -
         name = "long" if reading == ONE_PASS else "short"
         scores.append(score(name, mean, reading=reading, measure="search", unit="share"))
     found = evaluation(scores, kind="encoder")
-    assert "long is better than short in chunks of the same text: loss higher by" in found.verdict
-    assert "long is worse than short in chunks of the whole text: loss lower by" in found.verdict
+    assert "long is better than short in chunks of the same text: loss +" in found.verdict
+    assert "long is worse than short in chunks of the whole text: loss -" in found.verdict
     assert "first tokens" not in found.verdict
     *_, difference = found.differences
     assert difference.other.reading == CHUNKS
