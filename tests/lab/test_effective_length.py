@@ -116,7 +116,8 @@ NEVER = {64: (1, 1)}
         (
             {"needle": NEVER, "tracking": NEVER},
             None,
-            "Effective context: none, questions about texts of 64 tokens are answered as by guessing.",
+            "Effective context: none, questions about texts of 64 tokens are answered as by "
+            "guessing.",
         ),
         (
             {"needle": {64: (8, 8), 128: (5, 8), 256: (5, 7), 512: (0, 3)}},
