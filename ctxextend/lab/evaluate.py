@@ -31,7 +31,7 @@ from ctxextend.lab.numbers import percent_text
 from ctxextend.lab.python_text import default_documents
 from ctxextend.lab.reader import Reader
 from ctxextend.lab.scores import NATS, SEPARATE, SLIDING, Score, select
-from ctxextend.lab.search_set import read_search_set
+from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.lab.stated_files import StatedFiles, open_to_evaluate
 from ctxextend.lab.texts import Texts, context_lengths, cut_windows
 from ctxextend.lab.unseen_text import read_start, read_unseen
@@ -101,7 +101,7 @@ def evaluate_models(
         remarks.notes += search_set.notes
     refs = [replace(ref, source=model) for model in candidates.models]
     files, methods, length = _open_candidates(refs, candidates, settings)
-    documents = _open_documents(files, settings, length, remarks)
+    sample, documents = _open_documents(files, settings, length, search_set, remarks)
 
     if methods is None:
         loading = models.load_checkpoints(files, settings, length)
@@ -118,6 +118,8 @@ def evaluate_models(
         remarks.notes += base[1].notes
 
     measures = _choose_measures(files[0].name, first[1].kind, settings)
+    if base is not None:
+        check_same_tokens(first[1], base[1], sample)
     texts = _cut_texts(first[1], base, settings, length, documents, measures, remarks)
     texts = replace(texts, search_set=search_set)
     reader = Reader(first[0].name, first[1], settings.batch_size)
@@ -216,9 +218,13 @@ def _open_candidates(
 
 
 def _open_documents(
-    files: Sequence[ModelFiles], settings: Evaluate, length: int, remarks: Remarks
-) -> Iterator[Ids] | None:
-    """Return the documents, if the text is not a search set only.
+    files: Sequence[ModelFiles],
+    settings: Evaluate,
+    length: int,
+    search_set: SearchSet | None,
+    remarks: Remarks,
+) -> tuple[Ids, Iterator[Ids] | None]:
+    """Return tokens to compare tokenizers by, and the documents if there are any but a search set.
 
     Raises:
         DataError: The text is too short for a window.
@@ -237,10 +243,11 @@ def _open_documents(
         size = length - tokenizer.num_special
         sample, documents = read_start(documents, size, tokenizer.separator)
     else:
-        sample = tokenizer.encode(PYTHON_TEXT)
+        assert search_set is not None
+        sample = tokenizer.encode(search_set.documents[0])
     for one in files[1:]:
         check_same_tokens(one, files[0], sample, "Evaluate models that share a tokenizer.")
-    return documents
+    return sample, documents
 
 
 def _choose_measures(name: str, kind: str, settings: Evaluate) -> list[Measure]:
@@ -250,15 +257,15 @@ def _choose_measures(name: str, kind: str, settings: Evaluate) -> list[Measure]:
         ResizeError: A requested one, or the search set, does not apply.
     """
     measures = [measure for measure in all_measures() if kind in measure.kinds]
-    names = ", ".join(measure.name for measure in measures)
+    names = [measure.name for measure in measures]
     described = f"{name}, {models.KIND_NAMES[kind]}"
     if settings.search is not None and "search" not in names:
         message = f"--search does not apply to {described}."
-        raise ResizeError(message, f"Pass text with --data: it measures {names}.")
+        raise ResizeError(message, f"Pass text with --data: it measures {', '.join(names)}.")
     for requested in settings.measure:
-        if requested not in names.split(", "):
+        if requested not in names:
             message = f"--measure {requested} does not apply to {described}."
-            raise ResizeError(message, f"Use {names}.")
+            raise ResizeError(message, f"Use {', '.join(names)}.")
     chosen = list[Measure]()
     for measure in measures:
         has_text = bool(settings.data) or settings.search is None
@@ -332,7 +339,7 @@ def _cut_texts(
     """Return what is read.
 
     Raises:
-        CheckpointError: The tokenizer is not that of the model or of its base.
+        CheckpointError: The tokenizer has tokens that the model does not have.
     """
     texts = Texts()
     if documents is not None:
@@ -344,8 +351,6 @@ def _cut_texts(
             one_each="retrieval" in (measure.name for measure in measures),
         )
         check_vocabulary(model, np.concatenate(texts.documents))
-    if base is not None and texts.windows:
-        check_same_tokens(model, base[1], texts.windows[0])
     reads_windows = any(measure.name != "effective" for measure in measures)
     if texts.across_documents and model.kind != ENCODER and reads_windows:
         remarks.warnings.append(

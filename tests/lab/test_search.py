@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 import ctxextend
-from ctxextend.errors import DataError
+from ctxextend.errors import CheckpointError, DataError
 from ctxextend.lab.documents import score_rankings
 from ctxextend.lab.eval_model import EvalModel
 from ctxextend.lab.evaluation import Evaluation
@@ -26,7 +26,7 @@ from ctxextend.lab.texts import Texts
 from ctxextend.settings import Evaluate
 from tests.helpers.scores import scores_json
 from tests.helpers.trainings import make_encoder
-from tests.helpers.word_tokenizer import text_of
+from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 SEARCH = Path("sets", "words")
 QRELS = "qrels/test.tsv"
@@ -322,6 +322,18 @@ def test_checkpoints_and_methods_score_a_search_set_like_one_model(
     assert scores_json(methods, encoder.name) == scores_json(single, encoder.name)
     if length == 32:
         assert scores_json(methods, "linear") == scores_json(single, longer.name)
+
+
+def test_evaluate_rejects_a_base_or_model_that_cuts_a_search_set_differently(
+    encoder: Path, longer: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(encoder, tmp_path / "other")
+    add_tokenizer(next(other.rglob("tokenizer.json")).parent, special_tokens=False)
+    message = "cut the text into different tokens"
+    with pytest.raises(CheckpointError, match=message):
+        evaluate(longer, base=other)
+    with pytest.raises(CheckpointError, match=message):
+        evaluate([longer, other], base="none")
 
 
 def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:
