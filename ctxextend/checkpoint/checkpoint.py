@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ctxextend.checkpoint.writing import Layout
 
 CONFIG = "config.json"
-DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
 MODULES = "modules.json"
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor

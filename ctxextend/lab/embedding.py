@@ -67,11 +67,6 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
-    @property
-    def pooling(self) -> str:
-        """How hidden states become one embedding, as text."""
-        return " + ".join(self.poolings)
-
     def embed(
         self, texts: Sequence[Ids], advance: Callable[[int], None] = ignore
     ) -> NDArray[np.float32]:
