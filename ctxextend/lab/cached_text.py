@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 
 Logits = NDArray[np.float32]  # of the labels of a question, shape (labels,)
 
-# The argument and the output that have the cache: of attention, before transformers 5.24, and of
-# state-space models before that.
-CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+# The argument and the output that have the cache; the second one before transformers 5.24.
+CACHE_NAMES = ("cache", "past_key_values")
 LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rope types
 MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
 TRIAL_TOKENS = 24  # of the text by which a cache is tried
@@ -30,17 +28,8 @@ TOLERANCES = {"float32": 1e-3}  # of logits with and without the cache, relative
 TOLERANCE = 0.1  # in dtypes of lower precision
 
 
-@dataclass(frozen=True)
-class CacheUse:
-    """How a model reads on from a cache."""
-
-    name: str  # of the argument and the output that have it
-    # Whether it reads only one token at a time, and without a mask, as state-space models do.
-    is_stepwise: bool
-
-
-def find_cache(scorer: Scorer, text: Ids, questions: Sequence[Question]) -> CacheUse | None:
-    """Return how a causal model reads on from a cache; None if it cannot.
+def find_cache(scorer: Scorer, text: Ids, questions: Sequence[Question]) -> str | None:
+    """Return the argument with which a causal model reads on from a cache; None if it cannot.
 
     It can if the logits of some questions are those of passes without a cache.
     """
@@ -48,32 +37,31 @@ def find_cache(scorer: Scorer, text: Ids, questions: Sequence[Question]) -> Cach
     names = [name for name in CACHE_NAMES if name in parameters]
     text = text[:TRIAL_TOKENS]
     asked = questions[: MAX_ROWS + 1]  # the last one after those that may have changed the cache
-    for is_stepwise in (False, True):
-        # Model classes fail in various ways; they are read without a cache then.
-        with suppress(Exception):
-            use = CacheUse(name=names[0], is_stepwise=is_stepwise)
-            logits = [*answer_questions(scorer, use, text, asked)]
-            tolerance = TOLERANCES.get(scorer.model.precision, TOLERANCE)
-            expected = [*answer_questions(scorer, None, text, asked)]
-            if np.allclose(logits, expected, rtol=tolerance, atol=tolerance):
-                return use
+    # Model classes fail in various ways; they are read without a cache then.
+    with suppress(Exception):
+        logits = [*answer_questions(scorer, names[0], text, asked)]
+        tolerance = TOLERANCES.get(scorer.model.precision, TOLERANCE)
+        expected = [*answer_questions(scorer, None, text, asked)]
+        if np.allclose(logits, expected, rtol=tolerance, atol=tolerance):
+            return names[0]
     return None
 
 
 def answer_questions(
-    scorer: Scorer, use: CacheUse | None, text: Ids, questions: Sequence[Question]
+    scorer: Scorer, cache_name: str | None, text: Ids, questions: Sequence[Question]
 ) -> Iterator[Logits]:
     """Yield the logits of each question, which follows a text.
 
     Args:
         scorer: A causal model.
-        use: How it reads on from a cache; None: it reads the text once for each question.
+        cache_name: The argument, and the output, that have a cache; None: it reads the text once
+            for each question.
         text: The text, shape (k,).
         questions: The questions, all equally long.
     """
     import torch
 
-    if use is None:
+    if cache_name is None:
         for question in questions:
             yield from answer_in_pass(scorer, np.concatenate([text, question.ids]), {-1: question})
         return
@@ -85,7 +73,7 @@ def answer_questions(
         more = more[:0]
     whole = torch.from_numpy(np.concatenate([text, more]))[None].to(model.device)
     output = _run_model(scorer, prepare_inputs(model, whole) | {"use_cache": True})
-    cache_of_text = getattr(output, use.name)
+    cache_of_text = getattr(output, cache_name)
     if len(more):
         cache_of_text.crop(-len(more))
     rows = min(max(TOKENS_PER_BATCH // len(text), 1), MAX_ROWS)
@@ -95,14 +83,9 @@ def answer_questions(
         cache = copy.deepcopy(cache_of_text)
         if len(asked) > 1:
             cache.reorder_cache(ids.new_zeros(len(asked)))
-        read = len(text)
-        for part in torch.split(ids, 1 if use.is_stepwise else ids.shape[1], dim=1):
-            read += part.shape[1]
-            inputs = {"input_ids": part, "use_cache": True, use.name: cache}
-            if not use.is_stepwise:
-                inputs["attention_mask"] = part.new_ones(len(part), read)
-            output = _run_model(scorer, inputs)
-            cache = getattr(output, use.name)
+        mask = ids.new_ones(len(ids), len(text) + ids.shape[1])
+        inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": True, cache_name: cache}
+        output = _run_model(scorer, inputs)
         yield from _label_logits(scorer, output.logits[:, -1], asked)
 
 

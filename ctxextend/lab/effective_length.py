@@ -14,7 +14,6 @@ THRESHOLD = 0.75  # share of answers found
 # A task is above chance if guessing finds as many answers with a lower probability than this. It is
 # low because trials of one text are not quite independent.
 VERY_UNLIKELY = 0.001
-OPTIONAL_TASKS = {"tracking", "document"}
 FOUND = "found"  # name of the score of all tasks
 
 
@@ -42,18 +41,9 @@ def effective_lengths(scores: Sequence[Score]) -> dict[str, int | None]:
 
 
 def effective_length(scores: Sequence[Score]) -> int | None:
-    """Return the smallest effective length of the tasks that have one.
-
-    A task of `OPTIONAL_TASKS` that a model cannot do in the shortest texts tells nothing about
-    longer ones. None if another task has no effective length.
-    """
-    smallest = None
-    for task, length in effective_lengths(scores).items():
-        if length is not None:
-            smallest = min(length, smallest or length)
-        elif task not in OPTIONAL_TASKS:
-            return None
-    return smallest
+    """Return the smallest effective length of all tasks; None if one has none."""
+    lengths = effective_lengths(scores).values()
+    return min((length or 0 for length in lengths), default=0) or None
 
 
 def effective_text(scores: Sequence[Score]) -> str:

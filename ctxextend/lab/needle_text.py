@@ -1,17 +1,14 @@
 """Texts that hide needles, and the questions about them.
 
-Three tasks after RULER (Hsieh et al. 2024, arXiv:2404.06654, section 3), which lets instruction
+Two tasks after RULER (Hsieh et al. 2024, arXiv:2404.06654, section 3), which lets instruction
 models generate the answers. Here the likelihood of the right answer is ranked among those of wrong
 ones, as base models and small ones can be measured so too:
 
 - ``needle`` (its "single needle"): the value of a key, among words that are not in the text.
 - ``key`` ("multi-key"): the value of a key, among the values of other needles of the text.
-- ``tracking`` ("variable tracking"): each key has a pointer, a line that gives another key this key
-  as its value. The value at the end of the chain is asked for, among those of other chains, after
-  two chains with their answers.
 
 All needles of a text are in it at the same time: a model reads the text once and answers all
-questions about it. Pointers are in separate texts, as they make the other tasks harder.
+questions about it.
 """
 
 import math
@@ -25,13 +22,11 @@ from ctxextend.lab.needles import RIVALS, NeedleWords
 
 NEEDLE = "needle"
 KEY = "key"
-TRACKING = "tracking"
 MAX_NEEDLES = 24  # of a text
 MIN_NEEDLES = 6  # fewer leave too few rivals
-SOLVED = 2  # chains with their answers before a question about another one
 ABSENT_WORDS = 2 * RIVALS  # from which the rivals of a question are drawn, at least
 WORDS_OF_LONG_KEYS = 12  # of which all keys of several words are made
-STATEMENTS_SHARE = 0.6  # of the shortest text, at most, are needles and pointers
+STATEMENTS_SHARE = 0.6  # of the shortest text, at most, are needles
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,6 @@ class NeedleTexts:
     haystack: Ids  # token ids without special tokens, shape (k,)
     seed: int
     needles: int = MIN_NEEDLES  # of each text
-    has_pointers: bool = False  # whether pointers are asked about, instead of needles
     is_masked: bool = False  # whether a text ends with all questions and their masked answers
 
     @property
@@ -76,9 +70,6 @@ class NeedleTexts:
         if self.is_masked:
             each += self.words.needle_tokens
             after = 0
-        if self.has_pointers:
-            each += self.words.needle_tokens - 1 + self.words.key_words
-            after += SOLVED * self.words.needle_tokens
         return self.needles * each + after
 
     @property
@@ -105,7 +96,7 @@ class NeedleTexts:
         size = length - self.tokens
         start = random.integers(len(self.haystack) - size + 1)
         haystack = self.haystack[start : start + size]
-        keys, pointers, values, absent = self._draw_words(random, haystack)
+        keys, values, absent = self._draw_words(random, haystack)
 
         lines = []
         positions = []  # of lines in the haystack
@@ -114,10 +105,6 @@ class NeedleTexts:
             position = round(depth * size)
             positions.append(position)
             lines.append(words.line(keys[i], values[i : i + 1]))
-            if self.has_pointers:
-                positions.append(random.integers(position, size + 1))
-                lines.append(words.line(pointers[i], keys[i]))
-        # Lines at the same position keep their order.
         spots = np.repeat(positions, [len(line) for line in lines])
         text = np.insert(haystack, spots, np.concatenate(lines))
 
@@ -125,23 +112,17 @@ class NeedleTexts:
         for i, depth in enumerate(depths):
             # Each question has other rivals: what a model prefers, whatever it reads, is none of
             # them more often than the answer.
-            if self.has_pointers:
-                solved = random.choice(np.delete(np.arange(self.needles), i), SOLVED, replace=False)
-                chains = [words.line(pointers[j], values[j : j + 1]) for j in solved]
-                ids = np.concatenate([*chains, words.question(pointers[i])])
-                rivals = {TRACKING: self._draw_rivals(random, np.delete(values, [i, *solved]))}
-            else:
-                ids = words.question(keys[i])
-                rivals = {
-                    NEEDLE: self._draw_rivals(random, absent),
-                    KEY: self._draw_rivals(random, np.delete(values, i)),
-                }
+            rivals = {
+                NEEDLE: self._draw_rivals(random, absent),
+                KEY: self._draw_rivals(random, np.delete(values, i)),
+            }
             answer = int(words.as_value[values[i]])
-            questions.append(Question(depth=depth, ids=ids, answer=answer, rivals=rivals))
+            question = words.question(keys[i])
+            questions.append(Question(depth=depth, ids=question, answer=answer, rivals=rivals))
         return NeedleText(ids=text, questions=tuple(questions))
 
-    def _draw_words(self, random: np.random.Generator, haystack: Ids) -> tuple[Ids, Ids, Ids, Ids]:
-        """Return words by index: of keys and pointers, (needles, key_words), values, and others.
+    def _draw_words(self, random: np.random.Generator, haystack: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return words by index: of keys, shape (needles, key_words), values, and others.
 
         Words that the haystack does not contain come first.
         """
@@ -152,18 +133,18 @@ class NeedleTexts:
         is_present |= np.isin(words.as_key[order], haystack)
         order = np.concatenate([order[~is_present], order[is_present]])
         if words.key_words == 1:
-            end = 3 * count  # a value, a key and a pointer
+            end = 2 * count  # a value and a key
             names = order[count:end, None]
         else:
             end = count + WORDS_OF_LONG_KEYS
             rows = dict[tuple[int, ...], None]()  # distinct sequences of words
-            while len(rows) < 2 * count:
+            while len(rows) < count:
                 drawn = random.choice(order[count:end], words.key_words)
                 rows[tuple(drawn.tolist())] = None
             names = np.array([*rows], np.int64)
         absent = np.count_nonzero(~is_present)
         others = order[end : max(absent, end + ABSENT_WORDS)]
-        return names[:count], names[count:], order[:count], others
+        return names, order[:count], others
 
     def _draw_rivals(self, random: np.random.Generator, words: Ids) -> Ids:
         count = min(RIVALS, len(words))

@@ -1,8 +1,8 @@
 """Trials: texts, what is asked about them, and whether the right answer ranks first."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
-from ctxextend.lab.cached_text import CacheUse, answer_in_pass, answer_questions, find_cache
+from ctxextend.lab.cached_text import answer_in_pass, answer_questions, find_cache
 from ctxextend.lab.embedding import cosines
 from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.lab.needle_text import NeedleTexts, Question
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 # Whether the right answer of each question ranks first, as 0 or 1, by task; ties and NaN do not.
 Answers = Mapping[str, NDArray[np.float64]]
 
-# Tasks of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section 3):
-# which of several texts has a passage, if they differ only in it, or if they are all different.
+# The task of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section
+# 3): which of several texts has a passage, if they differ only in it.
 PASSAGE = "passage"
-DOCUMENT = "document"
 PASSAGES = 10  # texts that are ranked, each with a passage
 HIDDEN_TOKENS = 64
 # Where the passages of the first texts are, of the second ones, and so on.
@@ -40,7 +39,7 @@ LENGTHS = 4  # the longest, its half, and so on
 
 @dataclass(frozen=True)
 class Trials:
-    """Tasks that share their texts."""
+    """What a model is asked about texts."""
 
     chances: Mapping[str, float]  # share of right answers by guessing, by task
     lengths: tuple[int, ...]  # tokens of texts, special tokens included, shortest first
@@ -49,8 +48,8 @@ class Trials:
     read: Callable[[int, int], Answers]  # the text of a length with an index
 
 
-def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
-    """Yield what a model is asked: a language model about needles, an encoder about passages.
+def open_trials(reader: "Reader", texts: "Texts") -> Trials:
+    """Return what a model is asked: a language model about needles, an encoder about passages.
 
     Raises:
         DataError: The vocabulary has too few words for needles, or the text or the longest length
@@ -67,36 +66,30 @@ def open_trials(reader: "Reader", texts: "Texts") -> Iterator[Trials]:
     if reader.kind == ENCODER:
         # At most a quarter hides nothing; the passages must not be in what hides them.
         size = max(min(len(text) - texts.length, len(text) // 4), PASSAGES * HIDDEN_TOKENS)
-        for task in (PASSAGE, DOCUMENT):
-            yield Trials(
-                chances={task: 1 / PASSAGES},
-                lengths=_lengths(texts.length, 2 * HIDDEN_TOKENS),
-                texts=len(PASSAGE_DEPTHS),
-                ranges=_ranges(np.repeat(PASSAGE_DEPTHS, PASSAGES)),
-                read=partial(_read_passages, reader, task, text[size:], text[:size], texts.seed),
-            )
-        return
-    words = find_words(tokenizer, reader.model.name, text, texts.seed)
-    forms = [NeedleTexts(words, text, texts.seed, is_masked=reader.kind == MASKED)]
-    pointers = replace(forms[0], has_pointers=True)
-    if reader.kind == CAUSAL and texts.length >= special + pointers.shortest:
-        forms.append(pointers)
-    cache = None
-    for form in forms:
-        lengths = _lengths(texts.length, special + form.shortest)
-        form = form.with_most_needles(lengths[0] - special)
-        questions = form.text(lengths[0], 0).questions
-        ranges = _ranges(np.array([question.depth for question in questions]))
-        count = math.ceil(MIN_TRIALS / np.bincount(ranges).min())
-        if reader.kind == CAUSAL and not reader.is_dry:
-            cache = cache or find_cache(reader.scorer, text, questions)
-        yield Trials(
-            chances={task: 1 / (1 + len(rivals)) for task, rivals in questions[0].rivals.items()},
-            lengths=lengths,
-            texts=count,
-            ranges=np.tile(ranges, count),
-            read=partial(_read_needles, reader, form, cache),
+        return Trials(
+            chances={PASSAGE: 1 / PASSAGES},
+            lengths=_lengths(texts.length, 2 * HIDDEN_TOKENS),
+            texts=len(PASSAGE_DEPTHS),
+            ranges=_ranges(np.repeat(PASSAGE_DEPTHS, PASSAGES)),
+            read=partial(_read_passages, reader, text[size:], text[:size], texts.seed),
         )
+    words = find_words(tokenizer, reader.model.name, text, texts.seed)
+    form = NeedleTexts(words, text, texts.seed, is_masked=reader.kind == MASKED)
+    lengths = _lengths(texts.length, special + form.shortest)
+    form = form.with_most_needles(lengths[0] - special)
+    questions = form.text(lengths[0], 0).questions
+    ranges = _ranges(np.array([question.depth for question in questions]))
+    count = math.ceil(MIN_TRIALS / np.bincount(ranges).min())
+    cache = None
+    if reader.kind == CAUSAL and not reader.is_dry:
+        cache = find_cache(reader.scorer, text, questions)
+    return Trials(
+        chances={task: 1 / (1 + len(rivals)) for task, rivals in questions[0].rivals.items()},
+        lengths=lengths,
+        texts=count,
+        ranges=np.tile(ranges, count),
+        read=partial(_read_needles, reader, form, cache),
+    )
 
 
 def _lengths(longest: int, shortest: int) -> tuple[int, ...]:
@@ -112,7 +105,7 @@ def _ranges(depths: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _read_needles(
-    reader: "Reader", needle_texts: NeedleTexts, cache: CacheUse | None, length: int, index: int
+    reader: "Reader", needle_texts: NeedleTexts, cache: str | None, length: int, index: int
 ) -> Answers:
     """Let a language model answer the questions of a text."""
     if reader.is_dry:
@@ -146,22 +139,19 @@ def _read_needles(
 
 
 def _read_passages(
-    reader: "Reader", task: str, haystack: Ids, hidden: Ids, seed: int, length: int, index: int
+    reader: "Reader", haystack: Ids, hidden: Ids, seed: int, length: int, index: int
 ) -> Answers:
     """Let an encoder retrieve the texts that contain passages, all at the same depth."""
     random = np.random.default_rng((seed, length, index))
     size = length - reader.model.tokenizer.num_special - HIDDEN_TOKENS
-    starts = random.integers(len(haystack) - size + 1, size=PASSAGES)
-    if task == PASSAGE:
-        starts = np.repeat(starts[:1], PASSAGES)
+    start = random.integers(len(haystack) - size + 1)
+    text = haystack[start : start + size]
     # Passages that do not overlap.
     count = len(hidden) // HIDDEN_TOKENS
     cuts = hidden[: count * HIDDEN_TOKENS].reshape(count, HIDDEN_TOKENS)
     passages = [*cuts[random.permutation(count)[:PASSAGES]]]
     at = round(PASSAGE_DEPTHS[index] * size)
-    texts = []
-    for start, passage in zip(starts, passages, strict=True):
-        texts.append(np.insert(haystack[start : start + size], at, passage))
+    texts = [np.insert(text, at, passage) for passage in passages]
     scores = np.stack([*cosines(reader.embed([*passages]), reader.embed(texts))])
     others = np.sum(scores < scores.diagonal()[:, None], axis=1)  # that rank below the right one
-    return {task: (others == PASSAGES - 1).astype(np.float64)}
+    return {PASSAGE: (others == PASSAGES - 1).astype(np.float64)}

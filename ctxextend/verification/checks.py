@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from ctxextend.json_output import not_in_json
 
 # The checks of ``--deep``, which load the models; all others read files.
-MODEL_CHECKS = ("loads", "runs", "outputs", "switch")
+MODEL_CHECKS = ("loads", "runs", "outputs")
 
 
 @dataclass

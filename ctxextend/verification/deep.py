@@ -9,7 +9,6 @@ from ctxextend.errors import CheckpointError, joined
 from ctxextend.models.load import check_loadable, load
 from ctxextend.verification.check_loads import check_loads
 from ctxextend.verification.check_outputs import check_outputs, check_runs
-from ctxextend.verification.check_switch import check_switch
 from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import SHORTEST_PAIR, Observed, Outcomes, observe, run_inputs
@@ -62,16 +61,11 @@ def check_models(
         return [Check("loads", failures=[error.message])]
     after = observe(expected, resized, model, info, [*lengths, longest])
     outcomes = _outcomes_to_compare(expected, resized, model, after, lengths)
-    checks = [
+    return [
         check_loads(expected, resized, before, after),
         check_runs(expected, before, after),
         check_outputs(expected, before, after, outcomes),
     ]
-    if expected.switched:
-        again = run_inputs(expected, resized, model, lengths)
-        del model  # only one is in memory at a time
-        checks.append(check_switch(expected, resized, after, again))
-    return checks
 
 
 def _shared_lengths(expected: Expected) -> list[int]:

@@ -10,7 +10,7 @@ from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
 from ctxextend.planned import plan_conversion
-from ctxextend.positions.change import Change, ShortInputs
+from ctxextend.positions.change import ShortInputs
 from ctxextend.provenance import Provenance, first_resize, trained_by
 from ctxextend.settings import Resize
 
@@ -62,11 +62,6 @@ class Expected:
         if not self.is_trained:
             return frozenset()
         return frozenset(self.base.mistral_files)
-
-    @property
-    def switched(self) -> list[Change]:
-        """The positions whose new settings give only long inputs other frequencies."""
-        return [change for change in self.plan.changes if change.long_inputs_as]
 
 
 def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from ctxextend.lab.cached_text import CACHE_NAMES, CacheUse, answer_questions, find_cache
+from ctxextend.lab.cached_text import CACHE_NAMES, answer_questions, find_cache
 from ctxextend.lab.eval_model import CAUSAL, EvalModel, prepare_inputs
 from ctxextend.lab.needle_text import Question
 from ctxextend.lab.scorer import Scorer, open_scorer
@@ -78,7 +78,7 @@ def scorer_of(model_type: str) -> Scorer:
     )
 
 
-def cache_of(scorer: Scorer) -> CacheUse | None:
+def cache_of(scorer: Scorer) -> str | None:
     return find_cache(scorer, TEXT, QUESTIONS)
 
 
@@ -93,12 +93,11 @@ def logits_of(scorer: Scorer, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 @EACH_MODEL
 def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     scorer = scorer_of(model_type)
-    use = cache_of(scorer)
-    assert use is not None
-    assert use.is_stepwise == (model_type == "mamba")
+    name = cache_of(scorer)
+    assert (name is None) == (model_type == "mamba")  # which reads one token at a time
     expected = [logits_of(scorer, np.concatenate([TEXT, one.ids])) for one in QUESTIONS]
     assert not np.allclose(expected[0], expected[1], atol=1e-3)
-    for how in (use, None):
+    for how in (name, None):
         # Four at once, then two, and each by itself.
         found = [*answer_questions(scorer, how, TEXT, QUESTIONS)]
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
@@ -119,9 +118,9 @@ def test_answers_do_not_depend_on_longer_texts_before() -> None:
 def test_logits_of_labels_are_in_float32() -> None:
     scorer = scorer_of("llama")
     scorer.model.model.bfloat16()
-    use = cache_of(scorer)
-    assert use is not None
-    for logits in answer_questions(scorer, use, TEXT, QUESTIONS):
+    name = cache_of(scorer)
+    assert name is not None
+    for logits in answer_questions(scorer, name, TEXT, QUESTIONS):
         assert logits.dtype == np.float32
         assert len(set(logits.tolist())) == 64
 

@@ -104,7 +104,7 @@ def lengths_of(scores: list[Score], name: str) -> list[int]:
 def test_model_that_copies_reads_all(tiny: EvalModel) -> None:
     scores = scores_of(copier(tiny, matched=3), 1024)
     assert effective_length(scores) == 1024
-    assert effective_lengths(scores) == {"needle": 1024, "key": 1024, "tracking": None}
+    assert effective_lengths(scores) == {"needle": 1024, "key": 1024}
     assert lengths_of(scores, "key") == [128, 256, 512, 1024]
     assert scores[0].name == "found"
     for length in lengths_of(scores, "key"):
@@ -121,36 +121,6 @@ def test_effective_length_ends_where_a_model_stops_to_see(tiny: EvalModel) -> No
     assert means(scores, "key", 512)[-1] == 1
     (at_512,) = select(scores, name="key", length=512, part=None)
     assert 0.3 < at_512.mean < 0.5
-
-
-def test_tracking_is_not_asked_about_longer_texts_at_chance_in_the_shortest(
-    tiny: EvalModel,
-) -> None:
-    # A copier answers with the key that a pointer points to, never with its value.
-    scores = scores_of(copier(tiny, matched=3), 512)
-    assert lengths_of(scores, "tracking") == [256]
-    assert set(means(scores, "tracking", 256)) == {0}
-    # In the shortest texts, there is only space for needles.
-    assert lengths_of(scores, "needle") == [128, 256, 512]
-
-
-def test_tracking_is_read_by_a_model_that_follows_pointers(tiny: EvalModel) -> None:
-    vocab_size = len(tiny.tokenizer.tokenizer)
-    decode = tiny.tokenizer.tokenizer.decode
-
-    def compute(ids: torch.Tensor) -> torch.Tensor:
-        logits = torch.zeros(*ids.shape, vocab_size)
-        for row, text in zip(logits, ids.tolist(), strict=True):
-            lines = [line.partition(": ") for line in decode(text).split("\n") if ": " in line]
-            values = {key: value for key, _, value in lines}
-            word = decode(text).rpartition("\n")[2].rstrip(":")
-            while word in values:
-                word = values[word]
-            row[-1, tiny.tokenizer.encode(f" {word}")[0]] = 1.0
-        return logits
-
-    scores = scores_of(mock_model(tiny, compute, kind=CAUSAL), 512)
-    assert effective_lengths(scores) == {"needle": 512, "key": 512, "tracking": 512}
 
 
 @pytest.mark.parametrize("value", [0.0, math.nan])
@@ -194,10 +164,9 @@ def test_model_that_ignores_the_question_does_not_answer_it(
 ) -> None:
     """The rivals of a question are any other needles, so their places tell nothing."""
     scores = scores_of(ranking_model(minilm, rank), 400)
-    for name in ("key", "tracking"):
-        for score in select(scores, name=name, part=None):
-            assert score.chance is not None
-            assert score.mean < 2 * score.chance
+    for score in select(scores, name="key", part=None):
+        assert score.chance is not None
+        assert score.mean < 2 * score.chance
     assert effective_length(scores) is None
 
 
@@ -262,7 +231,7 @@ def test_passages_are_not_in_the_texts_that_hide_others(minilm: EvalModel) -> No
     inputs = [row[1:-1].tolist() for batch in model.model.inputs for row in batch]
     passages = [row for row in inputs if len(row) == 64]
     texts = [row for row in inputs if len(row) == 128 - special]
-    assert len(passages) == len(texts) == 2 * 5 * 10
+    assert len(passages) == len(texts) == 5 * 10
     hidden = {token for row in passages for token in row}
     for row in texts:
         inside = [token for token in row if token in hidden]
@@ -287,11 +256,9 @@ def test_dry_run_counts_what_a_language_model_reads(tiny: EvalModel) -> None:
     read = list[int]()
     reader = reader_of(copier(tiny, matched=3), advance=read.append)
     texts = texts_of(tiny, 512)
-    scores = list(effective.scores(reader, texts))
-    # Nine needles and eight pointers, so that eight texts have as many trials at each depth.
-    assert sum(read) == 8 * (128 + 256 + 512) + 8 * 256
-    assert dry_tokens(reader, texts) == sum(read) + 8 * 512  # tracking is at chance
-    assert lengths_of(scores, "tracking") == [256]
+    list(effective.scores(reader, texts))
+    # Nine needles, so that eight texts have enough trials at each depth.
+    assert dry_tokens(reader, texts) == sum(read) == 8 * (128 + 256 + 512)
 
 
 def test_dry_run_counts_what_an_encoder_reads(minilm: EvalModel) -> None:
@@ -300,9 +267,9 @@ def test_dry_run_counts_what_an_encoder_reads(minilm: EvalModel) -> None:
     model = mock_model(minilm, lambda ids: counts(ids, vocab_size).sqrt())
     reader = Reader("m", model, advance=read.append)
     texts = Texts(documents=(np.arange(1000, 4000),), length=256)
-    assert len(list(effective.scores(reader, texts))) == 1 + 2 * 2 * 6
-    # Passages with special tokens, and texts; of each depth and task.
-    assert sum(read) == 10 * (2 * 66 + 128 + 256) * 5 * 2
+    assert len(list(effective.scores(reader, texts))) == 1 + 2 * 6
+    # Passages with special tokens, and texts; of each depth.
+    assert sum(read) == 10 * (2 * 66 + 128 + 256) * 5
     assert dry_tokens(reader, texts) == sum(read)
 
 

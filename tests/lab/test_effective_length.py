@@ -13,7 +13,7 @@ from ctxextend.lab.effective_length import (
     is_above_chance,
 )
 from ctxextend.lab.scores import ONE_PASS, TRIALS, Part, Score
-from ctxextend.lab.statistics import binomial_tail, wilson_interval
+from ctxextend.lab.statistics import binomial_tail
 
 
 def score(name: str, length: int, found: int, trials: int, part: Part | None = None) -> Score:
@@ -38,24 +38,6 @@ def task(name: str, by_length: dict[int, Sequence[int]], trials: int = 8) -> Ite
         yield score(name, length, sum(found), count * trials)
         for index, hits in enumerate(found):
             yield score(name, length, hits, trials, (index / count, (index + 1) / count))
-
-
-@pytest.mark.parametrize(
-    ("found", "trials", "interval"),
-    [
-        # Brown, Cai and DasGupta 2001 (Statistical Science 16) plot these; values by hand from the
-        # equation: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n).
-        (8, 8, (0.6756, 1.0)),
-        (0, 8, (0.0, 0.3244)),
-        (4, 8, (0.2152, 0.7848)),
-        (15, 24, (0.4271, 0.7884)),
-    ],
-)
-def test_wilson_interval_of_known_counts(
-    found: int, trials: int, interval: tuple[float, float]
-) -> None:
-    assert wilson_interval(found, trials) == pytest.approx(interval, abs=1e-4)
-    assert score("needle", 64, found, trials).interval == wilson_interval(found, trials)
 
 
 def test_threshold_is_above_chance_at_every_depth() -> None:
@@ -99,14 +81,9 @@ NEVER = {64: (1, 1)}
     ("tasks", "length", "text"),
     [
         (
-            {"needle": READ, "key": SHORTER, "tracking": NEVER},
+            {"needle": READ, "key": SHORTER},
             64,
-            f"Effective context: 64 of 128 tokens (needle 128, key 64, tracking none), {WHERE}",
-        ),
-        (
-            {"needle": READ, "tracking": NEVER},
-            128,
-            f"Effective context: 128 of 128 tokens (needle 128, tracking none), {WHERE}",
+            f"Effective context: 64 of 128 tokens (needle 128, key 64), {WHERE}",
         ),
         (
             {"needle": READ, "key": NEVER},
@@ -114,7 +91,7 @@ NEVER = {64: (1, 1)}
             f"Effective context: less than 64 of 128 tokens (needle 128, key none), {WHERE}",
         ),
         (
-            {"needle": NEVER, "tracking": NEVER},
+            {"needle": NEVER, "key": NEVER},
             None,
             "Effective context: none, questions about texts of 64 tokens are answered as by "
             "guessing.",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ctxextend.lab.needle_text import KEY, NEEDLE, SOLVED, TRACKING, NeedleTexts
+from ctxextend.lab.needle_text import KEY, NEEDLE, NeedleTexts
 from ctxextend.lab.needles import NeedleWords
 
 FIRST_WORD = 1000  # token of the first word; the haystack has tokens from 10 to 99
@@ -41,7 +41,7 @@ def statements(ids: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("form", [{}, {"has_pointers": True}, {"is_masked": True}])
+@pytest.mark.parametrize("form", [{}, {"is_masked": True}])
 def test_text_is_shorter_by_its_questions(form: dict[str, bool]) -> None:
     text = texts(**form).text(400, 0)
     tokens = len(text.ids)
@@ -82,33 +82,6 @@ def test_questions_ask_for_the_values_of_their_needles() -> None:
         ]
 
 
-def test_pointers_follow_their_needles_and_are_asked_after_solved_chains() -> None:
-    text = texts(has_pointers=True).text(600, 0)
-    lines = statements(text.ids.tolist())
-    order = {key: index for index, (_, key, _) in enumerate(lines)}
-    values = {key: value for _, key, value in lines}
-    assert len(values) == 16
-
-    def follow(pointer: int) -> int:
-        key = values[pointer] - FIRST_WORD  # its value is the key, as a value
-        assert order[key] < order[pointer]
-        return values[key]
-
-    for question in text.questions:
-        *solved, _, pointer, between = question.ids.tolist()
-        assert between == 1
-        assert question.answer == follow(pointer)
-        demonstrations = statements(solved)
-        assert len(demonstrations) == SOLVED
-        for _, other, value in demonstrations:
-            assert value == follow(other)
-            assert other != pointer
-        rivals = set(question.rivals[TRACKING].tolist())
-        assert len(rivals) == 8 - 1 - SOLVED
-        assert question.answer not in rivals
-        assert rivals.isdisjoint(value for _, _, value in demonstrations)
-
-
 def test_text_avoids_words_of_the_haystack() -> None:
     present = WORDS.as_value[:200]
     text = replace(texts(), haystack=np.concatenate([present, HAYSTACK])[:297]).text(340, 0)
@@ -122,7 +95,6 @@ def test_needles_fill_most_of_the_shortest_text() -> None:
     assert texts(6).shortest == 55
     for shortest, needles in ((55, 6), (63, 6), (64, 7), (200, 23), (10_000, 24)):
         assert texts(6).with_most_needles(shortest).needles == needles
-    assert texts(6, has_pointers=True).shortest == 122  # 6 * 10 + 2 * 5 + 3 tokens
     assert texts(6, is_masked=True).shortest == 100
     few = replace(WORDS, as_key=WORDS.as_key[:40], as_value=WORDS.as_value[:40], key_words=2)
     assert replace(texts(6), words=few).with_most_needles(10_000).needles == 10
@@ -132,6 +104,3 @@ def test_rivals_are_at_most_nine() -> None:
     for needles, counts in ((6, {NEEDLE: 9, KEY: 5}), (24, {NEEDLE: 9, KEY: 9})):
         for question in texts(needles).text(400, 0).questions:
             assert {task: len(rivals) for task, rivals in question.rivals.items()} == counts
-    for needles, count in ((6, 3), (24, 9)):
-        for question in texts(needles, has_pointers=True).text(600, 0).questions:
-            assert len(question.rivals[TRACKING]) == count

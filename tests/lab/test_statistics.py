@@ -26,10 +26,6 @@ def test_estimate_weighs_windows_by_their_tokens() -> None:
     assert found.standard_error == pytest.approx(expected)
 
 
-def test_estimate_returns_no_interval_for_one_window() -> None:
-    assert estimate([np.array([1.0, 2.0])]).interval is None
-
-
 def test_estimate_returns_no_mean_without_losses() -> None:
     found = estimate([np.array([])])
     assert math.isnan(found.mean)
@@ -69,7 +65,6 @@ def test_perplexities_and_their_intervals_are_finite_numbers() -> None:
 @pytest.mark.parametrize(
     ("values", "bounds", "interval"),
     [
-        ([1.0, 0.8], SHARE_BOUNDS, (0.0, 1.0)),
         ([0.9, 0.8, 1.0, 0.9], SHARE_BOUNDS, (0.77, 1.0)),
         ([0.5, 0.6, 0.5, 0.4], SHARE_BOUNDS, (0.37, 0.63)),
         ([0.1, 0.5], LOSS_BOUNDS, (0.0, 2.84)),
@@ -94,8 +89,6 @@ def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None
     ("found", "trials", "probability"),
     [
         (0, 10, 1.0),
-        (1, 1, 0.1),
-        (10, 10, 1e-10),
         (9, 20, 5.9859e-5),
     ],
 )
@@ -117,17 +110,7 @@ def test_wilson_interval_equals_published_values(
 
 @pytest.mark.parametrize(
     ("samples", "expected"),
-    [
-        (2, 12.706),
-        (3, 4.303),
-        (4, 3.182),
-        (5, 2.776),
-        (6, 2.571),
-        (8, 2.365),
-        (11, 2.228),
-        (31, 2.042),
-        (10**6, 1.960),
-    ],
+    [(2, 12.706), (3, 4.303), (8, 2.365), (10**6, 1.960)],
 )
 def test_t_quantile_equals_published_tables(samples: int, expected: float) -> None:
     assert t_quantile(samples) == pytest.approx(expected, rel=3e-3)

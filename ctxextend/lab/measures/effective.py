@@ -26,33 +26,29 @@ def effective(reader: "Reader", texts: "Texts") -> Iterator[Score]:
     """
     if reader is texts.base:
         return
-    groups = list(open_trials(reader, texts))
+    trials = open_trials(reader, texts)
     score = partial(Score, model=reader.name, measure="effective", reading=ONE_PASS)
     scores = list[Score]()
-    of_first = []  # whether the questions of the first group are answered, by length and task
-    for group in groups:
-        for length in group.lengths:
-            answers = [group.read(length, index) for index in range(group.texts)]
-            if reader.is_dry:
-                continue
-            own = list[Score]()
-            of_length = partial(score, length=length, tokens=length, unit=TRIALS)
-            for task, chance in group.chances.items():
-                found = np.concatenate([one[task] for one in answers])
-                own.append(of_length(name=task, values=[*found[:, None]], chance=chance))
-                for index, part in enumerate(pairwise(DEPTHS)):
-                    inside = found[group.ranges == index, None]
-                    own.append(of_length(name=task, values=[*inside], part=part, chance=chance))
-                if group is groups[0]:
-                    of_first.append(found)
-            scores += own
-            if length == group.lengths[0] and not is_above_chance(own):
-                break
+    of_questions = []  # whether they are answered, by length and task
+    for length in trials.lengths:
+        answers = [trials.read(length, index) for index in range(trials.texts)]
+        if reader.is_dry:
+            continue
+        of_length = partial(score, length=length, tokens=length, unit=TRIALS)
+        for task, chance in trials.chances.items():
+            found = np.concatenate([one[task] for one in answers])
+            scores.append(of_length(name=task, values=[*found[:, None]], chance=chance))
+            for index, part in enumerate(pairwise(DEPTHS)):
+                inside = found[trials.ranges == index, None]
+                scores.append(of_length(name=task, values=[*inside], part=part, chance=chance))
+            of_questions.append(found)
+        if length == trials.lengths[0] and not is_above_chance(scores):
+            break
     if reader.is_dry:
         return
     # A sample has the question with the same number of each length, so that differences between
     # lengths do not count as chance.
-    unread = len(groups[0].lengths) * len(groups[0].chances) - len(of_first)
-    samples = np.pad(np.stack(of_first, axis=1), ((0, 0), (0, unread)))
+    unread = len(trials.lengths) * len(trials.chances) - len(of_questions)
+    samples = np.pad(np.stack(of_questions, axis=1), ((0, 0), (0, unread)))
     yield score(name=FOUND, length=texts.length, tokens=texts.length, values=[*samples])
     yield from scores
