@@ -12,7 +12,7 @@ from ctxextend.errors import counted, joined, not_an_option
 from ctxextend.settings import Candidates, CheckpointRef, Evaluate, Figures
 
 if TYPE_CHECKING:
-    from ctxextend.lab.evaluation import Evaluation
+    from ctxextend.lab.evaluation import Evaluation, ModelFacts
     from ctxextend.lab.scores import Score
 
 COLUMNS = 4  # of losses by position
@@ -102,14 +102,10 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
     if evaluation.auto:  # methods on the base
         models = ()
     for model in models:
-        parts = [model.scheme, model.kind, f"{model.max_len:,} tokens"]
-        if model.tokens_per_second is not None:
-            parts.append(f"{model.tokens_per_second:,.0f} tokens/s")
-            parts.append(model.size)
-        yield "model", f"{model.source}: {', '.join(parts)}"
+        yield "model", _facts(model)
     base = evaluation.base
     if base is not None:
-        yield "base", f"{base.source}: {base.scheme}, {base.kind}, {base.max_len:,} tokens"
+        yield "base", _facts(base)
     if evaluation.documents:
         parts = [f"{evaluation.tokens:,} tokens", counted(evaluation.documents, "document")]
         if evaluation.limited_by == "tokens":
@@ -119,6 +115,10 @@ def _settings(evaluation: "Evaluation") -> Iterator[tuple[str, str]]:
         if score.measure == "search":
             yield "search", f"{score.samples:,} queries"
     yield "run", f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
+
+
+def _facts(model: "ModelFacts") -> str:
+    return f"{model.source}: {model.model_type}, {model.kind}, {model.max_len:,} tokens"
 
 
 def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
@@ -149,7 +149,7 @@ def _add_ranking(page: Page, evaluation: "Evaluation") -> None:
             row.append((difference_text(difference), OUTCOME_STYLES[difference.outcome]))
         short = evaluation.of_short(score.model)
         is_model = score in evaluation.ranking
-        if is_model and short is not None and short.score.measure == "context":
+        if is_model and short is not None:
             text = difference_text(short, with_interval=False)
             row.append("unchanged" if short.change.mean == 0 else text)
         rows.append(row)

@@ -5,7 +5,6 @@ write, bit for bit.
 """
 
 import copy
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,14 +19,12 @@ from ctxextend.errors import (
     one_line,
 )
 from ctxextend.lab import eval_model
-from ctxextend.lab.embedding import last_states
 from ctxextend.lab.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles, ResizableFiles
 from ctxextend.lab.evaluation import ModelFacts
 from ctxextend.lab.stated_files import StatedFiles
 from ctxextend.limits.edits import config_changes
-from ctxextend.models.devices import open_device, peak_memory, torch_threads
 from ctxextend.models.extend import set_config, set_length, to_tensor
-from ctxextend.models.load import match_parameters, token_ids
+from ctxextend.models.load import match_parameters
 from ctxextend.output import plan_recipe
 from ctxextend.plan import Plan, make_plan
 from ctxextend.positions.change import ShortInputs
@@ -45,15 +42,12 @@ KIND_NAMES = {
 }
 LoadedModel = tuple[ModelFacts, EvalModel]
 ROPE_KEY = "rope_parameters"  # of rotary settings in configs of transformers
-SPEED_SECONDS = 0.3  # minimum time of the forward passes that measure the speed
 
 # ---- checkpoints
 
 
-def load_checkpoints(
-    files: Sequence[ModelFiles], settings: Evaluate, length: int
-) -> Iterator[LoadedModel]:
-    """Load one checkpoint after another; of several, measure their speed and memory.
+def load_checkpoints(files: Sequence[ModelFiles], settings: Evaluate) -> Iterator[LoadedModel]:
+    """Load one checkpoint after another.
 
     Raises:
         CtxextendError: A checkpoint cannot be loaded, or is of another kind than the first.
@@ -61,7 +55,6 @@ def load_checkpoints(
     kind = ""
     names = short_names([one.name for one in files])
     for one, name in zip(files, names, strict=True):
-        peak_bytes = peak_memory(open_device(settings.device))
         model = eval_model.load_eval_model(one, settings.precision, settings.device)
         if kind and model.kind != kind:
             message = (
@@ -70,12 +63,7 @@ def load_checkpoints(
             )
             raise CheckpointError(message, "Evaluate models of one kind together.")
         kind = model.kind
-        facts = model_facts(name, one, model)
-        if len(files) > 1:
-            with length_errors(one, length):
-                speed = _speed(model, settings, length)
-            facts = replace(facts, tokens_per_second=speed, peak_bytes=peak_bytes())
-        yield facts, model
+        yield model_facts(name, one, model), model
         model.model.to("meta")  # frees its weights, whatever still refers to it
 
 
@@ -103,26 +91,9 @@ def model_facts(name: str, files: ModelFiles, model: EvalModel) -> ModelFacts:
         source=files.name,
         model_type=model.model_type,
         kind=model.kind,
-        scheme=files.find_scheme(),
         max_len=model.max_len,
         parameters=model.model.num_parameters(),
-        bytes=sum(entry.size for entry in files.checkpoint.weights.entries.values()),
     )
-
-
-def _speed(model: EvalModel, settings: Evaluate, length: int) -> float:
-    """Return the tokens per second of the fastest forward pass, without the LM head."""
-    import torch
-
-    rows = max(eval_model.TOKENS_PER_BATCH // length, 1)
-    ids = token_ids(model.model.config, length).repeat(rows, 1).to(model.model.device)
-    passes = list[float]()
-    with torch_threads(model.model, settings.threads), torch.inference_mode():
-        while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
-            started = time.perf_counter()
-            last_states(model, ids)[0, 0, 0].item()  # waits for the device
-            passes.append(time.perf_counter() - started)
-    return round(ids.numel() / min(passes[1:]), 1)
 
 
 @contextmanager

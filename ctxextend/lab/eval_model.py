@@ -21,7 +21,6 @@ from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import check_source, read_provenance, trainings
 from ctxextend.settings import CheckpointRef
-from ctxextend.tables.layouts import fit_layout
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +37,6 @@ DTYPE_OF_PRECISION = {
 PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
-UNKNOWN_SCHEME = "-"  # of positions that no list has
-SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 # What a rotary module of transformers remembers: ends of names, after that of a layer type if any.
 LONGEST_READ = "max_seq_len_cached"
 FIRST_FREQUENCIES = "original_inv_freq"
@@ -101,10 +98,6 @@ class ModelFiles:
         """Notes for the user on how it is read."""
         return tuple(note.text for note in self.checkpoint.source.notes)
 
-    def find_scheme(self) -> str:
-        """Return its position scheme, as `CheckpointFacts` states it."""
-        return UNKNOWN_SCHEME
-
 
 @dataclass(frozen=True)
 class ResizableFiles(ModelFiles):
@@ -140,28 +133,6 @@ class ResizableFiles(ModelFiles):
         position.
         """
         return self.rows - self.max_len
-
-    def find_scheme(self) -> str:
-        """Return the position scheme of the first table. The first of these that applies counts:
-
-        1. "rotary" if the model rotates states by a table of sinusoids.
-        2. Without stored rows, the scheme of the model type.
-        3. Whatever the config states, that of the stored rows: "none" if all are equal,
-           "sinusoidal" if sinusoids explain nearly all of their variance, else "learned".
-
-        Raises:
-            CheckpointError: The table cannot be read.
-        """
-        location = self.tables[0]
-        if location.rotates:
-            return "rotary"
-        stored_table = self.opened.read_table()
-        if stored_table is None:
-            return location.scheme
-        fit = fit_layout(stored_table[location.reserved_rows :], location.initial_layout)
-        if fit is None:
-            return "none"
-        return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
 
 
 @dataclass(frozen=True)

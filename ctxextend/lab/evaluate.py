@@ -104,7 +104,7 @@ def evaluate_models(
     sample, documents = _open_documents(files, settings, length, search_set, remarks)
 
     if methods is None:
-        loading = models.load_checkpoints(files, settings, length)
+        loading = models.load_checkpoints(files, settings)
         first = next(loading)
         base = _open_base(files, settings, first[1].kind, remarks)
     else:
@@ -268,13 +268,12 @@ def _choose_measures(name: str, kind: str, settings: Evaluate) -> list[Measure]:
             raise ResizeError(message, f"Use {', '.join(names)}.")
     chosen = list[Measure]()
     for measure in measures:
-        has_text = bool(settings.data) or settings.search is None
         if measure.name == "search":
             is_chosen = settings.search is not None
         elif settings.measure:
             is_chosen = measure.name in settings.measure
         else:
-            is_chosen = has_text or measure.name == "similarity"
+            is_chosen = bool(settings.data) or settings.search is None
         if is_chosen:
             chosen.append(measure)
     return chosen
@@ -399,7 +398,7 @@ def _plan(
             remarks.notes.append(error.message)
         else:
             possible.append(measure)
-    if failure is not None and not any(measure.name != "similarity" for measure in possible):
+    if failure is not None and not possible:
         raise failure
     return possible, sum(counts[0]), sum(counts[1])
 

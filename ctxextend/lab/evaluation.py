@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from ctxextend.errors import size_text
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.lab.effective_length import effective_length
 from ctxextend.lab.scores import NATS, ONE_PASS, SEPARATE, START, Difference, Score, select
@@ -16,29 +15,16 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a model is, and what it costs to run."""
+    """What a model is."""
 
     name: str  # without folders; of a method, its name with its settings
     source: str  # the reference that the user passed
     model_type: str
     kind: str  # ``causal``, ``masked`` or ``encoder``
-    # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative``, ``none``, or
-    # ``-`` if it is unknown
-    scheme: str
     max_len: int  # context length in tokens
     parameters: int
-    bytes: int  # of its weights in files
-    # of several models: memory while it runs, weights included, and forward passes without LM head
-    peak_bytes: int | None = None
-    tokens_per_second: float | None = None
     keeps_learned_rows: bool = False  # whether a method leaves short inputs as they are
     recipe: str = ""  # YAML that writes the checkpoint of a method; empty of a checkpoint
-
-    @property
-    def size(self) -> str:
-        """The weights and the memory, as text."""
-        memory = f", {size_text(self.peak_bytes)} in memory" if self.peak_bytes else ""
-        return f"{size_text(self.bytes)}{memory}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,16 +140,10 @@ class Evaluation(Result, shows=("names", "length", "tokens")):
         """Return how a model reads short inputs, next to its base; None if it was not measured."""
         if self.base is None:
             return None
-        own = [
-            *select(self.scores, model=model, measure="context", length=self.base.max_len),
-            *select(self.scores, model=model, measure="similarity"),
-        ]
-        for score in own:
-            for reference in select(
-                self.scores, model=self.base.name, measure=score.measure, length=score.length
-            ):
-                return score.minus(reference)
-        return None
+        short = [*select(self.scores, measure="context", length=self.base.max_len)]
+        own = [*select(short, model=model)]
+        of_base = [*select(short, model=self.base.name)]
+        return own[0].minus(of_base[0]) if own and of_base else None
 
     def effective_length(self, model: str | None = None) -> int | None:
         """Return the effective length of a model, by default the best one; None without one."""

@@ -12,8 +12,7 @@ from ctxextend.checkpoint.checkpoint import MODULES, no_lm_head, stated_class
 from ctxextend.checkpoint.folder import open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.registry import POSITION_SCHEMES
-from ctxextend.lab.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
+from ctxextend.lab.eval_model import CAUSAL, ModelFiles, open_files
 from ctxextend.limits.statements import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
 from ctxextend.opening.opened_model import open_model
@@ -47,11 +46,6 @@ class StatedFiles(ModelFiles):
                 "class is evaluated, not the folder's code."
             )
         return tuple(notes)
-
-    def find_scheme(self) -> str:
-        """Return the position scheme of the model type, "-" if it is not known."""
-        scheme = POSITION_SCHEMES.get(self.model_type)
-        return UNKNOWN_SCHEME if scheme is None else scheme.name
 
 
 def open_to_evaluate(ref: CheckpointRef, lengths: Sequence[int] = ()) -> ModelFiles:

@@ -208,7 +208,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         (
             "evaluate m --data a --measure efective",
-            "position, retrieval, search, similarity, got efective. Did you mean effective?",
+            "position, retrieval, search, got efective. Did you mean effective?",
         ),
         ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
         ("train m --data a --steps x", "--steps must be an integer, got x."),

@@ -18,7 +18,6 @@ from ctxextend import plan_resize, resize
 from tests.helpers import pico
 from tests.helpers.fork_server import ForkServer
 from tests.helpers.outcomes import (
-    OUTPUT,
     RESIZE,
     expected_output,
     leftovers,
@@ -185,30 +184,6 @@ def trace_copies(
     reflinks = [call for call in copying if call.name == "copy_file_range"]
     assert len(reflinks) > 8
     return copying, before, new
-
-
-@pytest.mark.usefixtures("sweep")
-@pytest.mark.parametrize("disk", ["xfs"], indirect=True)
-@needs_strace
-def test_resize_killed_during_reflinks_leaves_no_or_complete_output(
-    server: ForkServer, disk: Path, work_folder: Path
-) -> None:
-    write_calls, before, new = trace_copies(server, disk)
-    outcomes = []
-    for call in [*sample(write_calls[:-1], 1, 6), write_calls[-1]]:
-        remove_output()
-        fault = f"{call.name}:signal=KILL:when={call.k}"
-        done, _ = traced(server, RESIZE, fault)
-        assert done.code == -9, (call, done)
-        assert contents(Path("source")) == before, call
-        assert read_output() in (None, new), call
-        outcomes.append(read_output() is None)
-        force = ["--force"] if OUTPUT.exists() else []
-        retry = server.run(*RESIZE, *force)
-        assert retry.code == 0, (call, retry)
-        assert read_output() == new, (call, retry)
-        assert leftovers() == [], (call, retry)
-    assert len(set(outcomes)) == 2
 
 
 @pytest.mark.usefixtures("sweep")

@@ -252,14 +252,6 @@ def test_read_recipe_reads_or_rejects_mutated_recipes(
 # ---- cards
 
 
-@pytest.mark.parametrize("kind", YAML)
-def test_model_card_keeps_hostile_yaml(kind: str) -> None:
-    card = f"---\nx: {YAML[kind]}\n---\n# A model\n"
-    with time_limit(4):
-        updated = model_card(card, "base", title="title", section="## Section")
-    assert updated.endswith("# A model\n\n## Section\n")
-
-
 def test_model_card_does_not_expand_nested_merge_keys() -> None:
     levels = ["k0: &k0 {x: 1}"]
     for n in range(1, 9):

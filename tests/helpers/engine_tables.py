@@ -20,7 +20,7 @@ from ctxextend.runtimes.engines import (
     Outcome,
     Rule,
 )
-from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
+from ctxextend.tables.rope_types import SHORT_LIST
 
 WITHOUT_ROPE = ("learned", "sinusoidal", "ALiBi", "relative")
 # How pages call positions; all others are the rope type.
@@ -45,13 +45,6 @@ ORDER = (
     "proportional",
     REMOVED,
 )
-LENGTHS = {
-    "": "N",
-    "stated": "the length key",
-    "scaled": "the length key x factor",
-    "trained": "the key of the first trained length, or the length key without one",
-    "tokenizer": "the tokenizer's limit, or the length key without one",
-}
 EFFECTS = {
     Outcome.IGNORES: "ignored",
     Outcome.DIFFERS: "other positions",
@@ -86,7 +79,6 @@ COMMON_TYPES = (
 CHOSEN_FIRST = ("yarn", "theta", "linear", *WITHOUT_ROPE)  # as `--for` tries them
 CODE_RUN = f"{RUN}:"  # how the evidence of rules starts that ran only some of the code
 ROPE_KINDS = {*ORDER} - {*WITHOUT_ROPE}
-HAVE_ATTENTION_FACTOR = ("yarn", "longrope", SWITCHED)
 
 
 class Behaviour(NamedTuple):
@@ -107,21 +99,6 @@ def runtimes_table() -> str:
             command = f"`{engine.command.format(folder='FOLDER', max_len='N', task='TASK')}`"
         body.append((engine.name, f"`{engine.key}`", engine.version, command))
     return markdown(("engine", "`--for`", "version", "command"), body)
-
-
-def runtime_settings_table() -> str:
-    """Return which settings and lengths each engine reads, and how that is known."""
-    body = list[tuple[str, ...]]()
-    for engine in ENGINES.values():
-        rules = _rules_of(engine)
-        dialects = _dialects(engine)
-        if not rules:
-            body.append((engine.name, dialects, "-", "-", "no rules"))
-            continue
-        evidence = ", ".join(dict.fromkeys(_evidence(rule) for rule in rules))
-        body.append((engine.name, dialects, _attention_factor(engine), _lengths(rules), evidence))
-    head = ("engine", "rotary settings from", "attention_factor", "context length", "evidence")
-    return markdown(head, body)
 
 
 def common_types_table() -> str:
@@ -181,73 +158,12 @@ def _linked_evidence(rule: Rule) -> str:
     return f"[{text}]({rule.evidence})" if "://" in rule.evidence else text
 
 
-def _attention_factor(engine: Engine) -> str:
-    """Return whether an engine reads the attention factor of settings that it applies."""
-    applied = [rule for rule in _rules_of(engine) if rule.outcome is Outcome.SERVES or rule.options]
-    having = [
-        (rule, kind)
-        for rule in applied
-        for kind in HAVE_ATTENTION_FACTOR
-        if kind in (rule.positions or ORDER)
-    ]
-    ignored = dict.fromkeys(kind for rule, kind in having if ATTENTION_FACTOR in rule.ignores)
-    if not having:
-        return "-"
-    if not ignored:
-        return "read"
-    if all(ATTENTION_FACTOR in rule.ignores for rule, _ in having):
-        return "ignored"
-    return f"ignored with {_names(ignored)}"
-
-
-def _dialects(engine: Engine) -> str:
-    """Return the keys of rotary settings that an engine reads, with exceptions."""
-    unread = [rule for rule in engine.rules if ONLY_ROPE_PARAMETERS in rule.has]
-    if not unread:
-        return "`rope_parameters` or `rope_scaling`"
-    types = [f"`{name}`" for name in COMMON_TYPES if _is_exception(engine, unread[0], name)]
-    return "`rope_scaling`" + (f" ({', '.join(types)}: also `rope_parameters`)" if types else "")
-
-
-def _is_exception(engine: Engine, unread: Rule, model_type: str) -> bool:
-    """Whether an engine applies settings to a model type, and has no rule for a dialect of them."""
-    is_scaled = any(
-        "yarn" in rule.positions and model_type in rule.types for rule in _rules_of(engine)
-    )
-    return is_scaled and model_type not in unread.types
-
-
-def _lengths(rules: Sequence[Rule]) -> str:
-    """Return which lengths an engine takes: the most common one first, others with their types."""
-    applied = [rule for rule in rules if rule.outcome is Outcome.SERVES]
-    by_length: dict[str, list[Rule]] = {length: [] for length in LENGTHS}
-    for rule in applied:
-        by_length[_length(rule)].append(rule)
-    main = max(by_length, key=lambda length: _number_of_types(by_length[length]))
-    texts = [LENGTHS[main]]
-    for length, others in by_length.items():
-        if length == main or not others:
-            continue
-        kinds = _names(dict.fromkeys(kind for rule in others for kind in rule.positions))
-        types = dict.fromkeys(name for rule in others for name in rule.types)
-        where = f" of {', '.join(f'`{name}`' for name in types)}" if len(types) <= 3 else ""
-        texts.append(f"{LENGTHS[length]} ({kinds}{where})")
-    text = "; ".join(texts)
-    if any("sentence" in rule.length for rule in applied):
-        return f"`max_seq_length` of sentence-transformers, if a file states it; else {text}"
-    return text
-
-
 def _length(rule: Rule) -> str:
     """Return the length that an engine takes from most folders; empty if it takes none."""
     for name in rule.length:
         if name != "sentence":
             return name
     return ""
-
-
-def _number_of_types(rules: Sequence[Rule]) -> int:
-    return sum(len(rule.types) or 1000 for rule in rules)
 
 
 # What an engine does with one model type

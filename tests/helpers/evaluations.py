@@ -31,10 +31,8 @@ def model(name: str, max_len: int = LENGTH, kind: str = "causal") -> ModelFacts:
         source=f"models/{name}",
         model_type="bert" if kind == "encoder" else "gpt2",
         kind=kind,
-        scheme="learned",
         max_len=max_len,
         parameters=989952,
-        bytes=3959808,
     )
 
 

@@ -260,7 +260,7 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
     assert found.documents == 0
     assert found.tokens == 0
     assert "1 of 7 queries have no relevant document and are left out." in found.notes
-    assert {score.measure for score in found.scores} == {"search", "similarity"}
+    assert {score.measure for score in found.scores} == {"search"}
     scores = ndcg(found)
     assert {*scores} == {START, SAME_TEXT, CHUNKS, ONE_PASS}
     assert scores[ONE_PASS].samples == 6

@@ -1,21 +1,18 @@
 """Several checkpoints: numbers as of each by itself, pairing, facts, base, unseen text, errors."""
 
 import gc
-import json
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
-from sentence_transformers import SentenceTransformer
 
 import ctxextend
 from ctxextend.errors import CtxextendError
 from ctxextend.lab import candidates, eval_model
 from ctxextend.lab.eval_model import EvalModel, load_eval_model
 from tests.helpers.rotary_models import make as make_rotary
-from tests.helpers.scores import score_of, scores_json
+from tests.helpers.scores import scores_json
 from tests.helpers.trainings import make_encoder, make_source, train, write_book
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
 
@@ -62,16 +59,7 @@ def test_scores_of_checkpoints_equal_those_of_each_by_itself(texts: Path, tmp_pa
         assert (short.change.mean == 0) == (facts.name == "copy")
 
         assert facts.model_type == "gpt2"
-        assert facts.scheme == "learned"
         assert facts.max_len == TO
-        parameters = transformers.AutoModelForCausalLM.from_pretrained(
-            facts.source
-        ).num_parameters()
-        assert facts.parameters == parameters
-        assert facts.bytes == 4 * parameters
-        assert facts.tokens_per_second is not None
-        assert facts.tokens_per_second > 0
-        assert single.models[0].tokens_per_second is None
 
     tokens = sum(call[0] for call in calls)
     assert {call[1] for call in calls} == {tokens}
@@ -103,16 +91,11 @@ def test_checkpoints_of_other_types_have_no_common_base(
     assert found.references == []
     assert found.length == TO
     assert sorted({score.length for score in found.scores}) == [8, 16, 32, TO]
-    assert {model.name: model.scheme for model in found.models} == {
-        "rotary": "rotary",
-        "alibi": "ALiBi",
-        "zero:scope=all": "none",
-        "sinusoidal:scope=all": "sinusoidal",
-        "gpt2": "learned",
-    }
+    types = {model.name: model.model_type for model in found.models}
+    assert (types["rotary"], types["alibi"], types["gpt2"]) == ("llama", "bloom", "gpt2")
 
 
-def test_encoders_are_ranked_and_embed_short_texts_next_to_the_base(tmp_path: Path) -> None:
+def test_encoders_are_ranked(tmp_path: Path) -> None:
     source = make_encoder(tmp_path / "encoder")
     texts = write_texts(80, 12)
     copy, linear = resized(source, "copy", "linear")
@@ -124,18 +107,6 @@ def test_encoders_are_ranked_and_embed_short_texts_next_to_the_base(tmp_path: Pa
         folder = name.split()[0]
         single = ctxextend.evaluate(folder, data=texts, tokens=12 * TO)
         assert scores_json(found, name) == scores_json(single, folder)
-        short = found.of_short(name)
-        assert short is not None
-        assert (short.change.mean == 0) == (folder == "copy")
-
-    short_texts = [
-        " ".join(json.loads(line)["text"].split()[:14]) for line in texts.read_text().splitlines()
-    ]
-    new = SentenceTransformer("linear").encode(short_texts, normalize_embeddings=True)
-    old = SentenceTransformer(str(source)).encode(short_texts, normalize_embeddings=True)
-    cosines = (old * new).sum(axis=1)
-    similar = score_of(found, model="linear", measure="similarity")
-    assert similar.mean == pytest.approx(cosines.mean(), abs=1e-5)
 
 
 def test_only_text_that_all_models_held_out_is_read(tmp_path: Path) -> None:

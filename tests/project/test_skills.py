@@ -14,7 +14,6 @@ import yaml
 from typer.main import get_command
 
 from ctxextend.cli.app import build_app
-from ctxextend.runtimes.engines import ENGINES
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve
 from tests.helpers.page_sections import BLOCK
@@ -99,11 +98,6 @@ def test_skill_prose_names_commands_and_flags_that_exist(page: Path) -> None:
             continue
         own = {*flags[words[0]], "--help", "--help-all"}
         assert set(FLAG.findall(code)) <= own, code
-
-
-def test_skill_names_engines_that_exist() -> None:
-    (named,) = re.findall(r"`--for ENGINE` \((.*?)\)", TEXT, re.DOTALL)
-    assert set(CODE.findall(named)) == set(ENGINES) - {"transformers"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

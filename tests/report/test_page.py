@@ -71,7 +71,7 @@ def test_page_of_an_evaluation_has_verdict_facts_and_notes(tmp_path: Path) -> No
     model = replace(METHODS.models[0], recipe="method: bands\n")
     found = replace(METHODS, warnings=("Few windows.",), notes=("A note.",), models=(model,))
     skipped = "Skipped hierarchical: hierarchical covers at most 256 positions."
-    facts = ("6,144 tokens of 7 documents", "short: learned, causal, 128 tokens")
+    facts = ("6,144 tokens of 7 documents", "short: gpt2, causal, 128 tokens")
     shown = {found.verdict, "Few windows.", "A note.", skipped, *facts, "method: bands"}
     assert shown <= texts_of(found, tmp_path)
 
@@ -93,7 +93,7 @@ def test_page_has_a_table_of_each_measure(tmp_path: Path) -> None:
 
 def test_page_escapes_all_values(tmp_path: Path) -> None:
     scores = [replace(score, model=HOSTILE) for score in WITHOUT_BASE.scores]
-    model = replace(WITHOUT_BASE.models[0], name=HOSTILE, scheme=HOSTILE, kind=HOSTILE)
+    model = replace(WITHOUT_BASE.models[0], name=HOSTILE, model_type=HOSTILE, kind=HOSTILE)
     hostile = replace(
         WITHOUT_BASE,
         scores=tuple(scores),
