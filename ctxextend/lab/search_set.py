@@ -8,11 +8,7 @@ from ctxextend.errors import DataError, one_line
 from ctxextend.settings import Evaluate
 from ctxextend.text_data import JSON_LINES, json_lines, without_surrogates
 
-TABLE_SUFFIXES = (".jsonl", ".tsv")
 LAYOUT = "A search set has corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR."
-# Columns of TREC's judgements, of which the second is unused.
-TREC_COLUMNS = 4
-UNUSED_TREC_COLUMN = 1
 
 
 class SearchSet(NamedTuple):
@@ -37,8 +33,11 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     try:
         if not folder.is_dir():
             raise DataError(f"--search {folder} is not a folder.", LAYOUT)
-        corpus = _find_table(folder, "corpus")
-        query_file = _find_table(folder, "queries")
+        corpus = folder / "corpus.jsonl"
+        query_file = folder / "queries.jsonl"
+        for file in (corpus, query_file):
+            if not file.is_file():
+                raise DataError(f"{folder} has no {file.name}.", LAYOUT)
         qrels = _find_judgements(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {one_line(error)}.", LAYOUT) from error
@@ -83,35 +82,20 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     )
 
 
-def _find_table(folder: Path, name: str) -> Path:
-    for suffix in TABLE_SUFFIXES:
-        file = folder / f"{name}{suffix}"
-        if file.is_file():
-            return file
-    raise DataError(f"{folder} has no {name}.jsonl or {name}.tsv.", LAYOUT)
-
-
 def _find_judgements(folder: Path) -> Path:
     """Return the judgements of a split called test, of the folder itself, or of the only split.
 
     Raises:
         DataError: There are none, or several splits and none is called test.
     """
-    splits = {}
-    for suffix in TABLE_SUFFIXES:
-        for file in sorted(folder.glob(f"qrels/*{suffix}")):
-            splits[file.stem] = file
-    if "test" in splits:
-        return splits["test"]
-    for suffix in TABLE_SUFFIXES:
-        file = folder / f"qrels{suffix}"
+    for file in (folder / "qrels" / "test.tsv", folder / "qrels.tsv"):
         if file.is_file():
             return file
+    splits = sorted(folder.glob("qrels/*.tsv"))
     if len(splits) == 1:
-        (only,) = splits.values()
-        return only
+        return splits[0]
     if splits:
-        names = ", ".join(file.name for file in splits.values())
+        names = ", ".join(file.name for file in splits)
         message = f"{folder / 'qrels'} has {names}, and none of them is called test."
         raise DataError(message, "Keep one of them, or call it test.tsv.")
     raise DataError(f"{folder} has no qrels/test.tsv.", LAYOUT)
@@ -189,8 +173,6 @@ def _table_rows(
             continue
         if not line.strip():
             continue
-        if len(columns) == len(fields) == TREC_COLUMNS - 1 and len(cells) == TREC_COLUMNS:
-            del cells[UNUSED_TREC_COLUMN]
         values = {}
         if len(cells) == len(columns):
             values = dict(zip(columns, cells, strict=True))

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import ctxextend
-from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError
 from ctxextend.lab.eval_model import CAUSAL, open_eval_model
 from ctxextend.lab.scorer import open_scorer
 from ctxextend.lab.scores import SEPARATE, SLIDING, select
@@ -70,20 +70,6 @@ def test_evaluate_reads_the_base_of_the_recipe(extended: Path, texts: Path) -> N
     for score in contexts[2:]:
         other = score_of(found, model="tiny-gpt2", measure="context", length=score.length)
         assert score.mean == pytest.approx(other.mean, abs=1e-5)
-
-
-def test_evaluate_always_measures_base_at_its_context_length(extended: Path, texts: Path) -> None:
-    settings: dict[str, Any] = {"data": texts, "tokens": 1024, "measure": "context"}
-    found = ctxextend.evaluate(extended, length=(16, 512), **settings)
-    default = ctxextend.evaluate(extended, **settings)
-    contexts = select(found.scores, model=found.order[0])
-    assert [score.length for score in contexts] == [512, 16]
-    changes = []
-    for one in (found, default):
-        (reference,) = one.references
-        assert reference.length == 128
-        changes.append(one.ranking[0].minus(reference).change.mean)
-    assert changes[0] == pytest.approx(changes[1], abs=1e-5)
 
 
 def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -> None:
@@ -197,28 +183,6 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
         ctxextend.evaluate(base, data=text, base="tiny-gpt2")
     with pytest.raises(CheckpointError, match=message):
         ctxextend.evaluate(other, data=text, base=base)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            {"length": [256]},
-            "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256",
-        ),
-        ({"length": [4]}, "--length must be at least 8, got 4"),
-        ({"tokens": True}, "--tokens must be .* got True"),
-        (
-            {"base": "none", "measure": ["retrieval"]},
-            "--base none cannot be used with --measure retrieval, which requires a base",
-        ),
-        ({"measure": ["speed"]}, "--measure must be one of .* got speed"),
-        ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),
-    ],
-)
-def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, texts: Path) -> None:
-    with pytest.raises(ResizeError, match=message):
-        ctxextend.evaluate("tiny-gpt2", data=texts, **flags)
 
 
 def test_evaluate_rejects_empty_text_before_loading_a_model(

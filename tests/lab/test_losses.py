@@ -249,17 +249,6 @@ def test_masked_losses_score_the_same_targets_in_each_reading(make_pico: Make) -
                 assert value == pytest.approx(expected, abs=1e-5)
 
 
-def test_parts_of_windows_are_the_losses_by_position(make_pico: Make) -> None:
-    pair = open_pair(make_pico, "gpt2", (32,), TEXT, np.roll(TEXT, 1))
-    scores = [*select(pair.scores(), measure="position", model="model")]
-    (whole,) = select(scores, part=None)
-    parts = [score for score in scores if score.part is not None]
-    assert [score.part for score in parts] == [(start, start + 2) for start in range(0, 32, 2)]
-    for window, losses in enumerate(whole.values):
-        of_parts = np.concatenate([score.values[window] for score in parts])
-        assert of_parts.tolist() == losses.tolist()
-
-
 @pytest.mark.parametrize(("cost", "warns"), [(0.2, True), (0.0, False), (-0.2, False)])
 def test_evaluate_warns_of_a_text_that_the_base_reads_worse_with_context(
     cost: float, warns: bool, gpt2: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,12 +288,6 @@ def test_open_evaluator_rejects_models_that_need_more(
     message = f"cannot compute {what} from text only: ValueError: Input lang"
     with pytest.raises(UnsupportedModelError, match=message):
         open_evaluator(model)
-
-
-def test_open_eval_model_rejects_a_missing_tokenizer(make_pico: Make) -> None:
-    folder = make_pico("bert").folder
-    with pytest.raises(CheckpointError, match="No tokenizer found in"):
-        open_eval_model(CheckpointRef(str(folder)))
 
 
 def test_check_vocabulary_rejects_tokens_beyond_it(make_pico: Make) -> None:

@@ -33,8 +33,6 @@ def retrieve(
     [
         (2048, 512, (1024, 1280, 1536, 1792), 40),
         (700, 512, (512, 560, 609, 658), 40),
-        (555, 512, (512, 513), 40),
-        (554, 512, (512,), 40),
         (64, 16, (16, 26, 37, 48), 14),
     ],
 )
@@ -104,7 +102,6 @@ def test_retrieval_ranks_documents_of_mock_encoders(counter: EvalModel) -> None:
     [
         (8, 1 / 3, [4]),  # the first half is the same: all documents rank last
         (11, 1.0, [3]),  # the first token of a query
-        (12, 1.0, [4]),
         (10, 1 / 3, []),  # two complete chunks, before the first token of a query
     ],
 )

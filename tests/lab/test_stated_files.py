@@ -1,6 +1,5 @@
 """`evaluate` of causal models whose positions cannot be resized."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -12,14 +11,12 @@ import transformers
 
 import ctxextend
 from ctxextend.checkpoint.source import BUNDLED
-from ctxextend.families.registry import POSITION_SCHEMES
 from ctxextend.lab import eval_model
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import select
 from tests.helpers import pico
-from tests.helpers.json_schemas import check
-from tests.helpers.scores import score_of, scores_json
-from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.scores import score_of
+from tests.helpers.trainings import invoke, unwrapped
 
 STATED = 128
 SIZES: dict[str, dict[str, Any]] = {
@@ -143,32 +140,6 @@ def test_evaluate_asks_for_a_length_before_it_loads_a_model(make: Make, text: Pa
     assert "--length N" in done.stderr
 
 
-def test_evaluate_takes_a_limit_of_the_tokenizer_without_one_in_the_config(
-    make: Make, text: Path
-) -> None:
-    folder = make("mamba")
-    path = folder / "tokenizer_config.json"
-    pico.write_json(path, json.loads(path.read_text()) | {"model_max_length": 48})
-    assert evaluate(folder, text, measure="context").length == 48
-
-
-def test_models_with_and_without_positions_are_ranked(
-    make: Make, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ("--data", text, "--tokens", 1024, "--length", STATED, "--measure", "context")
-    monkeypatch.delitem(POSITION_SCHEMES, "rwkv")  # a type that no list has
-    models = [make("mamba"), make("jamba"), make("rwkv"), "tiny-gpt2"]
-    done = succeed("evaluate", *models, *flags, "--json")
-    values = json.loads(done.stdout)
-    check(values, "evaluate")
-    assert values["base"] is None
-    assert values["warnings"] == []
-    assert values["models"][0]["max_len"] == STATED
-    # Only the bundled model was trained.
-    assert values["order"][0] == "tiny-gpt2"
-    assert "rwkv has no entry here" in invoke("resize", models[2], "--to", 256).stderr
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -197,13 +168,3 @@ def test_evaluate_never_runs_the_code_of_an_unknown_type(make: Make, text: Path)
     error = unwrapped(done.stderr)
     assert "Unknown model type 'own'" in error
     assert "modeling_own.OwnForCausalLM" in error
-
-
-def test_evaluate_uses_the_class_of_transformers_next_to_own_code(make: Make, text: Path) -> None:
-    plain = make("jamba")
-    mapped = {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
-    own = edit_config(make("jamba", name="own"), auto_map=mapped)
-    expected = evaluate(plain, text, measure="position")
-    found = evaluate(own, text, measure="position")
-    assert scores_json(found, "own") == scores_json(expected, "jamba")
-    assert any("not the folder's code" in note for note in found.notes)
