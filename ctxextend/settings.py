@@ -1041,12 +1041,6 @@ class Verify(Settings):
     base: str | None = setting(
         kinds.CHECKPOINT, "Base checkpoint.", "MODEL", shown="from ctxextend.yaml", kw_only=False
     )
-    method: "MethodChoice | None" = setting(
-        kinds.METHOD, "How it was resized.", "NAME", shown="from ctxextend.yaml"
-    )
-    to: int | Factor | None = setting(
-        kinds.NEW_LENGTH, "Its context length.", "N", shown="from ctxextend.yaml"
-    )
     deep: bool = flag(
         "Also run both in transformers and compare outputs.",
     )

@@ -26,10 +26,8 @@ def verify(settings: Verify, ref: CheckpointRef, console: Console) -> None:
     Examples:
         ctxextend verify gpt2-4096 --deep
         ctxextend verify bert-2048 --base path/to/bert --json
-        ctxextend verify by-hand --base gpt2 --method copy --to 4096
 
-    Reads every byte and prints the verdict first; exits with 3 if a check fails. Without
-    ctxextend.yaml, it needs --base, --method and --to.
+    Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
     from ctxextend.verification.verify import verify_checkpoint
 

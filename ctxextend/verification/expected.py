@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
-from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.conversion.conversion import Conversion
-from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
+from ctxextend.errors import ResizeError, UnsupportedModelError
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.plan import Plan, make_plan
 from ctxextend.planned import plan_conversion
 from ctxextend.positions.change import ShortInputs
 from ctxextend.provenance import Provenance, first_resize, trained_by
-from ctxextend.settings import Resize
 
 PASS_BASE = "Pass the checkpoint that was resized: --base MODEL."
 
@@ -110,21 +108,3 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         hashes=provenance.steps[-1].written,
         provenance=provenance,
     )
-
-
-def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> Expected:
-    """Return what a resize makes of a base, for a checkpoint without a recipe.
-
-    Raises:
-        MethodError: The checkpoint is a conversion, or the method does not apply to the base.
-        ResizeError: Another setting does not apply to it.
-        CheckpointError: A file of the base is malformed.
-    """
-    before = str(model.checkpoint.config.get("model_type"))
-    after = str(resized.config.get("model_type"))
-    if before != after:
-        message = f"The base is a {before} model, and {resized.source.reference} a {after} model."
-        hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
-        raise MethodError(message, hint)
-    plan = make_plan(model, settings, checks_width=False)
-    return Expected(plan=plan, conversion=None)

@@ -11,25 +11,24 @@ from ctxextend.checkpoint.source import Source, resolve_source
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
-    MethodError,
+    RecipeError,
     ResizeError,
     SourceError,
     VerificationError,
-    joined,
 )
 from ctxextend.keywords import keyword_arguments
 from ctxextend.opening.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import Provenance, find_base, parse_provenance
+from ctxextend.provenance import find_base, parse_provenance
 from ctxextend.recipe import plain_values
-from ctxextend.settings import CheckpointRef, Resize, Verify
+from ctxextend.settings import CheckpointRef, Verify
 from ctxextend.verification.checks import Check
 from ctxextend.verification.compare_files import check_files
 from ctxextend.verification.compare_tables import check_tables
 from ctxextend.verification.compare_tensors import check_tensors
 from ctxextend.verification.conclusion import Changed, Verification
-from ctxextend.verification.expected import Expected, expect_recorded, expect_resize
+from ctxextend.verification.expected import Expected, expect_recorded
 from ctxextend.verification.gguf_metadata import check_metadata
 from ctxextend.verification.open_resized import open_resized
 
@@ -48,15 +47,14 @@ def verify(settings: Verify, ref: CheckpointRef) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with those that are given; other files are compared with
-    what the resize should have written. Settings of the base override the recipe.
+    with the recipe's settings; other files are compared with what the resize should have written.
+    Settings of the base override the recipe.
 
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
-        RecipeError: The recipe is invalid.
+        RecipeError: The recipe is missing or invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict, or one is missing.
     """
     return verify_checkpoint(settings, ref)
 
@@ -91,7 +89,9 @@ def verify_checkpoint(
         return _failed(base_name, reference, "readable", error)
     if text is not None:
         recipe = parse_provenance(text, RECIPE_FILE, source.folder)
-    _check_flags(settings, recipe)
+    if recipe is None:
+        message = f"{reference} has no recipe ({RECIPE_FILE}) that says how it was made."
+        raise RecipeError(message, "Verify an output of resize, convert or train.")
     stated_base = find_base(recipe, base_name)
     assert stated_base is not None
     ref = replace(stated_base.ref, **given)
@@ -110,13 +110,10 @@ def verify_checkpoint(
     except CheckpointError as error:
         return _failed(ref.source, reference, "readable", error)
     model = identify_model(base, ref)
-    if recipe is None:
-        expected = expect_resize(model, resized, Resize(settings.to, method=settings.method))
-    else:
-        try:
-            expected = expect_recorded(model, recipe)
-        except ResizeError as error:
-            return _failed(ref.source, reference, "table", error)
+    try:
+        expected = expect_recorded(model, recipe)
+    except ResizeError as error:
+        return _failed(ref.source, reference, "table", error)
     checks = compare(expected, resized, progress)
     if settings.deep:
         from ctxextend.verification.deep import check_models
@@ -164,22 +161,6 @@ def _failed(base: str, reference: str, name: str, error: CtxextendError) -> Veri
         trainable=None,
         checks=(Check(name, failures),),
     )
-
-
-def _check_flags(settings: Verify, recipe: Provenance | None) -> None:
-    """Raise MethodError unless a checkpoint has either a recipe or all of three flags."""
-    reference = settings.resized
-    flags = {"--base": settings.base, "--method": settings.method, "--to": settings.to}
-    missing = [flag for flag, value in flags.items() if value is None]
-    if recipe is not None and not {"--method", "--to"} <= {*missing}:
-        message = f"{reference} has a recipe, so --method and --to do not apply."
-        raise MethodError(message, "Remove them.")
-    if recipe is None and missing:
-        raise MethodError(
-            f"{reference} has no recipe, so verify needs {joined(missing)} too.",
-            "Pass what created it: --base MODEL --method M --to N. A conversion is verified only "
-            f"with its recipe, {RECIPE_FILE}.",
-        )
 
 
 def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import ctxextend
 from ctxextend.errors import CtxextendError
-from ctxextend.lab import candidates, eval_model
+from ctxextend.lab import eval_model
 from ctxextend.lab.eval_model import EvalModel, load_eval_model
 from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.scores import scores_json
@@ -18,11 +18,6 @@ from tests.helpers.word_tokenizer import add_tokenizer, write_texts
 
 TO = 64
 LENGTHS = {"max_position_embeddings": TO, "num_hidden_layers": 2}
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "SPEED_SECONDS", 0.0)
 
 
 @pytest.fixture

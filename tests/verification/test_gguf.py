@@ -46,18 +46,6 @@ def test_verify_finds_base_and_settings_in_the_recipe(resized: Path) -> None:
     assert result.conclusion.endswith("only in its rotary settings and length limits.")
 
 
-def test_verify_takes_the_method_without_a_recipe(base: Path, tmp_path: Path) -> None:
-    bare = write_gguf(tmp_path / "bare.gguf", values={"llama.context_length": LONGER})
-    with pytest.raises(
-        ResizeError, match="has no recipe, so verify needs --base, --method and --to"
-    ):
-        verify(bare)
-    result = verify(bare, base, method="limits", to=LONGER)
-    assert result, result.checks
-    assert result.method == "limits"
-    assert failures(verify(bare, base, method="yarn", to=LONGER)).keys() == {"table", "metadata"}
-
-
 def test_verify_finds_a_changed_byte_of_any_tensor(tmp_path: Path) -> None:
     table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
     base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
