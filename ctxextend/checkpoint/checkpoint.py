@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -175,12 +175,10 @@ class Checkpoint:
     facts: tuple[str, ...] = ()  # what else to know of its files
     # What cannot be done with it, by feature; see `features`.
     refused: Mapping[str, Refusal] = field(default_factory=dict)
-    # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
-    # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
-    # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
-    # default_loader.py.
-    mistral_files: tuple[str, ...] = ()
-    params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
+    # The content of a params.json of Mistral, if it has one. vLLM 0.33 reads it before config.json,
+    # so that no output has it: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/
+    # vllm/transformers_utils/config.py.
+    params: Mapping[str, Any] | None = None
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     # Whether it has a config.json, which must state the table's length.
@@ -280,17 +278,6 @@ class Checkpoint:
             recipe: The text of its recipe.
         """
         raise NotImplementedError
-
-    def without_mistral_files(self) -> "Checkpoint":
-        """Return the checkpoint without the files in Mistral's own format, with old weights."""
-        skipped = dict.fromkeys(self.mistral_files, "Mistral's own format, not rewritten")
-        return replace(
-            self,
-            copied=tuple(name for name in self.copied if name not in skipped),
-            omitted={**self.omitted, **skipped},
-            mistral_files=(),
-            params=None,
-        )
 
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.

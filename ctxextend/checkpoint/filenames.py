@@ -83,6 +83,12 @@ STALE_FILES = (
     ),
     FileKind(("**/*.pte",), "an ExecuTorch program", FROM_BASE),
     FileKind(("**/*.ggml", "ggml-*.bin"), "a GGML file", FROM_BASE),
+    FileKind(
+        (CONSOLIDATED,),
+        "a file in Mistral's or Meta's own format",
+        "Convert it with convert_mistral_weights_to_hf.py or convert_llama_weights_to_hf.py of "
+        "transformers, and pass the folder that it writes.",
+    ),
     FileKind(("rust_model.ot",), "a file of rust-bert", FROM_BASE),
     FileKind(
         ("**/*.gguf",),
@@ -135,12 +141,6 @@ STALE_FILES = (
 FOREIGN_FILES = (
     *(row for row in STALE_FILES if row.hint),
     FileKind(("training_args.bin",), "settings of a training run", PASS_WEIGHTS),
-    FileKind(
-        (CONSOLIDATED,),
-        "a file in Mistral's or Meta's own format",
-        "Convert it with convert_mistral_weights_to_hf.py or convert_llama_weights_to_hf.py of "
-        "transformers, and pass the folder that it writes.",
-    ),
     FileKind(("*.zip", "*.tar", "*.tgz", "*.gz"), "an archive", "Unpack it, and pass the folder."),
 )
 

@@ -88,16 +88,14 @@ def open_checkpoint(
                 omitted[name] = reason
             elif name in problems:
                 copied.append(name)
-        mistral_files = [
-            name for name in copied if filenames.matches(name, (filenames.CONSOLIDATED,))
-        ]
         params = None
         if filenames.PARAMS_FILE in copied:
             with suppress(CheckpointError):
                 content = load_object(root / filenames.PARAMS_FILE)
                 if content.keys() >= MISTRAL_KEYS:
-                    mistral_files.append(filenames.PARAMS_FILE)
                     params = content
+                    copied.remove(filenames.PARAMS_FILE)
+                    omitted[filenames.PARAMS_FILE] = "Mistral's own format, not rewritten"
         notes = list(source.notes)
         if weights.wrappers:
             text = (
@@ -148,7 +146,6 @@ def open_checkpoint(
             recipe=recipe,
             refused=refused,
             engine=engine,
-            mistral_files=tuple(mistral_files),
             params=params,
         )
 

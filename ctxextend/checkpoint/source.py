@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint
 from ctxextend.checkpoint.filenames import (
-    CONSOLIDATED,
     GGUF_SUFFIX,
     READABLE,
     SAFETENSORS,
     find_foreign,
     first_weights,
-    matches,
     names_below,
     skip_reason,
 )
@@ -269,8 +267,6 @@ def _files_to_read(names: Sequence[str], variant: str | None) -> tuple[list[str]
         path = PurePosixPath(name)
         if fnmatchcase(name, pattern):
             weights.append(name)
-        elif first is None and matches(path, (CONSOLIDATED,)):
-            continue  # a folder without other weights is refused
         elif name == first or not skip_reason(path):
             others.append(name)
     return weights, others

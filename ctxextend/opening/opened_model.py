@@ -41,17 +41,6 @@ class OpenedModel:
     tables: tuple[Positions, ...]  # its position tables, in registry order
     own_class: str | None = None  # in the folder's own code, that loads it
 
-    def without_other_format(self) -> "OpenedModel":
-        """Return the model without its files in Mistral's own format, which have other weights."""
-        locations = [
-            replace(location, without_scaling_key=False) for location in self.architecture.locations
-        ]
-        return replace(
-            self,
-            checkpoint=self.checkpoint.without_mistral_files(),
-            architecture=self.architecture._replace(locations=tuple(locations)),
-        )
-
     def with_notes(self, *notes: Note) -> "OpenedModel":
         """Return the model with more notes for the user, unless it has them already."""
         source = self.checkpoint.source
@@ -160,15 +149,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
-    if checkpoint.params is not None:
-        # vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the
-        # result if it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
-        # vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
-        locations = tuple(
-            replace(location, without_scaling_key=not location.path)
-            for location in architecture.locations
-        )
-        architecture = architecture._replace(locations=locations)
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))
     if not found:

@@ -57,13 +57,6 @@ class Expected:
         return self.conversion is not None and self.conversion.head.needs_separators
 
     @property
-    def stale_files(self) -> frozenset[str]:
-        """Files in Mistral's own format, which an output of trained weights must not have."""
-        if not self.is_trained:
-            return frozenset()
-        return frozenset(self.base.mistral_files)
-
-    @property
     def switched(self) -> list[Change]:
         """The positions whose new settings give only long inputs other frequencies."""
         return [change for change in self.plan.changes if change.long_inputs_as]
