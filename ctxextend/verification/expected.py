@@ -52,11 +52,6 @@ class Expected:
         return self.conversion is not None and not self.conversion.twin.has_windows
 
     @property
-    def needs_separators(self) -> bool:
-        """Whether the class of a twin runs only on pairs of texts with three separators."""
-        return self.conversion is not None and self.conversion.head.needs_separators
-
-    @property
     def switched(self) -> list[Change]:
         """The positions whose new settings give only long inputs other frequencies."""
         return [change for change in self.plan.changes if change.long_inputs_as]
