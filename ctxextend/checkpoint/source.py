@@ -5,7 +5,6 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -21,7 +20,7 @@ from ctxextend.checkpoint.filenames import (
     skip_reason,
 )
 from ctxextend.checkpoint.json_edit import load_object
-from ctxextend.errors import CheckpointError, SourceError, did_you_mean
+from ctxextend.errors import CheckpointError, SourceError
 from ctxextend.notes import Note
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
-CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
@@ -46,8 +44,7 @@ CACHE_SNAPSHOT = (
 # A file of the cache by the hash of its content.
 CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 
-# Called with a config, and may raise. Called again with False if there are no weights to detect the
-# model type from.
+# Called with a config, and may raise.
 ConfigCheck = Callable[..., None]
 
 
@@ -148,31 +145,10 @@ def resolve_source(
 
 
 def _check_may_be_hub_id(text: str, path: str) -> None:
-    if "://" in text:
-        hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
-        raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
-    exists = os.path.lexists(path)
-    if text.lower().endswith(WEIGHTS_ENDINGS) and not exists:
-        raise SourceError(f"The file {text} does not exist.", "Check the path.")
-    if exists or not is_hub_id(text):
-        hint = did_you_mean(text, _folders_next_to(text))
-        if not hint:
-            hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
+    is_file_name = text.lower().endswith(WEIGHTS_ENDINGS)
+    if is_file_name or os.path.lexists(path) or not is_hub_id(text):
+        hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)
-
-
-def cached_id(name: str) -> str:
-    """Return the Hub id of the model in a folder of the Hub cache, by the folder's name."""
-    return name.removeprefix(CACHED_MODEL).replace("--", "/")
-
-
-def _folders_next_to(text: str) -> list[str]:
-    parent, _ = os.path.split(text)
-    folders = list[str]()
-    with suppress(OSError, ValueError):  # it cannot be read
-        for config in Path(os.path.expanduser(parent)).glob("*/config.json"):  # noqa: PTH111 - as above
-            folders.append(os.path.join(parent, config.parent.name))  # noqa: PTH118 - keeps ./
-    return sorted(folders)
 
 
 def bundled_source(name: str) -> Source:
@@ -202,7 +178,7 @@ def _in_cache(source: Source) -> Source:
     source = source._replace(blobs=Path(cached["cache"]) / "blobs")
     if cached["below"]:
         return source
-    hub_id = source.hub_id or cached_id(cached["name"])
+    hub_id = source.hub_id or cached["name"].removeprefix("models--").replace("--", "/")
     return source._replace(name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"])
 
 
@@ -232,7 +208,7 @@ def _hub_source(
         f"{below}config.json",
         choose,
         lambda path: check(load_object(path)),
-        similar=[*_folders_next_to(hub_id), *BUNDLED],
+        similar=list(BUNDLED),
     )
     missing = tuple(file for file in files if not (folder / file).exists())
     remote = dict[str, "RemoteFile"]()

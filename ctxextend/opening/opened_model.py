@@ -243,10 +243,9 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
     if any(name in checkpoint.weights.entries for name in names):
         return architecture._replace(locations=tuple(locations))
     base = checkpoint.adapter_of
-    verb = "does not contain"
-    hint = f"Resize {base}, then load the adapter onto the result."
-    modules = tuple(name.removesuffix("weight") for name in names)
-    if any(name.startswith(modules) for name in checkpoint.weights.entries):
-        verb = "changes"
-        hint = f"Merge it into {base} with merge_and_unload(), and resize that."
-    raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
+    message = f"The PEFT adapter in {checkpoint.root} does not contain the position table."
+    hint = (
+        f"Resize {base}, then load the adapter onto the result. If the adapter changes the table, "
+        f"merge it into {base} with merge_and_unload(), and resize that."
+    )
+    raise CheckpointError(message, hint)
