@@ -16,9 +16,7 @@ from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.filenames import variant_of
 from ctxextend.checkpoint.json_edit import Edit, load_object, read_text
 from ctxextend.checkpoint.safetensors_file import (
-    COMPILED,
     FLOATS,
-    MODULE,
     TensorEntry,
     TensorFile,
     check_dtype,
@@ -62,25 +60,24 @@ class Weights:
     file_of: Mapping[str, TensorFile] = field(init=False)
     entries: Mapping[str, TensorEntry] = field(init=False)
     is_remote: bool = field(init=False)  # whether only headers of its files were downloaded
-    # What was removed from tensor names, such as ``_orig_mod.``, in order: transformers loads none.
-    wrappers: tuple[str, ...] = field(init=False)
+    # Whether its tensors have names with parts of a wrapper, such as ``_orig_mod.``, which are
+    # removed here: transformers loads none.
+    is_wrapped: bool = field(init=False)
 
     def __post_init__(self) -> None:
         file_of = dict[str, TensorFile]()
         entries = dict[str, TensorEntry]()
-        removed = dict[str, None]()
+        is_wrapped = False
         for file in self.files.values():
             file_of |= dict.fromkeys(file.entries, file)
             entries |= file.entries
             for stored, name in file.names.items():
-                for prefix in (f"{COMPILED}.", MODULE):
-                    if stored.count(prefix) > name.count(prefix):
-                        removed[prefix] = None
+                is_wrapped |= stored.count(".") != name.count(".")
         values = {
             "file_of": file_of,
             "entries": entries,
             "is_remote": any(file.is_remote for file in self.files.values()),
-            "wrappers": tuple(removed),
+            "is_wrapped": is_wrapped,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -14,6 +14,7 @@ from ctxextend.checkpoint.checkpoint import CONFIG, MODULES, Checkpoint, Weights
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.filenames import SAFETENSORS, SINGLE_FILE, stays_inside
+from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
@@ -106,7 +107,7 @@ def open_checkpoint(
         recipe = None
         if filenames.RECIPE_FILE in copied:
             with suppress(CheckpointError):
-                recipe = read_text(root / filenames.RECIPE_FILE)
+                recipe = source_recipe(source)
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_of = "its base model"

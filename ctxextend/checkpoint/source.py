@@ -208,7 +208,6 @@ def _hub_source(
         f"{below}config.json",
         choose,
         lambda path: check(load_object(path)),
-        similar=list(BUNDLED),
     )
     missing = tuple(file for file in files if not (folder / file).exists())
     remote = dict[str, "RemoteFile"]()

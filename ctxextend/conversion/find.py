@@ -93,11 +93,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         MethodError: A setting does not apply to the twin.
         UnsupportedModelError: No class of transformers computes the same.
     """
-    checkpoint = model.checkpoint
     twin = find_twin(model.architecture.family.model_type, settings.scheme)
-    if checkpoint.adapter_of or not checkpoint.has_config:
-        message = f"{model.ref.source} cannot be converted: it is not a complete model."
-        raise UnsupportedModelError(message, "Pass the folder of a complete model.")
     table = model.tables[0]
     table.check_width()
     settings = _complete_settings(settings, twin, table.length())

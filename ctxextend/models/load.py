@@ -147,7 +147,7 @@ def _from_pretrained(
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
     """Whether transformers finds the opened weights in the folder, by the names of the model."""
-    if checkpoint.weights.wrappers:  # their prefixes are part of the names in the files
+    if checkpoint.weights.is_wrapped:  # their prefixes are part of the names in the files
         return False
     if checkpoint.config_file in checkpoint.generated:  # the folder has no config.json
         return False

@@ -85,19 +85,17 @@ def with_type_note(model: "OpenedModel") -> "OpenedModel":
         return model
     if stated == named and not has_code:
         return model
-    file = checkpoint.config_file
     if stated == named:
         note = (
             f"Planned for transformers' own {named} class: load the output without "
             "trust_remote_code=True."
         )
     elif rewrites_model_type(checkpoint, model.ref):
-        note = f"The output's {file} has model_type {named} instead of {stated}."
+        return model
     else:
-        reader = "its own code (auto_map)" if has_code else "transformers"
         note = (
-            f"{file} keeps model_type {stated}, and {reader} loads the output by it: to load it as "
-            f"{named}, change that."
+            f"{checkpoint.config_file} keeps model_type {stated}, by which the output is loaded: "
+            f"to load it as {named}, change that."
         )
     return model.with_notes(Note(Code.SOURCE, Level.NOTE, note))
 

@@ -50,11 +50,8 @@ def check_models(
     before = _observe_base(expected, lengths)
     try:
         check_loadable(resized)
-        if resized.weights.wrappers:
-            wrappers = ", ".join(resized.weights.wrappers)
-            raise CheckpointError(
-                f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
-            )
+        if resized.weights.is_wrapped:
+            raise CheckpointError(f"Tensors in {resized.root} have names of a wrapper.")
         model, info = load(resized, expected.base.model_class)
     except CheckpointError as error:
         if before.error:

@@ -300,6 +300,14 @@ def test_resize_rejects_invalid_references(
     assert re.search(hint, found)
 
 
+def test_resize_of_one_shard_resizes_all_shards(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    before = pico.tensor_bytes(source.folder)
+    names = pico.shard(source.folder)
+    output = resize(source.folder / names[-1], to=NEW, output="out").output
+    assert_table(before, pico.tensor_bytes(output), WPE, NEW)
+
+
 # ---- variants
 
 

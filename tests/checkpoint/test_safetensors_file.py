@@ -85,15 +85,9 @@ HOSTILE: dict[str, bytes] = {
     "empty file": b"",
     "length of 2^63": pack(b"{}", b"", 2**63),
     "nested lists": pack(b"[" * MANY),
-    "duplicate key in an entry": with_entry(
-        '{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'
-    ),
-    "shape of minus four": with_shape("[-4]"),
     "shape of a million digits": with_shape(f"[{'9' * MANY}]"),
     "beyond the file": pack({"a": entry(0, 9)}, b"1234"),
-    "overlapping": pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
     "gap in the middle": pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
-    "not UTF-8 in a name": pack(b'{"\xff":%b}' % ONE.encode(), b"1234"),
     "lone surrogate": with_header(f'{{"\\ud800":{ONE}}}'),
     "NaN in another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
     "metadata of numbers": with_metadata('{"x":1}'),
@@ -136,8 +130,6 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
 # Unusual but valid files.
 UNUSUAL: dict[str, bytes] = {
     "no tensors": pack({}),
-    "another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
-    "an empty name": pack({"": entry(0, 4)}, b"1234"),
     "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
     "a name twice": with_header(
         f'{{"a":{ONE},"\\u0061":{{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]}}}}'
