@@ -125,7 +125,10 @@ def resolve_source(
     elif text in BUNDLED:
         source = bundled_source(text)
     else:
-        _check_may_be_hub_id(text, path)
+        is_file_name = text.lower().endswith(WEIGHTS_ENDINGS)
+        if is_file_name or os.path.lexists(path) or not is_hub_id(text):
+            hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
+            raise SourceError(f"{text} is not an existing folder or regular file.", hint)
         only_headers = only_headers and subfolder is None
         source = _hub_source(
             text, revision, subfolder or ".", variant, check, only_headers=only_headers
@@ -142,13 +145,6 @@ def resolve_source(
         name=f"{source.name}-{folder.name}",
         not_downloaded=tuple(names_below(source.not_downloaded, subfolder)),
     )
-
-
-def _check_may_be_hub_id(text: str, path: str) -> None:
-    is_file_name = text.lower().endswith(WEIGHTS_ENDINGS)
-    if is_file_name or os.path.lexists(path) or not is_hub_id(text):
-        hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
-        raise SourceError(f"{text} is not an existing folder or regular file.", hint)
 
 
 def bundled_source(name: str) -> Source:
