@@ -166,9 +166,6 @@ def make_plan(
     )
     if any(change.settings and change.scales for change in changes):
         model.checkpoint.check(SCALED_SETTINGS)
-    rewrites_tables = any(change.dtype and change.is_changed for change in changes)
-    if rewrites_tables and model.checkpoint.mistral_files:
-        model = model.without_other_format()
     has_effect = settings.fix_limits or any(change.is_changed for change in changes)
     edits = plan_edits(model, changes, fix_limits=settings.fix_limits or not has_effect)
     if model.ref.model_type is not None:

@@ -140,8 +140,7 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
         return
     flag = f"--method {keeping.pop()}"
     if flag == f"--method {SWITCH}":
-        can_switch = plan.changes[0].positions.can_switch and plan.checkpoint.params is None
-        if not can_switch or plan.engine is not None:
+        if not plan.changes[0].positions.can_switch or plan.engine is not None:
             return
     elif len({change.max_len_before for change in plan.changes}) == 1:
         flag = f"--keep-first {plan.max_len_before}"

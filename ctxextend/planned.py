@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Reference = str | os.PathLike[str]
 
 # Properties in JSON: of all outputs, of those of a resize, and of a conversion.
-OF_OUTPUTS = ("source", "revision", "files", "bytes_to_write", "bytes_shareable", "edits")
+OF_OUTPUTS = ("source", "revision", "files", "bytes_to_write", "edits")
 OF_RESIZES = (
     "model_type",
     "method",
@@ -115,11 +115,6 @@ class PlannedValues(Result, shows=()):
     def bytes_to_write(self) -> int:
         """The size of all files that are written."""
         return self._planned.output.bytes_to_write
-
-    @property
-    def bytes_shareable(self) -> int:
-        """The part of these in unchanged blocks, which a disk with block sharing does not write."""
-        return self._planned.output.bytes_shareable
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -211,10 +211,6 @@ def _check_replaceable(
         if is_file and not is_gguf(output):
             message = f"The output {output} does not end in {GGUF_SUFFIX}, as GGUF files do."
             raise OutputError(message, f"Use --output {output}{GGUF_SUFFIX}.")
-        if is_gguf(output) and not is_file and not is_empty:
-            message = f"The output {output} is named as a GGUF file, but a folder is written."
-            hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
-            raise OutputError(message, hint)
         return
     if not force:
         message = f"The output {output} exists."

@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,7 @@ from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.filenames import variant_of
 from ctxextend.checkpoint.json_edit import Edit, load_object, read_text
 from ctxextend.checkpoint.safetensors_file import (
-    COMPILED,
     FLOATS,
-    MODULE,
     TensorEntry,
     TensorFile,
     check_dtype,
@@ -62,25 +60,24 @@ class Weights:
     file_of: Mapping[str, TensorFile] = field(init=False)
     entries: Mapping[str, TensorEntry] = field(init=False)
     is_remote: bool = field(init=False)  # whether only headers of its files were downloaded
-    # What was removed from tensor names, such as ``_orig_mod.``, in order: transformers loads none.
-    wrappers: tuple[str, ...] = field(init=False)
+    # Whether its tensors have names with parts of a wrapper, such as ``_orig_mod.``, which are
+    # removed here: transformers loads none.
+    is_wrapped: bool = field(init=False)
 
     def __post_init__(self) -> None:
         file_of = dict[str, TensorFile]()
         entries = dict[str, TensorEntry]()
-        removed = dict[str, None]()
+        is_wrapped = False
         for file in self.files.values():
             file_of |= dict.fromkeys(file.entries, file)
             entries |= file.entries
             for stored, name in file.names.items():
-                for prefix in (f"{COMPILED}.", MODULE):
-                    if stored.count(prefix) > name.count(prefix):
-                        removed[prefix] = None
+                is_wrapped |= stored.count(".") != name.count(".")
         values = {
             "file_of": file_of,
             "entries": entries,
             "is_remote": any(file.is_remote for file in self.files.values()),
-            "wrappers": tuple(removed),
+            "is_wrapped": is_wrapped,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -175,12 +172,10 @@ class Checkpoint:
     facts: tuple[str, ...] = ()  # what else to know of its files
     # What cannot be done with it, by feature; see `features`.
     refused: Mapping[str, Refusal] = field(default_factory=dict)
-    # Copied files in Mistral's own format. vLLM 0.33 reads them before config.json and other
-    # weights: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/
-    # transformers_utils/config.py, and `_prepare_weights` of model_executor/model_loader/
-    # default_loader.py.
-    mistral_files: tuple[str, ...] = ()
-    params: Mapping[str, Any] | None = None  # the content of its params.json, if it has one
+    # The content of a params.json of Mistral, if it has one. vLLM 0.33 reads it before config.json,
+    # so that no output has it: `get_config` of https://github.com/vllm-project/vllm/blob/v0.33.0/
+    # vllm/transformers_utils/config.py.
+    params: Mapping[str, Any] | None = None
     root: Path = field(init=False)  # the folder
     config_file: str = field(init=False)  # the file that states the config
     # Whether it has a config.json, which must state the table's length.
@@ -280,17 +275,6 @@ class Checkpoint:
             recipe: The text of its recipe.
         """
         raise NotImplementedError
-
-    def without_mistral_files(self) -> "Checkpoint":
-        """Return the checkpoint without the files in Mistral's own format, with old weights."""
-        skipped = dict.fromkeys(self.mistral_files, "Mistral's own format, not rewritten")
-        return replace(
-            self,
-            copied=tuple(name for name in self.copied if name not in skipped),
-            omitted={**self.omitted, **skipped},
-            mistral_files=(),
-            params=None,
-        )
 
     def check_unchanged(self) -> None:
         """Check that no file changed since the checkpoint was opened.

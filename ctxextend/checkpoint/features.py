@@ -60,13 +60,7 @@ GGUF_ROUTE = "Resize the checkpoint that it was made from, and convert that agai
 GGUF_METHODS = ("yarn", "linear", "theta")  # that the keys of the format can state
 _GGUF_RUNS = f"Pass {OF_TRANSFORMERS}; a resized one can be converted again."
 _METHODS = f"Use one of {', '.join(GGUF_METHODS)}. {GGUF_ROUTE}"
-_NO_KEY = {
-    "dynamic": "has no key for a base that follows the length of the input",
-    "llama3": "states these settings as a tensor of factors, rope_freqs.weight",
-    "longrope": "states these settings as two tensors of factors",
-    "switch": "states these settings as two tensors of factors",
-    "proportional": "has no key for these settings",
-}
+_NO_KEY = ("dynamic", "llama3", "longrope", "switch", "proportional")
 GGUF: Mapping[str, Refusal] = {
     LOAD: Refusal(
         "{name} is a GGUF file, which transformers does not load.", _GGUF_RUNS, CheckpointError
@@ -93,8 +87,10 @@ GGUF: Mapping[str, Refusal] = {
         "does not apply to {name}: a GGUF file states its architecture.",
     ),
     **{
-        f"--method {name}": Refusal(f"--method {name}: the GGUF format {reason}.", _METHODS)
-        for name, reason in _NO_KEY.items()
+        f"--method {name}": Refusal(
+            f"--method {name}: the GGUF format has no key for its settings.", _METHODS
+        )
+        for name in _NO_KEY
     },
     # The format has keys for them, but llama.cpp's converter writes none for Llama, and the model
     # then gets the defaults: `tests.engines` runs it.

@@ -56,34 +56,53 @@ class FileKind(NamedTuple):
 # They have the old table or settings, so that an output lacks them.
 STALE_FILES = (
     FileKind(
-        ("tf_model*.h5", "tf_model*.h5.index.json"),
-        "a file of TensorFlow weights",
-        "Load it in transformers 4 with from_tf=True, and save it with save_pretrained().",
+        (
+            "tf_model*.h5",
+            "tf_model*.h5.index.json",
+            "flax_model*.msgpack",
+            "flax_model*.msgpack.index.json",
+        ),
+        "a file of TensorFlow or Flax weights",
+        "Load it in transformers 4 with from_tf=True or from_flax=True, and save it with "
+        "save_pretrained().",
     ),
     FileKind(
-        ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
-        "a file of Flax weights",
-        "Load it in transformers 4 with from_flax=True, and save it with save_pretrained().",
-    ),
-    FileKind(
-        ("**/saved_model.pb", "saved_model/*", "*.ckpt.index", "*.ckpt.meta", "*.ckpt.data-*"),
-        "a TensorFlow model",
+        (
+            "**/saved_model.pb",
+            "saved_model/*",
+            "*.ckpt.index",
+            "*.ckpt.meta",
+            "*.ckpt.data-*",
+            "**/*.onnx",
+            "**/*.onnx_data",
+            "**/*.onnx.data",
+            "onnx/*",
+            "openvino/*",
+            "openvino_*.xml",
+            "openvino_*.bin",
+            "**/*.engine",
+            "**/*.plan",
+            "**/*.trt",
+            "**/*.tflite",
+            "coreml/*",
+            "**/*.mlmodel",
+            "*.mlpackage/*",
+            "*.mlmodelc/*",
+            "coremldata.bin",
+            "**/*.pte",
+            "**/*.ggml",
+            "ggml-*.bin",
+            "rust_model.ot",
+        ),
+        "a file of another program",
         FROM_BASE,
     ),
     FileKind(
-        ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"), "an ONNX export", FROM_BASE
+        (CONSOLIDATED,),
+        "a file in Mistral's or Meta's own format",
+        "Convert it with convert_mistral_weights_to_hf.py or convert_llama_weights_to_hf.py of "
+        "transformers, and pass the folder that it writes.",
     ),
-    FileKind(("openvino/*", "openvino_*.xml", "openvino_*.bin"), "an OpenVINO export", FROM_BASE),
-    FileKind(("**/*.engine", "**/*.plan", "**/*.trt"), "a TensorRT engine", FROM_BASE),
-    FileKind(("**/*.tflite",), "a TFLite export", FROM_BASE),
-    FileKind(
-        ("coreml/*", "**/*.mlmodel", "*.mlpackage/*", "*.mlmodelc/*", "coremldata.bin"),
-        "a Core ML model",
-        FROM_BASE,
-    ),
-    FileKind(("**/*.pte",), "an ExecuTorch program", FROM_BASE),
-    FileKind(("**/*.ggml", "ggml-*.bin"), "a GGML file", FROM_BASE),
-    FileKind(("rust_model.ot",), "a file of rust-bert", FROM_BASE),
     FileKind(
         ("**/*.gguf",),
         "a GGUF file",
@@ -91,20 +110,17 @@ STALE_FILES = (
         "the checkpoint that it was made from.",
     ),
     FileKind(
-        ("global_step*/*", "zero_pp_rank_*.pt", "*_optim_states.pt"),
-        "a part of a DeepSpeed checkpoint",
-        "Join the parts with the script next to them: python zero_to_fp32.py . joined",
-    ),
-    FileKind(
-        ("**/*.distcp",),
-        "a part of a distributed checkpoint of torch",
-        "Join the parts: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
-        "pytorch_model.bin",
-    ),
-    FileKind(
-        ("**/model_optim_rng.pt",),
-        "a part of a Megatron-LM checkpoint",
-        "Convert the checkpoint to transformers with Megatron Bridge.",
+        (
+            "global_step*/*",
+            "zero_pp_rank_*.pt",
+            "*_optim_states.pt",
+            "**/*.distcp",
+            "**/model_optim_rng.pt",
+        ),
+        "a part of a distributed checkpoint",
+        "Join the parts: DeepSpeed's with the script next to them (python zero_to_fp32.py . "
+        "joined), torch's with python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+        "FOLDER pytorch_model.bin, Megatron-LM's with Megatron Bridge.",
     ),
     FileKind(
         (
@@ -135,12 +151,6 @@ STALE_FILES = (
 FOREIGN_FILES = (
     *(row for row in STALE_FILES if row.hint),
     FileKind(("training_args.bin",), "settings of a training run", PASS_WEIGHTS),
-    FileKind(
-        (CONSOLIDATED,),
-        "a file in Mistral's or Meta's own format",
-        "Convert it with convert_mistral_weights_to_hf.py or convert_llama_weights_to_hf.py of "
-        "transformers, and pass the folder that it writes.",
-    ),
     FileKind(("*.zip", "*.tar", "*.tgz", "*.gz"), "an archive", "Unpack it, and pass the folder."),
 )
 

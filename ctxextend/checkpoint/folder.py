@@ -14,6 +14,7 @@ from ctxextend.checkpoint.checkpoint import CONFIG, MODULES, Checkpoint, Weights
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoint.features import Refusal
 from ctxextend.checkpoint.filenames import SAFETENSORS, SINGLE_FILE, stays_inside
+from ctxextend.checkpoint.formats import source_recipe
 from ctxextend.checkpoint.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoint.safetensors_file import (
     COMPILED,
@@ -23,16 +24,13 @@ from ctxextend.checkpoint.safetensors_file import (
     plain_names,
 )
 from ctxextend.checkpoint.source import (
-    CACHED_MODEL,
     FOLDER,
     ConfigCheck,
     Source,
-    cached_id,
     has_file,
     look_at,
 )
 from ctxextend.errors import CheckpointError
-from ctxextend.notes import Code, Level, Note
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
@@ -88,23 +86,15 @@ def open_checkpoint(
                 omitted[name] = reason
             elif name in problems:
                 copied.append(name)
-        mistral_files = [
-            name for name in copied if filenames.matches(name, (filenames.CONSOLIDATED,))
-        ]
         params = None
         if filenames.PARAMS_FILE in copied:
             with suppress(CheckpointError):
                 content = load_object(root / filenames.PARAMS_FILE)
                 if content.keys() >= MISTRAL_KEYS:
-                    mistral_files.append(filenames.PARAMS_FILE)
                     params = content
+                    copied.remove(filenames.PARAMS_FILE)
+                    omitted[filenames.PARAMS_FILE] = "Mistral's own format, not rewritten"
         notes = list(source.notes)
-        if weights.wrappers:
-            text = (
-                f"Tensor names are read without {', '.join(weights.wrappers)}, which a wrapper "
-                "added: an output has plain names."
-            )
-            notes.append(Note(Code.SOURCE, Level.NOTE, text))
         generated = dict[str, str]()
         if weights.is_index_new:
             generated[weights.index_file] = json.dumps(weights.index, indent=2) + "\n"
@@ -117,7 +107,7 @@ def open_checkpoint(
         recipe = None
         if filenames.RECIPE_FILE in copied:
             with suppress(CheckpointError):
-                recipe = read_text(root / filenames.RECIPE_FILE)
+                recipe = source_recipe(source)
         adapter_of = None
         if path.name.startswith("adapter_model."):
             adapter_of = "its base model"
@@ -148,7 +138,6 @@ def open_checkpoint(
             recipe=recipe,
             refused=refused,
             engine=engine,
-            mistral_files=tuple(mistral_files),
             params=params,
         )
 
@@ -251,44 +240,27 @@ def _refuse_without_weights(
 ) -> NoReturn:
     folder = source.folder / model
     names = filenames.names_below((*files, *source.not_downloaded), model)
-    single = filenames.with_variant(filenames.SINGLE_FILE, variant)
-    pytorch = filenames.with_variant("pytorch_model.bin", variant)
-    message = f"{folder} has no {single}, {pytorch} or shard index"
+    single = filenames.with_variant(SINGLE_FILE, variant)
+    message = f"{folder} has no {single}, pytorch_model.bin or shard index"
     variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
-    readable = list[str]()
-    for name in filenames.names_below(files, model):
-        is_weights = name.endswith(filenames.READABLE) and "/" not in name
-        if is_weights and filenames.find_foreign((name,)) is None:
-            readable.append(name)
-    if readable:
-        message += f", only {', '.join(readable)}"
-    if variants:
+    if variants or variant is not None:
         flags = " or ".join(f"--variant {name}" for name in variants)
-        raise CheckpointError(f"{message}.", f"Choose one: {flags}.")
-    if variant is not None:
-        raise CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
-    if readable:
-        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
-        raise CheckpointError(f"{message}.", hint)
+        raise CheckpointError(f"{message}.", f"Choose one: {flags or 'no --variant'}.")
     hint = (
-        "Download the missing file. If --edit-only wrote the folder, run the command that it "
-        "printed."
+        "Download the missing file, or pass a file itself. If --edit-only wrote the folder, run "
+        "the command that it printed."
     )
     _refuse_incomplete(message, hint, names)
 
 
 def _refuse_without_config(source: Source, files: Iterable[str]) -> NoReturn:
     folder = source.folder
-    if folder.name.startswith(CACHED_MODEL):
-        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-        raise CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
-    message = f"{folder} has no config.json"
+    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
     subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
     if subfolders:
         hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
-        raise CheckpointError(f"{message}.", hint)
-    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
-    _refuse_incomplete(message, hint, (*files, *source.not_downloaded))
+    names = (*files, *source.not_downloaded)
+    _refuse_incomplete(f"{folder} has no config.json", hint, names)
 
 
 def _refuse_incomplete(message: str, hint: str, names: Iterable[str]) -> NoReturn:
@@ -332,13 +304,6 @@ def open_weights(
     Raises:
         CheckpointError: The index or a file is malformed or missing, or they contradict.
     """
-    # A model ties tensors unless its config, or one in it, says that it does not.
-    configs = [config or {}, *(config or {}).values()]
-    ties = all(
-        item.get("tie_word_embeddings") is not False
-        for item in configs
-        if isinstance(item, Mapping)
-    )
     index = None
     names = [path.name]
     if fnmatchcase(path.name, "*.index*.json"):
@@ -355,7 +320,7 @@ def open_weights(
             raise CheckpointError(message, "Download or copy that shard too.")
         else:
             is_only_file = config is None and index is None
-            file, own_config = _open_file(stored, ties=ties, is_only_file=is_only_file)
+            file, own_config = _open_file(stored, is_only_file=is_only_file)
         # The names that transformers and PEFT read.
         output_name = name
         if index is None or not name.endswith(SAFETENSORS):
@@ -395,14 +360,11 @@ def open_weights(
     )
 
 
-def _open_file(
-    path: Path, *, ties: bool, is_only_file: bool
-) -> tuple[TensorFile, dict[str, Any] | None]:
+def _open_file(path: Path, *, is_only_file: bool) -> tuple[TensorFile, dict[str, Any] | None]:
     """Return a weights file, and the config that a nanoGPT checkpoint contains.
 
     Args:
         path: The file.
-        ties: Whether the model ties tensors, so that only one of them is an output's.
         is_only_file: Whether no config and no index belongs to it, so that it may be nanoGPT's.
 
     Raises:
@@ -421,13 +383,13 @@ def _open_file(
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
         tensors, names = find_tensors(content, path)
-        return as_tensor_file(path, tensors, names, mapped, ties=ties), None
+        return as_tensor_file(path, tensors, names, mapped), None
     if not is_only_file:
         contains = "which contains its config and all tensors"
         message = f"{path} is a nanoGPT checkpoint, {contains}: no config or index belongs to it."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
-    return as_tensor_file(path, tensors, {}, mapped, ties=ties), config
+    return as_tensor_file(path, tensors, {}, mapped), config
 
 
 def _shard_names(path: Path, index: Mapping[str, Any]) -> list[str]:

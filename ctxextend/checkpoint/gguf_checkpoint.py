@@ -1,6 +1,5 @@
 """A GGUF file as a checkpoint: its metadata are its config, and no other files belong to it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -86,11 +85,7 @@ def open_gguf_checkpoint(source: Source) -> GgufCheckpoint:
     # What llama.cpp applies in addition to rotary settings.
     others = [tensor for tensor in file.entries if tensor.endswith(FACTOR_TENSORS)]
     others += [key for key in OTHER_SCALES if config[name].get(key, 1) != 1]
-    types = Counter(entry.dtype for entry in file.entries.values())
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in types.most_common())
-    facts = [f"{path.name}: GGUF version {file.version}, tensors: {counts or 'none'}."]
-    if others:
-        facts.append(f"{others[0]} applies too: the wavelengths are those without it.")
+    facts = [f"{name} applies too: the wavelengths are those without it." for name in others[:1]]
     refused = dict(GGUF)
     if kind is not None:
         refused |= _refused_methods(name, kind, others)

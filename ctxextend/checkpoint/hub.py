@@ -1,12 +1,12 @@
 """Downloads of models on the Hub, and messages for their errors."""
 
 import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ctxextend.checkpoint.safetensors_file import MAX_HEADER_BYTES, RemoteFile, refuse_header
-from ctxextend.errors import CtxextendError, SourceError, did_you_mean, one_line
+from ctxextend.errors import CtxextendError, SourceError, one_line
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have
 RETRIES = 2  # of reading the start of a file, after a second and two more
@@ -56,7 +56,6 @@ def download(
     file: str,
     choose: Callable[[list[str]], list[str]],
     check: Callable[[Path], None],
-    similar: Sequence[str] = (),
 ) -> tuple[Path, list[str]]:
     """Download files of a Hub model into huggingface_hub's cache.
 
@@ -66,19 +65,18 @@ def download(
         file: The config, which is downloaded first.
         choose: Selects the files to download, given the names of all files.
         check: Is called with the path of the config, and may raise.
-        similar: What a user may have meant instead of the id.
 
     Returns:
         The folder in the cache, and the names of all files of the repository; none if the Hub
         cannot be reached but its cache has the config.
 
     Raises:
-        SourceError: The model does not exist, is empty, or cannot be downloaded.
+        SourceError: The model does not exist or cannot be downloaded.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-    with _hub_errors(repo, revision, similar):
+    with _hub_errors(repo, revision):
         try:
             siblings = HfApi().model_info(repo, revision=revision).siblings
         except (RepositoryNotFoundError, RevisionNotFoundError):
@@ -91,9 +89,6 @@ def download(
                 return Path(cached), []
             raise
         files = [item.rfilename for item in siblings or ()]
-        if siblings is not None and all(name.startswith(".git") for name in files):
-            message = f"The repository {repo} on the Hub is empty."
-            raise SourceError(message, "Check its page for other branches.")
         if file in files:
             folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
             check(Path(folder) / file)
@@ -142,7 +137,7 @@ def _read_start(url: str, count: int) -> bytes:
 
 
 @contextmanager
-def _hub_errors(repo: str, revision: str | None, similar: Sequence[str] = ()) -> Iterator[None]:
+def _hub_errors(repo: str, revision: str | None) -> Iterator[None]:
     """Raise the first of `MESSAGES` that fits for an exception of huggingface_hub."""
     try:
         yield
@@ -168,6 +163,5 @@ def _hub_errors(repo: str, revision: str | None, similar: Sequence[str] = ()) ->
             if kinds.intersection(names):
                 message, hint = texts
                 break
-        hint = f"{did_you_mean(repo, similar)} {hint}".strip()
         message = message.format(id=repo, revision=revision, reason=reason)
         raise SourceError(message, hint) from error

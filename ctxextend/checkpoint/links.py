@@ -5,18 +5,16 @@ file is a symbolic link to a blob, and the output's one is too: the cache remove
 links, and may be on another file system.
 """
 
-import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 from ctxextend.checkpoint.atomic_output import existing_folder
 from ctxextend.checkpoint.source import is_cache_blob
 from ctxextend.errors import OutputError
 
 LINK_HINT = "Use an output on the file system of the source with -o, or remove --link to copy."
-TOO_MANY = "Remove --link to copy it."
 
 
 class Link(NamedTuple):
@@ -42,22 +40,19 @@ def check_links(links: Mapping[str, Link], output: Path) -> None:
     Raises:
         OutputError: A hard link would lead to another file system.
     """
-    if not links:
-        return
     place = existing_folder(Path(os.path.realpath(output)).parent)
     device = place.stat().st_dev
     for name, link in links.items():
         if link.kind == "hard" and link.target.stat().st_dev != device:
-            _refuse_across_file_systems(name, link, place)
+            message = (
+                f"{name} cannot be hard-linked: {link.target.parent} and {place} are on different "
+                "file systems."
+            )
+            raise OutputError(message, LINK_HINT)
 
 
-def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
+def make_links(links: Mapping[str, Link], folder: Path) -> None:
     """Create the links of an output in its new folder.
-
-    Args:
-        links: The links by name.
-        folder: The new folder, which exists.
-        output: What the folder becomes, for errors.
 
     Raises:
         OutputError: The file system cannot link a file.
@@ -70,18 +65,5 @@ def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
             else:
                 path.hardlink_to(link.target)
         except OSError as error:
-            place = existing_folder(output.parent)
-            if error.errno == errno.EXDEV:
-                _refuse_across_file_systems(name, link, place)
-            verb = "linked" if link.kind == "symbolic" else "hard-linked"
-            places = f"from {link.target.parent} into {place}"
-            message = f"{name} cannot be {verb} {places}: {error.strerror}."
-            hint = LINK_HINT
-            if error.errno == errno.EMLINK:
-                hint = TOO_MANY
-            raise OutputError(message, hint) from error
-
-
-def _refuse_across_file_systems(name: str, link: Link, place: Path) -> NoReturn:
-    where = f"{link.target.parent} and {place} are on different file systems"
-    raise OutputError(f"{name} cannot be hard-linked: {where}.", LINK_HINT)
+            message = f"{name} cannot be linked to {link.target}: {error.strerror}."
+            raise OutputError(message, LINK_HINT) from error

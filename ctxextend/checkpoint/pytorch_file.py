@@ -43,22 +43,6 @@ RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
 }
-# Tied by transformers on loading, and not saved: `_tied_weights_keys`. The owner is the submodel
-# that ties; it is empty if that is the whole model.
-TIED_ON_LOADING = re.compile(
-    r"""
-    (?P<owner>(?:.+?\.)??)
-    (?:
-        (?:cls\.)?predictions\.decoder\.(?:weight|bias)
-        | lm_head\.(?:decoder\.)?(?:weight|bias)
-        | (?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight
-        | entity_predictions\.decoder\.weight
-        | (?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight
-    )
-    """,
-    re.VERBOSE,
-)
-LM_HEAD = ".lm_head."
 # Bytes of a tensor beyond those stored: a stride of 0 expands a few bytes to terabytes.
 MAX_EXPANSION = 1 << 30
 
@@ -73,7 +57,7 @@ class PytorchFile(TensorFile):
     stay there, and a file that is truncated meanwhile would end the process.
     """
 
-    tensors: Mapping[str, torch.Tensor]  # by name, with any strides; tied ones once
+    tensors: Mapping[str, torch.Tensor]  # by name, with any strides
     mapped: range  # the addresses of the file in memory; empty if torch read it
 
     def offset(self, name: str) -> int | None:
@@ -225,24 +209,17 @@ def as_tensor_file(
     tensors: Mapping[str, torch.Tensor],
     names: Mapping[str, str],
     mapped: range,
-    *,
-    ties: bool,
 ) -> PytorchFile:
-    """Describe tensors as a safetensors file.
+    """Describe tensors as a safetensors file; one that has several names is written several times.
 
     Args:
         path: Their file.
         tensors: The tensors by name.
         names: Their names by those in the file.
         mapped: The addresses that the file is mapped to.
-        ties: Whether the model ties tensors on loading, so that all names but one are dropped.
     """
-    kept = dict(tensors)
-    if ties:
-        for name in _tied_names(tensors):
-            del kept[name]
     described = {}
-    for name, tensor in kept.items():
+    for name, tensor in tensors.items():
         dtype = NAMES_OF_DTYPES[str(tensor.dtype).removeprefix("torch.")]
         described[name] = (dtype, tuple(tensor.shape))
     header, entries = describe_tensors(described)
@@ -252,29 +229,6 @@ def as_tensor_file(
         entries=entries,
         data_start=0,
         names=names,
-        tensors=kept,
+        tensors=tensors,
         mapped=mapped,
     )
-
-
-def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Return the names to drop: transformers ties them to the first name of the same tensor.
-
-    For example, BERT's ``cls.predictions.decoder.weight`` is dropped, and its
-    ``bert.embeddings.word_embeddings.weight`` is kept. Names of LM heads count as last ones, since
-    RoBERTa's head precedes its embeddings in files. transformers ties names only within one
-    submodel, whose prefix is the owner. Across submodels, and for other names, tensors that share
-    storage are written twice.
-    """
-    first_names: dict[Any, str] = {}
-    tied = set[str]()
-    for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
-        tensor = tensors[name]
-        if not tensor.numel():
-            continue  # empty tensors have no storage, so they all share one address
-        view = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        first = first_names.setdefault(view, name)
-        match = TIED_ON_LOADING.fullmatch(name)
-        if first != name and match is not None and first.startswith(match["owner"]):
-            tied.add(name)
-    return tied

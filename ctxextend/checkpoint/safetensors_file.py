@@ -102,7 +102,7 @@ class TensorFile:
     data_start: int  # the file offset of the first tensor byte
     is_remote: ClassVar = False  # whether only its header was downloaded
     # The names here by the names in the file, of all its tensors. They differ where wrappers are
-    # removed (see `Weights.wrappers`); a PyTorch file also has old and tied names.
+    # removed (see `Weights.is_wrapped`); a PyTorch file also has old names.
     names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @classmethod

@@ -5,25 +5,22 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ctxextend.checkpoint.copy import Fingerprint, file_fingerprint
 from ctxextend.checkpoint.filenames import (
-    CONSOLIDATED,
     GGUF_SUFFIX,
     READABLE,
     SAFETENSORS,
     find_foreign,
     first_weights,
-    matches,
     names_below,
     skip_reason,
 )
 from ctxextend.checkpoint.json_edit import load_object
-from ctxextend.errors import CheckpointError, SourceError, did_you_mean
+from ctxextend.errors import CheckpointError, SourceError
 from ctxextend.notes import Note
 
 if TYPE_CHECKING:
@@ -38,7 +35,6 @@ GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
-CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
@@ -48,8 +44,7 @@ CACHE_SNAPSHOT = (
 # A file of the cache by the hash of its content.
 CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 
-# Called with a config, and may raise. Called again with False if there are no weights to detect the
-# model type from.
+# Called with a config, and may raise.
 ConfigCheck = Callable[..., None]
 
 
@@ -130,7 +125,10 @@ def resolve_source(
     elif text in BUNDLED:
         source = bundled_source(text)
     else:
-        _check_may_be_hub_id(text, path)
+        is_file_name = text.lower().endswith(WEIGHTS_ENDINGS)
+        if is_file_name or os.path.lexists(path) or not is_hub_id(text):
+            hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
+            raise SourceError(f"{text} is not an existing folder or regular file.", hint)
         only_headers = only_headers and subfolder is None
         source = _hub_source(
             text, revision, subfolder or ".", variant, check, only_headers=only_headers
@@ -147,34 +145,6 @@ def resolve_source(
         name=f"{source.name}-{folder.name}",
         not_downloaded=tuple(names_below(source.not_downloaded, subfolder)),
     )
-
-
-def _check_may_be_hub_id(text: str, path: str) -> None:
-    if "://" in text:
-        hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
-        raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
-    exists = os.path.lexists(path)
-    if text.lower().endswith(WEIGHTS_ENDINGS) and not exists:
-        raise SourceError(f"The file {text} does not exist.", "Check the path.")
-    if exists or not is_hub_id(text):
-        hint = did_you_mean(text, _folders_next_to(text))
-        if not hint:
-            hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
-        raise SourceError(f"{text} is not an existing folder or regular file.", hint)
-
-
-def cached_id(name: str) -> str:
-    """Return the Hub id of the model in a folder of the Hub cache, by the folder's name."""
-    return name.removeprefix(CACHED_MODEL).replace("--", "/")
-
-
-def _folders_next_to(text: str) -> list[str]:
-    parent, _ = os.path.split(text)
-    folders = list[str]()
-    with suppress(OSError, ValueError):  # it cannot be read
-        for config in Path(os.path.expanduser(parent)).glob("*/config.json"):  # noqa: PTH111 - as above
-            folders.append(os.path.join(parent, config.parent.name))  # noqa: PTH118 - keeps ./
-    return sorted(folders)
 
 
 def bundled_source(name: str) -> Source:
@@ -204,7 +174,7 @@ def _in_cache(source: Source) -> Source:
     source = source._replace(blobs=Path(cached["cache"]) / "blobs")
     if cached["below"]:
         return source
-    hub_id = source.hub_id or cached_id(cached["name"])
+    hub_id = source.hub_id or cached["name"].removeprefix("models--").replace("--", "/")
     return source._replace(name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"])
 
 
@@ -234,7 +204,6 @@ def _hub_source(
         f"{below}config.json",
         choose,
         lambda path: check(load_object(path)),
-        similar=[*_folders_next_to(hub_id), *BUNDLED],
     )
     missing = tuple(file for file in files if not (folder / file).exists())
     remote = dict[str, "RemoteFile"]()
@@ -269,8 +238,6 @@ def _files_to_read(names: Sequence[str], variant: str | None) -> tuple[list[str]
         path = PurePosixPath(name)
         if fnmatchcase(name, pattern):
             weights.append(name)
-        elif first is None and matches(path, (CONSOLIDATED,)):
-            continue  # a folder without other weights is refused
         elif name == first or not skip_reason(path):
             others.append(name)
     return weights, others

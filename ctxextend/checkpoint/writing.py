@@ -64,19 +64,6 @@ class Layout(NamedTuple):
         """Size of the file in bytes."""
         return len(self.header) + self.tensor_bytes
 
-    @property
-    def shareable(self) -> int:
-        """Bytes in whole, equally aligned blocks, which file systems with reflinks share."""
-        total = 0
-        position = len(self.header)
-        for tensors in self.ranges:
-            if tensors.offset is not None and (position - tensors.offset) % DISK_BLOCK == 0:
-                start = -(-tensors.offset // DISK_BLOCK)
-                end = (tensors.offset + tensors.size) // DISK_BLOCK
-                total += max(end - start, 0) * DISK_BLOCK
-            position += tensors.size
-        return total
-
 
 def plan_layouts(
     checkpoint: Checkpoint,
@@ -287,14 +274,8 @@ class Output:
 
     @property
     def bytes_to_write(self) -> int:
-        """Total size, with `bytes_shareable`, which may not be written."""
+        """Total size, also of blocks that a file system with block cloning does not write."""
         return sum(self.sizes.values())
-
-    @property
-    def bytes_shareable(self) -> int:
-        """Bytes in unchanged blocks, which a file system with block cloning does not write."""
-        copied = sum(self.sizes[name] for name in self.files.copied)
-        return copied + sum(layout.shareable for layout in self.layouts.values())
 
     @property
     def files(self) -> OutputFiles:
@@ -373,7 +354,7 @@ def write_output(
         if output.links:
             from ctxextend.checkpoint.links import make_links
 
-            make_links(output.links, staged, output.path)  # first, since it may fail
+            make_links(output.links, staged)  # first, since it may fail
         # Local paths in the recipe are relative to the folder that has it.
         new = output.compute(output.path.parent if output.is_file else output.path)
         layouts = output.layouts

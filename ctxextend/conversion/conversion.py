@@ -163,7 +163,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         CheckpointError: The tokenizer's config cannot be read.
         ResizeError: The twin would have tensors of 2^63 bytes or more.
     """
-    source = conversion.model.checkpoint.without_mistral_files()
+    source = conversion.model.checkpoint
     described = conversion.dtypes_and_shapes()
     header, entries = describe_tensors(described)
     file = ComputedFile(

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from ctxextend.checkpoint.json_edit import Edit, edit
 from ctxextend.conversion.conversion import Conversion, twin_checkpoint
-from ctxextend.conversion.twins import SEPARATOR_KEY
 from ctxextend.errors import ResizeError, UnsupportedModelError, listed
 from ctxextend.families.causal_masks import mask_remover
 from ctxextend.limits.edits import plan_edits, raises_generation_limit
@@ -176,17 +175,10 @@ def _window_notes(conversion: Conversion, plan: Plan) -> Iterator[Note]:
     else:
         yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
-    head = conversion.head
     text = (
-        f"{head.global_attention} attends to all others, unless you pass a global_attention_mask "
-        "to the model."
+        f"{conversion.head.global_attention} attends to all others, unless you pass a "
+        "global_attention_mask to the model."
     )
-    if head.needs_separators:
-        separator = f"{SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}"
-        text += (
-            f" Without it, {plan.checkpoint.model_class} fails on a text without exactly three "
-            f"separators ({separator}), which RoBERTa's pairs have."
-        )
     yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 
 

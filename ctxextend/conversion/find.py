@@ -15,7 +15,6 @@ from ctxextend.conversion.twins import (
     POSITION_ROWS,
     RANDOM,
     REFUSED,
-    SEPARATOR_KEY,
     SourceType,
     TensorRule,
     Twin,
@@ -94,11 +93,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         MethodError: A setting does not apply to the twin.
         UnsupportedModelError: No class of transformers computes the same.
     """
-    checkpoint = model.checkpoint
     twin = find_twin(model.architecture.family.model_type, settings.scheme)
-    if checkpoint.adapter_of or not checkpoint.has_config:
-        message = f"{model.ref.source} cannot be converted: it is not a complete model."
-        raise UnsupportedModelError(message, "Pass the folder of a complete model.")
     table = model.tables[0]
     table.check_width()
     settings = _complete_settings(settings, twin, table.length())
@@ -153,14 +148,7 @@ def _find_match(model: OpenedModel, twin: Twin, *, encoder_only: bool) -> TwinMa
         UnsupportedModelError: No class has the same head, or it does not support a config value.
     """
     source = SOURCE_TYPES[model.architecture.family.model_type]
-    class_name = model.checkpoint.model_class
-    if class_name is None:
-        end = source.default_head
-        for part, head_of_part in source.head_of_tensor.items():
-            if any(part in name for name in model.checkpoint.weights.entries):
-                end = head_of_part
-                break
-        class_name = f"{source.class_name}{end}"
+    class_name = model.checkpoint.model_class or "A model without architectures in config.json"
     given = {**source.defaults, **twin.defaults, **model.checkpoint.config}
     match = TwinMatch(model, source, class_name, twin, twin.heads[BASE_MODEL], given)
     if not encoder_only:
@@ -217,11 +205,7 @@ def _twin_config(match: TwinMatch) -> dict[str, Any]:
     for alias in match.source.aliases:
         if alias in match.given:
             config[alias] = match.given[alias]
-    config |= twin.fixed
-    if twin.separator is not None:
-        token = config.get(twin.separator)
-        config.setdefault(SEPARATOR_KEY, token if _is_count(token) else None)
-    return config
+    return {**config, **twin.fixed}
 
 
 def _position_values(
@@ -263,10 +247,7 @@ def _check_numbers(match: TwinMatch, config: Mapping[str, Any]) -> None:
         UnsupportedModelError: The twin cannot have one.
     """
     twin = match.twin
-    numbers = (*twin.tokens, *twin.layer_keys, twin.width_key, twin.heads_key)
-    if match.head.needs_separators:
-        numbers = (*numbers, SEPARATOR_KEY)
-    for key in numbers:
+    for key in (*twin.tokens, *twin.layer_keys, twin.width_key, twin.heads_key):
         if not _is_count(config.get(key)):
             match.refuse_values({key: config.get(key)}, "State it in config.json.")
     width = config[twin.width_key]

@@ -16,7 +16,6 @@ from ctxextend.conversion.twins import (
     FOR_GLOBAL,
     GENERATION,
     MASKED_LM,
-    MULTIPLE_CHOICE,
     PLUS_MEAN,
     POSITION_ROWS,
     QUESTION_ANSWERING,
@@ -162,7 +161,6 @@ GPT2 = SourceType(
         "add_cross_attention": NO,
         **CUSTOM,
     },
-    default_head="LMHeadModel",
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
 )
@@ -300,7 +298,6 @@ def _longformer(
         defaults=defaults,
         unused=("classifier_dropout", *unused),
         tokens=("pad_token_id",),  # positions are counted from it
-        separator="eos_token_id",
         same_width=same_width,
     )
 
@@ -335,19 +332,6 @@ ROBERTA_WINDOWS = _longformer(
             end=SEQUENCE_CLASSIFICATION,
             rules=_same("classifier.dense.*", "classifier.out_proj.*"),
             global_attention="The first token",
-        ),
-        # These two look for the separators of RoBERTa's pairs: _compute_global_attention_mask.
-        QUESTION_ANSWERING: TwinHead(
-            end=QUESTION_ANSWERING,
-            rules=QA_OUTPUTS,
-            global_attention="Each token of the question",
-            needs_separators=True,
-        ),
-        MULTIPLE_CHOICE: TwinHead(
-            end=MULTIPLE_CHOICE,
-            rules=(*CLASSIFIER, *_same(f"{BASE}pooler.dense.*")),
-            global_attention="Each token of the choice",
-            needs_separators=True,
         ),
     },
     defaults={},
@@ -391,11 +375,6 @@ def _encoder(
             "is_decoder": NO,
             "add_cross_attention": NO,
             **CUSTOM,
-        },
-        head_of_tensor={
-            "discriminator_predictions.": PRETRAINING,
-            "predictions.": MASKED_LM,
-            "lm_head.": MASKED_LM,
         },
         unused=tuple(unused),
     )
@@ -493,7 +472,6 @@ BART = SourceType(
         "is_encoder_decoder": (None, True),
         **CUSTOM,
     },
-    head_of_tensor={"final_logits_bias": GENERATION, "lm_head.": GENERATION},
     unused=("gradient_checkpointing",),
 )
 

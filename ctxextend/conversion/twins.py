@@ -31,8 +31,6 @@ GENERATION = "ForConditionalGeneration"
 TOKEN_CLASSIFICATION = "ForTokenClassification"
 SEQUENCE_CLASSIFICATION = "ForSequenceClassification"
 QUESTION_ANSWERING = "ForQuestionAnswering"
-MULTIPLE_CHOICE = "ForMultipleChoice"
-SEPARATOR_KEY = "sep_token_id"  # of a config
 ANGLES_TABLE = "encoder.embed_positions.weight"  # the table of RoFormer's base model
 BASE = "~"  # in rules of a head: the prefix of the base model's tensors
 
@@ -91,7 +89,6 @@ class TwinHead:
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     # Which token attends to all others, and these to it: the rule of the class.
     global_attention: str = "No token"
-    needs_separators: bool = False  # whether it runs only on texts with three `SEPARATOR_KEY`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +108,6 @@ class Twin:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # other values of its config
     unused: tuple[str, ...] = ()  # the source's config keys without effect in it
     tokens: tuple[str, ...] = ()  # config keys that must state a token
-    separator: str | None = None  # the key whose token is `SEPARATOR_KEY`, if none is stated
     same_width: str | None = None  # a key of the source that must state its `hidden_size`
     width_key: str = "hidden_size"
     heads_key: str = "num_attention_heads"
@@ -157,10 +153,6 @@ class SourceType:
     defaults: Mapping[str, Any]
     # Values that config keys must have, None for a missing key: {"is_decoder": (None, False)}.
     required: Mapping[str, tuple[Any, ...]]
-    # Of a config that states no class: how the name of the class ends, by a part of the name of
-    # a tensor that it has.
-    head_of_tensor: Mapping[str, str] = field(default_factory=dict)
-    default_head: str = BASE_MODEL  # if it has none of these
     # Config keys of the twin that transformers also accepts in the source: ``hidden_size`` of
     # GPT-2, for ``n_embd``.
     aliases: tuple[str, ...] = ()

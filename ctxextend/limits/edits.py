@@ -8,7 +8,6 @@ from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import CheckpointError
 from ctxextend.families.registry import Architecture
-from ctxextend.limits.params_edits import params_edits
 from ctxextend.limits.statements import (
     MAX_LENGTH,
     MAX_NEW_TOKENS,
@@ -61,8 +60,6 @@ def plan_edits(
             reason="selects the transformers class",
         )
         edits.append(edit)
-    if checkpoint.params is not None:
-        edits += params_edits(model, changes, fix_limits=fix_limits)
 
     # Limits of tokenizers follow the first table that reads tokens.
     readers = dict[str | None, str]()

@@ -147,7 +147,7 @@ def _from_pretrained(
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
     """Whether transformers finds the opened weights in the folder, by the names of the model."""
-    if checkpoint.weights.wrappers:  # their prefixes are part of the names in the files
+    if checkpoint.weights.is_wrapped:  # their prefixes are part of the names in the files
         return False
     if checkpoint.config_file in checkpoint.generated:  # the folder has no config.json
         return False
@@ -273,25 +273,23 @@ def run_on_tokens(
     tokens: "int | torch.Tensor",
     *,
     has_other_tables: bool = True,
-    trial: "int | torch.Tensor" = 2,
 ) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids.
 
     If the model has other tables, these may be shorter, and the submodule may contain them. So if
-    it runs on the trial but not on `tokens`, the next inner one runs.
+    it runs on two tokens but not on `tokens`, the next inner one runs.
 
     Args:
         model: The model.
         table: The name of the table's tensor.
         tokens: The token ids, shape (1, n), or their number.
         has_other_tables: Whether the model has other tables.
-        trial: The shortest input that a submodule must run on, as `tokens`.
 
     Returns:
         The first float output with a value per token, else the first float output.
 
     Raises:
-        MoreThanTextError: No submodule runs on the trial.
+        MoreThanTextError: No submodule runs on two tokens.
         Exception: The input is too long: what the innermost submodule that ran raises.
     """
     refusals = list[str]()
@@ -302,7 +300,7 @@ def run_on_tokens(
         module = modules.get(".".join(path[:depth]))
         if module is None:  # this class lacks the table, or names it differently
             break
-        inputs = _choose_token_inputs(module, model.config, trial, refusals)
+        inputs = _choose_token_inputs(module, model.config, refusals)
         if inputs is None:
             continue
         try:
@@ -317,9 +315,7 @@ def run_on_tokens(
     raise MoreThanTextError(f"{reason:.160}")
 
 
-def _choose_token_inputs(
-    module: Any, config: Any, trial: "int | torch.Tensor", refusals: list[str]
-) -> tuple[str, ...] | None:
+def _choose_token_inputs(module: Any, config: Any, refusals: list[str]) -> tuple[str, ...] | None:
     """Run a module on token ids, and return the names of the first inputs that accept them.
 
     None if it has none, or refuses each: why goes to `refusals`.
@@ -329,7 +325,7 @@ def _choose_token_inputs(
         if not parameters.keys() >= {*names}:
             continue
         try:
-            _run(module, names, config, trial)
+            _run(module, names, config, 2)
         except Exception as error:  # model classes raise many types if other inputs are missing
             refusals.append(f"{type(error).__name__}: {one_line(error)}")
         else:
@@ -376,22 +372,6 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
     first = first_trial_token(vocab_size)
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
-
-
-def separated_ids(config: Any, length: int, separator: int) -> "torch.Tensor":
-    """Return token ids, shape (1, length), of which three are separators.
-
-    So a RoBERTa marks a pair of texts: after the first one, before the second, and at the end.
-
-    Args:
-        config: Of the model.
-        length: At least 4.
-        separator: The id of a separator.
-    """
-    ids = token_ids(config, length)
-    ids[ids == separator] = separator - 1 if separator else 1
-    ids[0, [1, 2, -1]] = separator
-    return ids
 
 
 def first_trial_token(vocab_size: int) -> int:

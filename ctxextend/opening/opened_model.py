@@ -41,17 +41,6 @@ class OpenedModel:
     tables: tuple[Positions, ...]  # its position tables, in registry order
     own_class: str | None = None  # in the folder's own code, that loads it
 
-    def without_other_format(self) -> "OpenedModel":
-        """Return the model without its files in Mistral's own format, which have other weights."""
-        locations = [
-            replace(location, without_scaling_key=False) for location in self.architecture.locations
-        ]
-        return replace(
-            self,
-            checkpoint=self.checkpoint.without_mistral_files(),
-            architecture=self.architecture._replace(locations=tuple(locations)),
-        )
-
     def with_notes(self, *notes: Note) -> "OpenedModel":
         """Return the model with more notes for the user, unless it has them already."""
         source = self.checkpoint.source
@@ -160,15 +149,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = with_trained_length(
         architecture._replace(locations=locations), checkpoint, ref.trained_length
     )
-    if checkpoint.params is not None:
-        # vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the
-        # result if it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
-        # vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
-        locations = tuple(
-            replace(location, without_scaling_key=not location.path)
-            for location in architecture.locations
-        )
-        architecture = architecture._replace(locations=locations)
     names = checkpoint.weights.entries
     found = architecture.match_names(names, str(checkpoint.root))
     if not found:
@@ -263,10 +243,9 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
     if any(name in checkpoint.weights.entries for name in names):
         return architecture._replace(locations=tuple(locations))
     base = checkpoint.adapter_of
-    verb = "does not contain"
-    hint = f"Resize {base}, then load the adapter onto the result."
-    modules = tuple(name.removesuffix("weight") for name in names)
-    if any(name.startswith(modules) for name in checkpoint.weights.entries):
-        verb = "changes"
-        hint = f"Merge it into {base} with merge_and_unload(), and resize that."
-    raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
+    message = f"The PEFT adapter in {checkpoint.root} does not contain the position table."
+    hint = (
+        f"Resize {base}, then load the adapter onto the result. If the adapter changes the table, "
+        f"merge it into {base} with merge_and_unload(), and resize that."
+    )
+    raise CheckpointError(message, hint)

@@ -1,43 +1,22 @@
-"""What a config says of positions that ctxextend does not know.
+"""Folders whose model runs its own code, and model types that the user names."""
 
-They are those of a folder's own code, or of an unknown model type.
-"""
-
-import json
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.registry import FAMILIES, MAX_CONFIG_DEPTH, is_known
+from ctxextend.families.registry import FAMILIES, is_known
 from ctxextend.notes import Code, Level, Note
-from ctxextend.positions.facts import ALIBI, ROTARY
 from ctxextend.settings import CheckpointRef
 
 if TYPE_CHECKING:
     from ctxextend.opening.opened_model import OpenedModel
 
-# Parts of config keys that only models with such positions have.
-ALIBI_KEY = re.compile(r"(?:^|_)alibi(?:_|$)")
-ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
-# Keys whose value names the positions, such as ``position_embedding_type``.
-KIND_KEY = re.compile(
-    r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?"
+ADVICE = (
+    "Load it with trust_remote_code=True, which runs that code. The code and the model card say "
+    "which lengths it reads, and with which settings."
 )
-# Values of these keys; ``absolute`` is only the default of BERT's config.
-TABLE_KINDS = ("learned", "learned_absolute")
-ANGLE_BUFFERS = "inv_freq"  # in the names of buffers that only rotary positions have
-MAX_KEYS = 4
-MAX_TEXT = 40  # characters of a value
-
-RUN_CODE = "Load it with trust_remote_code=True, which runs that code."
-ALIBI_ADVICE = (
-    "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in "
-    "tokenizer_config.json."
-)
-READ_CODE = "The code and the model card say which lengths it reads, and with which settings."
 
 
 def own_class(config: Mapping[str, Any]) -> str | None:
@@ -56,106 +35,29 @@ def own_class(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def stated_positions(
-    config: Mapping[str, Any], path: str = "", depth: int = MAX_CONFIG_DEPTH
-) -> dict[str, Any]:
-    """Return the config keys, with dots, that say what positions are: rotary, ALiBi or others.
-
-    Args:
-        config: The config; those inside it are searched too.
-        path: Its own keys, with dots.
-        depth: Down to which configs inside it are searched.
-    """
-    found = dict[str, Any]()
-    kinds = {key: value for key, value in config.items() if KIND_KEY.fullmatch(key)}
-    if not any(kind in TABLE_KINDS for kind in kinds.values()):
-        for key, value in (*_settings_of(config, ALIBI_KEY), *_settings_of(config, ROTARY_KEY)):
-            found[f"{path}{key}"] = value
-    for key, value in config.items():
-        is_name = isinstance(value, str) and value not in ("absolute", "none", *TABLE_KINDS)
-        if key in kinds and (is_name or value is True):
-            found[f"{path}{key}"] = value
-        if isinstance(value, Mapping) and depth and not ROTARY_KEY.search(key):
-            found |= stated_positions(value, f"{path}{key}.", depth - 1)
-    return found
-
-
-def _settings_of(config: Mapping[str, Any], pattern: re.Pattern[str]) -> list[tuple[str, Any]]:
-    """Return the settings of one kind of positions; none if one of them turns it off.
-
-    It is false, or a share of 0 of each head; the others are defaults.
-    """
-    settings = [(key, value) for key, value in config.items() if pattern.search(key)]
-    numbers = [value for _, value in settings if isinstance(value, bool | int | float)]
-    return settings if all(numbers) else []
-
-
-def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
-    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor names say so; else an empty text."""
-    keys = [path.rpartition(".")[2] for path in stated]
-    values = [value for value in stated.values() if isinstance(value, str)]
-    if "alibi" in values or any(ALIBI_KEY.search(key) for key in keys):
-        return ALIBI
-    if any(ROTARY_KEY.search(text) for text in (*keys, *values)):
-        return ROTARY
-    if any(ANGLE_BUFFERS in name for name in names):
-        return ROTARY
-    return ""
-
-
-def list_keys(stated: Mapping[str, Any]) -> str:
-    """Return keys with their values as text, only the first ones if there are many."""
-    shown = list[str]()
-    for key, value in list(stated.items())[:MAX_KEYS]:
-        text = value if isinstance(value, str) else json.dumps(value)
-        if len(text) > MAX_TEXT:
-            text = f"{text[:MAX_TEXT]}…"
-        shown.append(f"{key} {text}")
-    if len(stated) > MAX_KEYS:
-        shown.append(f"{len(stated) - MAX_KEYS} more")
-    return ", ".join(shown)
-
-
 def describe_code(config: Mapping[str, Any], file: str) -> str:
-    """Say that a folder has its own code, and what its config states of the positions."""
-    text = (
+    """Say that a folder has its own code."""
+    return (
         f"{file} has auto_map: the positions are those of the folder's own code "
-        f"({own_class(config):.100}), which may differ from those of transformers"
+        f"({own_class(config):.100}), which may differ from those of transformers."
     )
-    stated = stated_positions(config)
-    if stated:
-        text += f"; the config states {list_keys(stated)}"
-    return f"{text}."
-
-
-def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
-    """Say what to do with a folder whose own code has positions that cannot be resized."""
-    scheme = named_scheme(stated_positions(config), names)
-    advice = ALIBI_ADVICE if scheme == ALIBI else READ_CODE
-    return f"{RUN_CODE} {advice}"
 
 
 def refuse_code(
-    config: Mapping[str, Any],
-    file: str,
-    *,
-    names: Collection[str] = (),
-    found: str = "",
-    usable: str | None = None,
+    config: Mapping[str, Any], file: str, *, found: str = "", usable: str | None = None
 ) -> NoReturn:
     """Refuse a folder whose own code has its positions.
 
     Args:
         config: Its config.
         file: The path of the config.
-        names: The names of its tensors.
         found: A sentence on what was found instead.
         usable: The model type as which the folder can be resized.
 
     Raises:
         UnsupportedModelError: Always.
     """
-    hint = advise_code(config, names)
+    hint = ADVICE
     if usable:
         hint += f" If the weights are those of transformers' own class, use --model-type {usable}."
     raise UnsupportedModelError(f"{describe_code(config, file)} {found}".rstrip(), hint)
@@ -183,19 +85,17 @@ def with_type_note(model: "OpenedModel") -> "OpenedModel":
         return model
     if stated == named and not has_code:
         return model
-    file = checkpoint.config_file
     if stated == named:
         note = (
             f"Planned for transformers' own {named} class: load the output without "
             "trust_remote_code=True."
         )
     elif rewrites_model_type(checkpoint, model.ref):
-        note = f"The output's {file} has model_type {named} instead of {stated}."
+        return model
     else:
-        reader = "its own code (auto_map)" if has_code else "transformers"
         note = (
-            f"{file} keeps model_type {stated}, and {reader} loads the output by it: to load it as "
-            f"{named}, change that."
+            f"{checkpoint.config_file} keeps model_type {stated}, by which the output is loaded: "
+            f"to load it as {named}, change that."
         )
     return model.with_notes(Note(Code.SOURCE, Level.NOTE, note))
 
@@ -213,7 +113,6 @@ def check_own_code(model: "OpenedModel") -> None:
     refuse_code(
         checkpoint.config,
         checkpoint.config_file,
-        names=checkpoint.weights.entries,
         usable=stated if stated in FAMILIES else None,
     )
 

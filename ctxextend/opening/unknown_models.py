@@ -1,7 +1,8 @@
 """Whether a model type is known and fits a checkpoint, and refusals of what does not."""
 
+import json
+import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
@@ -10,23 +11,15 @@ from ctxextend.families.registry import (
     FAMILIES_HINT,
     Architecture,
     describe_unknown,
-    find_architecture,
 )
-from ctxextend.opening.own_code import (
-    ANGLE_BUFFERS,
-    advise_code,
-    describe_code,
-    list_keys,
-    named_scheme,
-    own_class,
-    refuse_code,
-    stated_positions,
-)
+from ctxextend.opening.own_code import ADVICE, describe_code, own_class, refuse_code
 from ctxextend.positions.positions import Positions
 
 CHECK_TYPE = (
     "Check that the weights match model_type in config.json, or the one passed with --model-type."
 )
+# A key or value of a config, as JSON, that only models with such positions have.
+WITHOUT_TABLE = r'"(?:[^"]*_)?(?:alibi|rope|rotary)(?:_[^"]*)?"(?!: (?:false|null|0[,}]))'
 # Parts of names in models with adapters that are not merged.
 PEFT = ("base_model.", ".lora_", ".base_layer.")
 SAME_SETTINGS = (
@@ -42,21 +35,14 @@ def refuse_missing_table(checkpoint: Checkpoint, architecture: Architecture) -> 
         UnsupportedModelError: It has none, or the folder has its own code.
     """
     names = checkpoint.weights.entries
-    expected = expected_names(architecture)
     if own_class(checkpoint.config) is not None:
-        found = ""
-        if not architecture.unsupported:
-            found = (
-                "The weights have no position table, which in transformers' "
-                f"{architecture.family.model_type} models is {' or '.join(expected)}."
-            )
-        refuse_code(checkpoint.config, checkpoint.config_file, names=names, found=found)
-
+        refuse_code(
+            checkpoint.config, checkpoint.config_file, found="The weights have no position table."
+        )
     cause = ""
     hint = CHECK_TYPE
-    endings = tuple(f".{name}" for name in expected)
+    endings = tuple(f".{name}" for name in expected_names(architecture))
     wrapped = [name for name in names if name.endswith(endings)]
-    stated = stated_positions(checkpoint.config)
     if any(part in name for part in PEFT for name in names):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
@@ -65,8 +51,6 @@ def refuse_missing_table(checkpoint: Checkpoint, architecture: Architecture) -> 
     elif wrapped:
         cause = f"It has {wrapped[0]}, which transformers does not load."
         hint = "Save only the model's tensors: torch.save(model.state_dict(), NAME)."
-    elif stated:
-        cause = f"The config states {list_keys(stated)}, which transformers' class may not read."
     refuse_without_table(architecture, str(checkpoint.root), cause, hint)
 
 
@@ -81,24 +65,20 @@ def refuse_unknown_type(checkpoint: Checkpoint, model_type: str) -> NoReturn:
     config = checkpoint.config
     message = describe_unknown(model_type)
     hints = list[str]()
-    stated = stated_positions(config)
-    scheme = named_scheme(stated, checkpoint.weights.entries)
     if own_class(config) is not None:
         message += f" {describe_code(config, checkpoint.config_file)}"
-        hints.append(advise_code(config, checkpoint.weights.entries))
-    elif scheme:
-        evidence = list_keys(stated) or f"the tensors have {ANGLE_BUFFERS}"
+        hints.append(ADVICE)
+    if re.search(WITHOUT_TABLE, json.dumps(config)):
         message += (
-            f" Its positions are {scheme} ({evidence}), without a table, and only known types can "
-            "be resized."
+            " Its positions are rotary or ALiBi, without a table, and only known types can be "
+            "resized."
         )
-    from ctxextend.opening.named_table import table_flags  # few models are unknown
+    else:
+        from ctxextend.opening.named_table import table_flags  # few models are unknown
 
-    tables = "" if scheme else table_flags(checkpoint)
-    if tables:
-        hints.append(tables)
+        hints.append(table_flags(checkpoint))
     hints += [SAME_SETTINGS, FAMILIES_HINT]
-    raise UnsupportedModelError(message, " ".join(hints))
+    raise UnsupportedModelError(message, " ".join(filter(None, hints)))
 
 
 def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_type: str) -> None:
@@ -110,7 +90,7 @@ def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_t
         model_type: The type.
 
     Raises:
-        CheckpointError: Neither weights nor config can have them.
+        CheckpointError: The config does not have them.
     """
     without_rows = [item for item in found if not item.tensor]
     if not without_rows or checkpoint.config.get("model_type") == model_type:
@@ -122,18 +102,6 @@ def check_model_type(checkpoint: Checkpoint, found: Sequence[Positions], model_t
             f"{flag}: the positions of {model_type} are {scheme}, with settings in config.json."
         )
         raise CheckpointError(message, f"{checkpoint.root} has no config.json: add the model's.")
-    locations: Sequence[Positions] = ()
-    with suppress(CheckpointError, UnsupportedModelError):  # the type is unknown or has no table
-        locations = find_architecture(checkpoint.config).locations
-    for location in locations:
-        for name in location.names:
-            if name in checkpoint.weights.entries:
-                message = (
-                    f"{flag}: the weights have {name}, the position table of a "
-                    f"{checkpoint.config['model_type']} model, but {model_type} has {scheme} "
-                    "positions."
-                )
-                raise CheckpointError(message, "Remove --model-type.")
     for location in without_rows:
         if location.stated(location.effective_key) is None:
             message = (

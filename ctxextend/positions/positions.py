@@ -203,9 +203,6 @@ class Positions(Model):
     trained_length: int | None = None
     # Lengths that other files and keys state, if the settings do not tell, in tokens.
     seen_lengths: tuple[int, ...] = ()
-    # Whether scaled rotary settings must not be stated as ``rope_scaling``, since an engine joins
-    # this config with another one and fails.
-    without_scaling_key: bool = False
     # Whether the config is that of a loaded model, which states rotary settings in one dialect.
     is_loaded: bool = False
 

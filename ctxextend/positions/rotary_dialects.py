@@ -185,10 +185,8 @@ def _old_candidates(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterat
     is_scaled = scaling.keys() != {TYPE} or scaling[TYPE] != "default"
     is_needed = is_scaled or facts.old.needs_scaling or main.layer_type in facts.defaults
     stated = stated_settings(positions, OLD, main.layer_type)
-    if not is_needed and (not stated or facts.old.scaling_keys or positions.without_scaling_key):
+    if not is_needed and (not stated or facts.old.scaling_keys):
         yield next_to
-        return
-    if positions.without_scaling_key:
         return
     path = positions.paths_of(OLD)[-1]
     name = _type_in_files(main.parameters)

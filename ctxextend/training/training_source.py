@@ -67,14 +67,14 @@ class TrainingSource:
             OutputError: The folder cannot be written.
         """
         if self.planned is None:
-            return self.model.without_other_format()
+            return self.model
         resized = folder.path / "resized"
         # Else another process or an interrupted run has written it: all of it, from the same plan.
         if not resized.exists():
             self.planned.execute(resized)
         named = self.model.ref  # messages show the reference that the user passed
         ref = CheckpointRef(str(resized), variant=named.variant, model_type=named.model_type)
-        return replace(open_model(ref), ref=named).without_other_format()
+        return replace(open_model(ref), ref=named)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,9 +91,6 @@ class TrainingSource:
         else:
             notes = file_notes(self.model.checkpoint)
             warnings = tuple(note.text for note in notes if note.level is Level.WARNING)
-        stale = self.model.checkpoint.mistral_files
-        if stale:
-            warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
 
     def check_start(

@@ -59,7 +59,7 @@ def check_files(expected: Expected, resized: Checkpoint) -> Check:
     base = expected.base
     weights = resized.weights
     texts = edited_texts(expected.plan)
-    names = {*base.files, *texts} - expected.stale_files
+    names = {*base.files, *texts}
     if weights.index is not None:
         for name in weights.entries:
             if name not in weights.index["weight_map"]:
@@ -91,8 +91,7 @@ def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
     changes = list[str]()
     for edit in expected.plan.edits:
-        if edit.file not in expected.stale_files:
-            changes.append(f"{edit.file} {edit.key} {shown_value(edit.after)}")
+        changes.append(f"{edit.file} {edit.key} {shown_value(edit.after)}")
     changes += [f"{name} generated" for name in sorted(expected.base.generated)]
     if not changes:
         changes.append("nothing")

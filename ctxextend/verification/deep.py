@@ -11,7 +11,7 @@ from ctxextend.verification.check_loads import check_loads
 from ctxextend.verification.check_outputs import check_outputs, check_runs
 from ctxextend.verification.checks import Check
 from ctxextend.verification.expected import Expected
-from ctxextend.verification.observe import SHORTEST_PAIR, Observed, Outcomes, observe, run_inputs
+from ctxextend.verification.observe import Observed, Outcomes, observe, run_inputs
 from ctxextend.verification.without_positions import remove_positions
 
 NOT_DEEP_HINT = "Run verify without --deep."
@@ -49,11 +49,8 @@ def check_models(
     before = _observe_base(expected, lengths)
     try:
         check_loadable(resized)
-        if resized.weights.wrappers:
-            wrappers = ", ".join(resized.weights.wrappers)
-            raise CheckpointError(
-                f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
-            )
+        if resized.weights.is_wrapped:
+            raise CheckpointError(f"Tensors in {resized.root} have names of a wrapper.")
         model, info = load(resized, expected.base.model_class)
     except CheckpointError as error:
         if before.error:
@@ -82,9 +79,8 @@ def _shared_lengths(expected: Expected) -> list[int]:
             # Inputs are padded to a multiple of the window, which is twice as long.
             longest = max(min(longest, expected.plan.max_len_after // 2), half)
         lengths.add(min(half, longest))
-    shortest = SHORTEST_PAIR if expected.needs_separators else 1
     lengths |= {longest // 4, longest // 2, longest}
-    return sorted({max(length, shortest) for length in lengths})
+    return sorted({max(length, 1) for length in lengths})
 
 
 def _observe_base(expected: Expected, lengths: list[int]) -> Observed:

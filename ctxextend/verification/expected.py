@@ -49,18 +49,6 @@ class Expected:
         """Whether it is a conversion to positions of another scheme."""
         return self.conversion is not None and not self.conversion.twin.has_windows
 
-    @property
-    def needs_separators(self) -> bool:
-        """Whether the class of a twin runs only on pairs of texts with three separators."""
-        return self.conversion is not None and self.conversion.head.needs_separators
-
-    @property
-    def stale_files(self) -> frozenset[str]:
-        """Files in Mistral's own format, which an output of trained weights must not have."""
-        if not self.is_trained:
-            return frozenset()
-        return frozenset(self.base.mistral_files)
-
 
 def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
     """Return what the recipe of a checkpoint makes of a base.

@@ -10,19 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoint.checkpoint import Checkpoint, layer_pattern
-from ctxextend.conversion.twins import SEPARATOR_KEY
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import (
     LoadingInfo,
     MoreThanTextError,
     padded_texts,
     run_on_tokens,
-    separated_ids,
 )
 from ctxextend.positions.change import Change
 from ctxextend.verification.expected import Expected
 
-SHORTEST_PAIR = 4  # tokens, of which three are separators
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 MAX_ERROR = 200  # characters of an error that are kept
 MORE_THAN_TEXT = "more than text"
@@ -125,12 +122,6 @@ def _run(
 ) -> Outcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
     length = tokens if isinstance(tokens, int) else tokens.shape[-1]
-    trial: int | Tensor = 2
-    if isinstance(tokens, int) and expected.needs_separators:
-        assert expected.conversion is not None
-        separator = expected.conversion.config[SEPARATOR_KEY]
-        trial = separated_ids(model.config, SHORTEST_PAIR, separator)
-        tokens = separated_ids(model.config, tokens, separator)
     try:
         with torch_threads(model, None):
             values = run_on_tokens(
@@ -138,7 +129,6 @@ def _run(
                 _name_in_model(model, table),
                 tokens,
                 has_other_tables=len(expected.plan.model.tables) > 1,
-                trial=trial,
             )
     except MoreThanTextError as error:
         return Outcome(error=str(error), kind=MORE_THAN_TEXT)

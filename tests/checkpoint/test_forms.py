@@ -118,22 +118,17 @@ def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options:
     return [name]
 
 
-def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
+def as_pickled_shards(checkpoint: pico.Pico) -> list[str]:
     """Replace a checkpoint's weights with three PyTorch shards and an index, as transformers 4 did.
 
-    Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as
-    before.
+    Tied tensors are in one shard.
     """
     state = state_of(checkpoint)
     (checkpoint.folder / SINGLE).unlink()
     shards: dict[int, int] = {}
     weight_map = {}
     for number, (name, tensor) in enumerate(state.items()):
-        memory = tensor.data_ptr()
-        is_tied = memory in shards
-        shard = shards.setdefault(memory, number % 3)
-        if split_ties and is_tied:
-            shard = (shard + 1) % 3
+        shard = shards.setdefault(tensor.data_ptr(), number % 3)
         weight_map[name] = f"pytorch_model-{shard + 1:05}-of-00003.bin"
     names = sorted(set(weight_map.values()))
     assert len(names) == 3
@@ -196,18 +191,15 @@ def resize_and_check(
 # ---- one file
 
 
-@pytest.mark.parametrize("name", [SINGLE, "my-finetune.safetensors"])
-def test_resize_of_a_file_next_to_a_config_copies_the_folder(
-    name: str, make_pico: MakePico, tmp_path: Path
-) -> None:
+def test_resize_of_a_file_next_to_a_config_copies_the_folder(make_pico: MakePico) -> None:
     source = make_pico("bert")
     old = source.load()
     before = pico.tensor_bytes(source.folder)
     add_side_files(source.folder)
     other = source.folder / "other.safetensors"
     shutil.copy(source.folder / SINGLE, other)
-    (source.folder / SINGLE).rename(source.folder / name)
-    file = source.folder / name
+    file = source.folder / "my-finetune.safetensors"
+    (source.folder / SINGLE).rename(file)
     result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
@@ -267,49 +259,19 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "--model-type gpt2",
         ),
         (
-            OUTSIDE,
-            OUTSIDE,
-            {"model_type": "bert"},
-            CheckpointError,
-            "in a bert model it is",
-            "match model_type in config.json, or the one passed with --model-type",
-        ),
-        *(
-            (
-                name,
-                name,
-                {"model_type": "gpt2"},
-                SourceError,
-                f"{name} is not a supported weights file",
-                ".safetensors",
-            )
-            for name in ("film.mp4", "model.safetensors.index.json")
-        ),
-        (
-            "tf_model.h5",
-            "tf_model.h5",
+            "film.mp4",
+            "film.mp4",
             {"model_type": "gpt2"},
-            CheckpointError,
-            "is a file of TensorFlow weights",
-            "Load it in transformers 4 with from_tf=True",
-        ),
-        *(
-            (
-                SINGLE,
-                SINGLE,
-                {flag: "x"},
-                SourceError,
-                f"--{flag} x does not apply to .*, which is local",
-                f"Remove --{flag}",
-            )
-            for flag in ("revision", "subfolder", "variant")
+            SourceError,
+            "film.mp4 is not a supported weights file",
+            ".safetensors",
         ),
         (
             SINGLE,
-            ".",
+            SINGLE,
             {"variant": "fp16"},
-            CheckpointError,
-            r"has no model\.fp16\.safe",
+            SourceError,
+            "--variant fp16 does not apply to .*, which is local",
             "Remove --variant",
         ),
         (
@@ -317,7 +279,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             ".",
             {"variant": "fp16"},
             CheckpointError,
-            "only model.bf16.bin",
+            r"has no model\.fp16\.safe",
             "--variant bf16",
         ),
         (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
@@ -338,35 +300,22 @@ def test_resize_rejects_invalid_references(
     assert re.search(hint, found)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) -> None:
+def test_resize_of_one_shard_resizes_all_shards(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     before = pico.tensor_bytes(source.folder)
-    names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
+    names = pico.shard(source.folder)
     output = resize(source.folder / names[-1], to=NEW, output="out").output
     assert_table(before, pico.tensor_bytes(output), WPE, NEW)
-    pico.logits(source.load(output), NEW)
 
 
 # ---- variants
 
 
-@pytest.fixture(params=["single", "shards"])
-def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
-    """A folder saved with save_pretrained(variant="fp16"), as a single file or in shards."""
+def test_resize_of_a_variant(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
-    model = source.load()
-    (source.folder / SINGLE).unlink()
-    size = {"single": "5GB", "shards": "2KB"}[request.param]
-    model.save_pretrained(source.folder, variant="fp16", max_shard_size=size)
-    for path in source.folder.iterdir():
-        assert path.name != SINGLE
-    return source
-
-
-def test_resize_of_a_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
-    folder = variant_source.folder
-    old = variant_source.load(variant="fp16")
+    folder = source.folder
+    (folder / SINGLE).rename(folder / "model.fp16.safetensors")
+    old = source.load(variant="fp16")
     before = pico.tensor_bytes(folder)
     half = {path.name for path in folder.glob("model*")}
     add_side_files(folder)
@@ -375,7 +324,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
     assert hint == "Choose one: --variant fp16."
     result = resize_and_check(folder, folder, before, variant="fp16")
     assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
-    assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
+    assert_same_outputs(old, source.load(result.output, variant="fp16"))
     assert pico.recipe_of(result.output)["variant"] == "fp16"
 
     # Next to plain weights, only those of the variant are copied, or only the plain ones.
@@ -386,7 +335,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
     plain = resize(folder, to=NEW, output="plain")
     assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
     assert set(plain.plan.checkpoint.omitted) == half
-    assert_same_outputs(old, variant_source.load(plain.output))
+    assert_same_outputs(old, source.load(plain.output))
     chosen = resize(folder, to=NEW, variant="fp16", output="chosen")
     assert {path.name for path in chosen.output.glob("model*")} == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
@@ -434,53 +383,36 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
     assert "Another model" not in (result.output / "README.md").read_text()
 
 
-@pytest.mark.parametrize("form", ["single", "shards", "bin"])
-def test_resize_of_a_hub_variant_downloads_no_plain_weights(
-    form: str, hub: Hub, make_pico: MakePico
-) -> None:
+def test_resize_of_a_hub_variant_downloads_no_plain_weights(hub: Hub, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     model = source.load()
-    plain = source.folder / SINGLE
-    data = plain.read_bytes()
-    if form == "bin":
-        as_pickle(source, "pytorch_model.fp16.bin")
-        half = source.folder.glob("*.bin")
-    else:
-        max_shard_size = "2KB" if form == "shards" else "5GB"
-        model.save_pretrained(source.folder, variant="fp16", max_shard_size=max_shard_size)
-        (source.folder / "pytorch_model.fp16.bin").write_bytes(b"unused")
-        half = source.folder.glob("model*fp16*")
-    expected = {path.name for path in half}
-    plain.write_bytes(data)
-    for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
+    data = (source.folder / SINGLE).read_bytes()
+    model.save_pretrained(source.folder, variant="fp16", max_shard_size="2KB")
+    expected = {path.name for path in source.folder.glob("model*fp16*")}
+    (source.folder / SINGLE).write_bytes(data)
+    for name in ("model-00001-of-00002.safetensors", "pytorch_model.fp16.bin"):
         (source.folder / name).write_bytes(b"unused")
     hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
     assert hub.downloaded() == {*expected, "config.json", "generation_config.json"}
-    written = {path.name for path in result.output.glob("model*")}
-    assert written == {as_safetensors(name) for name in expected}
+    assert {path.name for path in result.output.glob("model*")} == expected
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
-    recipe = pico.recipe_of(result.output)
-    assert recipe["variant"] == "fp16"
-    assert recipe["revision"] == SHA
     assert_recipe_reproduces(result.output)
 
 
-@pytest.mark.parametrize("form", ["zip", "shards"])
 def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(
-    form: str, hub: Hub, make_pico: MakePico
+    hub: Hub, make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2")
     old = source.load()
-    before = pico.tensor_bytes(source.folder)
-    PICKLES[form](source)
-    pickles = {path.name for path in source.folder.glob("pytorch_model*")}
+    names = as_pickled_shards(source)
     (source.folder / "2_Dense").mkdir()
     (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module")
     hub.add("owner/model", source.folder)
-    result = resize_and_check("owner/model", source.folder, before)
+    result = resize("owner/model", to=NEW, output="out")
     assert hub.downloaded() == {
-        *pickles,
+        *names,
+        "pytorch_model.bin.index.json",
         "config.json",
         "generation_config.json",
         "2_Dense/model.safetensors",
@@ -516,70 +448,30 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
 # ---- pickles
 
 
-def as_safetensors(name: str) -> str:
-    """Return the name that the output has for a PyTorch file."""
-    return name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
-
-
 @pytest.mark.parametrize("model_type", sorted(TABLES))
 @pytest.mark.parametrize("form", PICKLES)
 def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> None:
     source = make_pico(model_type)
-    saved = pico.tensor_bytes(source.folder)
-    assert set(state_of(source)) > set(saved)  # pickles also contain the tied names
+    saved: Tensors = {}
+    for name, tensor in state_of(source).items():  # with all names of tied tensors
+        saved[name] = ("F32", tuple(tensor.shape), tensor.numpy().tobytes())
     add_side_files(source.folder)
     names = PICKLES[form](source)
     old = source.load()
     rows = NEW + 2 if model_type == "roberta" else NEW
     result = resize_and_check(source.folder, source.folder, saved, TABLES[model_type], rows)
 
-    written = {path.name for path in result.output.glob("*.safetensors")}
-    assert written == {as_safetensors(name) for name in names}
     assert not list(result.output.glob("*.bin*"))
     assert_same_outputs(old, source.load(result.output))
     if form == "shards":
         index = pico.read_json(result.output / "model.safetensors.index.json")
         shards = dict[str, str]()
-        for name in written:
-            tensors_of_shard = load_file(result.output / name)
-            shards |= dict.fromkeys(tensors_of_shard, name)
+        for name in names:
+            shard = name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
+            shards |= dict.fromkeys(load_file(result.output / shard), shard)
         assert index["weight_map"] == shards
-        tensors = pico.tensor_bytes(result.output)
-        size = sum(len(data) for _, _, data in tensors.values())
+        size = sum(len(data) for _, _, data in pico.tensor_bytes(result.output).values())
         assert index["metadata"] == {"total_size": size, "writer": "test"}
-
-
-def test_resize_of_pickled_shards_that_split_tied_tensors(make_pico: MakePico) -> None:
-    source = make_pico("roberta")
-    as_pickled_shards(source, split_ties=True)
-    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
-    old = source.load()
-    result = resize(source.folder, to=NEW, output="out")
-    written = pico.tensor_bytes(result.output)
-    assert set(written) == set(index["weight_map"])
-    assert_same_outputs(old, source.load(result.output))
-
-
-def test_resize_accepts_old_and_wrapped_names_in_the_index_of_pickled_shards(
-    make_pico: MakePico,
-) -> None:
-    source = make_pico("bert")
-    expected = resize(source.folder, to=NEW, output="expected").output
-    shards = as_pickled_shards(source)
-    stored_name = {}
-    for shard in shards:
-        saved = dict[str, torch.Tensor]()
-        for name, tensor in torch.load(source.folder / shard).items():
-            stored = "module." + name.replace("LayerNorm.weight", "LayerNorm.gamma")
-            stored_name[name] = stored
-            saved[stored] = tensor
-        torch.save(saved, source.folder / shard)
-    path = source.folder / "pytorch_model.bin.index.json"
-    index = pico.read_json(path)
-    by_stored_name = {stored_name[name]: shard for name, shard in index["weight_map"].items()}
-    pico.edit_json(path, weight_map=by_stored_name)
-    output = resize(source.folder, to=NEW, output="out").output
-    assert pico.tensor_bytes(output) == pico.tensor_bytes(expected)
 
 
 def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
@@ -697,10 +589,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
 # ---- quantised checkpoints
 
 
-@pytest.mark.parametrize("form", ["safetensors", "bin"])
-def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
-    form: str, make_pico: MakePico
-) -> None:
+def test_resize_of_a_quantised_checkpoint_changes_only_the_table(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     folder = source.folder
     prefix = "transformer.h.0.attn.c_attn"
@@ -713,9 +602,6 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
     pico.edit_json(folder / "config.json", quantization_config=settings)
     before = pico.tensor_bytes(folder)
-    if form == "bin":
-        torch.save(load_file(folder / SINGLE), folder / "pytorch_model.bin")
-        (folder / SINGLE).unlink()
     output = resize(folder, to=NEW, output="out").output
     assert_table(before, pico.tensor_bytes(output), WPE, NEW)
     assert pico.config_of(output)["quantization_config"] == settings
@@ -742,7 +628,6 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
     ("rows", "offset", "key", "before", "after"),
     [
         (16, 0, "max_len", {"max_len": 16}, {"max_len": 40}),
-        (18, 2, "max_len", {"max_len": 16}, {"max_len": 40}),
         (18, 2, "max_len", {"max_len": 18}, {"max_len": 42}),
         (
             19,
@@ -771,20 +656,16 @@ def test_resize_with_a_named_table(
     assert_recipe_reproduces(result.output)
 
 
-@pytest.mark.parametrize(
-    ("config", "key"),
-    [({"max_len": 16}, "max_len"), ({"text_config": {"inner": {"n": 16}}}, "text_config.inner.n")],
-)
 def test_resize_of_an_unknown_type_lists_tensors_with_as_many_rows_as_a_key_states(
-    config: dict[str, Any], key: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    source = custom_model(tmp_path / "mine", 16, **config)
+    source = custom_model(tmp_path / "mine", 16, text_config={"inner": {"n": 16}})
     rejected = invoke("resize", source, "--to", NEW)
     assert rejected.exit_code == 1
     assert list(Path().iterdir()) == []
     text = unwrapped(rejected.stderr)
     assert "Unknown model type 'mine'." in text
-    flags = f"--table net.pos.weight:{key}"
+    flags = "--table net.pos.weight:text_config.inner.n"
     assert flags in text
     assert "--table net.tok.weight:vocab_size" in text
     done = invoke("resize", source, "--to", NEW, *flags.split(), "-o", "out")
@@ -844,13 +725,6 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     assert "model_type" not in {edit.key for edit in plan.plan.edits}
 
 
-def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
-    for name in ("bert", "roberta"):
-        folder = make_pico(name, base=True).folder
-        pico.edit_json(folder / "config.json", model_type=None)
-        assert plan_resize(folder, to=NEW).plan.model_type == name
-
-
 # ---- code that loads an output
 
 
@@ -877,31 +751,14 @@ def without_type(source: pico.Pico) -> Path:
     return source.folder
 
 
-@pytest.mark.parametrize(
-    ("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)]
-)
-def test_resize_detects_a_missing_model_type_from_the_tensors(
-    model_type: str,
-    weights: str,
-    make_pico: MakePico,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    source = make_pico(model_type, "old")  # transformers guesses the type from the folder's name
+def test_resize_detects_a_missing_model_type_from_the_tensors(make_pico: MakePico) -> None:
+    source = make_pico("bert", "old")  # transformers guesses the type from the folder's name
     old = source.load()
-    if weights != SINGLE:
-        as_pickle(source, weights)
-    folder = without_type(source)
-    monkeypatch.chdir(tmp_path)
-    plan = plan_resize(folder, to=NEW)
-    note = f"config.json has no model_type; detected {model_type} from its tensors."
-    assert note in texts(plan)
-    done = invoke("resize", folder, "--to", NEW, "--dry-run")
-    edit = f"config.json: model_type unset -> {model_type} (selects the transformers class)"
-    assert edit in unwrapped(done.stdout)
-
+    as_pickle(source)
+    plan = plan_resize(without_type(source), to=NEW)
+    assert "config.json has no model_type; detected bert from its tensors." in texts(plan)
     output = plan.execute("longer").output
-    assert pico.config_of(output)["model_type"] == model_type
+    assert pico.config_of(output)["model_type"] == "bert"
     assert_same_outputs(old, source.load(output))
     assert verify(output)
 
@@ -920,36 +777,12 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     assert verify("out", model_type="roberta")
 
 
-def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
-    half = {path.name for path in variant_source.folder.glob("model*")}
-    model = variant_source.load(variant="fp16")
-    for parameter in model.parameters():
-        parameter.data.mul_(2)
-    model.save_pretrained(tmp_path / "doubled")
-    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
-    plain = resize(variant_source.folder, to=NEW, output="plain")
-    copied = {path.name for path in plain.output.glob("model*")}
-    assert copied == {SINGLE}
-    assert set(plain.plan.checkpoint.omitted) == half
-    assert_same_outputs(model, variant_source.load(plain.output))
-    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
-    copied = {path.name for path in chosen.output.glob("model*")}
-    assert copied == half
-    assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    expected = variant_source.load(variant="fp16")
-    found = variant_source.load(chosen.output, variant="fp16")
-    assert_same_outputs(expected, found)
-
-
 @pytest.mark.parametrize(
     "dtype",
     [
-        torch.float64,
         torch.float32,
-        torch.float16,
         torch.bfloat16,
         torch.float8_e4m3fn,
-        torch.float8_e5m2,
     ],
 )
 def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:

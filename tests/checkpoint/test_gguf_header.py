@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ctxextend import inspect, resize
-from ctxextend.checkpoint.gguf_header import MAX_ITEMS
 from ctxextend.errors import CheckpointError, CtxextendError
 from tests.helpers.gguf_files import LENGTH, WIDTH, write_gguf
 from tests.helpers.mutations import mutate_bytes
@@ -85,29 +84,14 @@ def with_tensors(*tensors: bytes) -> bytes:
 MALFORMED = {
     "empty": b"",
     "magic": b"GGML" + header(*NEEDED)[4:],
-    "only magic": b"GGUF",
     "version": header(*NEEDED, version=1),
-    "new version": header(*NEEDED, version=4),
-    "pairs": header(*NEEDED, pair_count=2**63),
-    "tensors": header(*NEEDED, tensor_count=2**63),
     "key": header(struct.pack("<QQ", 2**60, 0)),
-    "text": header(pair("x", STRING, struct.pack("<Q", 2**63))),
-    "array": header(pair("x", ARRAY, struct.pack("<IQ", UINT32, 2**61))),
     "array of texts": header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**63))),
-    "array of arrays": header(pair("x", ARRAY, struct.pack("<IQ", ARRAY, 1))),
-    "array of no type": header(pair("x", ARRAY, struct.pack("<IQ", 77, 1))),
-    "texts that fit": header(pair("x", ARRAY, struct.pack("<IQQQ", STRING, 2, 0, 2**63))),
     "type": header(pair("x", 77, b"")),
     "not text": header(struct.pack("<Q", 1) + b"\xff" + bytes(8)),
     "same key": header(*NEEDED, NEEDED[1]),
-    "same tensor": with_tensors(described(), described(start=32)),
-    "dimensions": with_tensors(described(lengths=(1,) * 5)),
-    "beyond": with_tensors(described(lengths=(2**40,))),
     "too large": with_tensors(described(lengths=(2**62,) * 4)),
     "not aligned": with_tensors(described(start=8)),
-    "overlap": with_tensors(described(), described("u")),
-    "blocks": with_tensors(described(lengths=(8,), kind=8)),
-    "unknown type": with_tensors(described(kind=999)),
     "alignment": header(*NEEDED, number("general.alignment", 48)),
 }
 
@@ -140,11 +124,10 @@ def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "values"),
     [
-        ("context_length", [None, 0.5, "64", [2, 2]]),
-        ("attention.head_count", [None, [2, 2]]),
-        ("rope.freq_base", [0.0, float("nan"), float("inf"), [2, 2]]),
+        ("context_length", [None, "64"]),
+        ("rope.freq_base", [0.0, float("nan")]),
         ("rope.scaling.type", ["ntk"]),
-        ("rope.scaling.factor", [0.5, -1.0, [2, 2]]),
+        ("rope.scaling.factor", [0.5, [2, 2]]),
     ],
 )
 def test_missing_and_malformed_keys_are_refused(
@@ -155,7 +138,7 @@ def test_missing_and_malformed_keys_are_refused(
         refused(path, "model.gguf: ")
 
 
-@pytest.mark.parametrize(("size", "rotated"), [(None, 8), (0, 8), ([8, 8], 8), (8, "x")])
+@pytest.mark.parametrize(("size", "rotated"), [(0, 8), (8, "x")])
 def test_a_malformed_share_of_a_head_in_layers_with_a_window_is_refused(
     size: Any, rotated: Any, tmp_path: Path
 ) -> None:
@@ -168,11 +151,8 @@ def test_a_malformed_share_of_a_head_in_layers_with_a_window_is_refused(
     refused(path, "model.gguf: gemma3.rope.dimension_count_swa is not a share of a head")
 
 
-@pytest.mark.parametrize("key", ["rope.dimension_count", "attention.key_length"])
-def test_numbers_of_heads_per_layer_are_read_next_to_the_size_of_a_head(
-    key: str, tmp_path: Path
-) -> None:
-    values = {"llama.attention.head_count": [2, 4], f"llama.{key}": 16}
+def test_numbers_of_heads_per_layer_are_read_next_to_the_size_of_a_head(tmp_path: Path) -> None:
+    values = {"llama.attention.head_count": [2, 4], "llama.attention.key_length": 16}
     path = write_gguf(tmp_path / "model.gguf", values=values)
     resize(path, 4 * LENGTH, output=tmp_path / "out.gguf", verify=True)
     assert len(inspect(tmp_path / "out.gguf").schemes[0].layers[0].wavelengths) == 8
@@ -200,11 +180,7 @@ SPARSE_BYTES = 1 << 30
 # Files that continue with zeros.
 SPARSE = {
     "texts": header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**60))),
-    "many texts": header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**26))),
     "most texts": header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**22)), pair_count=2),
-    "numbers": header(pair("x", ARRAY, struct.pack("<IQ", UINT32, 2**27))),
-    "text": header(pair("x", STRING, struct.pack("<Q", 2**29))),
-    "pairs": header(pair_count=9_000_000),
     "tensors": header(*NEEDED, tensor_count=9_000_000),
 }
 
@@ -217,18 +193,6 @@ def test_absurd_counts_are_refused_at_once(name: str, tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(SPARSE_BYTES)
     refused(path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
-def test_the_most_keys_and_tensors_are_read_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    keys = [number(f"k{index}", 1) for index in range(MAX_ITEMS - len(NEEDED))]
-    tensors = b"".join(described(f"t{index}", start=32 * index) for index in range(MAX_ITEMS))
-    path.write_bytes(header(*NEEDED, *keys, tensors=tensors, tensor_count=MAX_ITEMS))
-    with path.open("r+b") as file:
-        file.truncate(SPARSE_BYTES)
-    with time_limit(3):
-        assert inspect(path).schemes[0].positions == LENGTH
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:

@@ -64,10 +64,8 @@ def test_delete_equals_deleting_from_the_parsed_object(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"{", "not valid JSON"),
         (b"[1, 2]", "a JSON list, not an object"),
         (b'{"a": 1, "a": 2}', "duplicate key 'a'"),
-        (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' * 150 + b"1" + b"}" * 150, "nested too deeply"),
         (b'{"a": ' + b"9" * 5000 + b"}", "4300 digits"),
         (b'{"a": "\xff"}', r"not UTF-8 text \(byte 7\)"),

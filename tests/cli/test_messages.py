@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -107,14 +106,6 @@ def test_an_error_is_a_message_and_a_hint(arguments: str, lines: list[str]) -> N
     done = CliRunner().invoke(build_app(), arguments.split(), prog_name="ctxextend")
     assert done.exit_code in (1, 2)
     assert done.stderr.splitlines() == lines
-
-
-def test_a_missing_model_is_compared_with_the_folders_next_to_it() -> None:
-    for name in ("tiny-gpt2-512", "models/bert-512"):
-        Path(name).mkdir(parents=True)
-        Path(name, "config.json").write_text("{}")
-    assert "Did you mean tiny-gpt2-512?" in invoke("inspect", "tiny-gpt2-513").stderr
-    assert "Did you mean models/bert-512?" in invoke("inspect", "models/bert-513").stderr
 
 
 def test_resize_prints_the_same_messages_on_a_terminal_and_in_a_pipe() -> None:

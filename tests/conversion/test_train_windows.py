@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from ctxextend import convert, evaluate, resize
+from ctxextend import convert, evaluate
 from tests.helpers.trainings import (
     make_encoder,
     make_source,
@@ -34,14 +34,6 @@ def encoder(tmp_path: Path) -> Path:
     return output
 
 
-def write_pairs(path: Path) -> None:
-    pairs = [
-        {"anchor": text_of([number, number + 1]), "positive": text_of([*range(number, 20)])}
-        for number in range(12)
-    ]
-    path.write_text("\n".join(map(json.dumps, pairs)))
-
-
 def write_search_set() -> None:
     SEARCH.mkdir()
     documents = [text_of([*range(start, start + 24)] * 2) for start in range(4)]
@@ -57,11 +49,9 @@ def write_search_set() -> None:
     [
         ("--data", "book.txt", "--trainable", "all"),  # distilled from the base's chunks
         ("--data", "book.txt", "--contrastive", "passages", "--window", 12),
-        ("--data", "pairs.jsonl", "--contrastive", "pairs", "--window", 12),
     ],
 )
 def test_train_of_a_sentence_encoder_with_windows(flags: tuple[Any, ...], encoder: Path) -> None:
-    write_pairs(Path("pairs.jsonl"))
     settings = ("--steps", 2, "--batch-size", 4, "--save", "last", "-o", "trained")
     succeed("train", encoder, *flags, *settings)
     before = load_file(next(encoder.rglob("model.safetensors")))
@@ -81,16 +71,6 @@ def test_evaluate_compares_a_model_with_windows_with_chunks_of_its_base(encoder:
     read = {score.reading: score.tokens for score in result.scores if score.name == "nDCG@10"}
     assert read["same_text"] == read["one_pass"] == NEW
     assert read["chunks"] > NEW
-
-
-def test_evaluate_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> None:
-    write_search_set()
-    source = make_encoder(Path("again"))
-    resize(source, NEW, "copy", output="resized")
-    convert(source, "window", NEW, attention_window=WINDOW, output="windows")
-    result = evaluate(["windows", "resized"], search=SEARCH)
-    assert {*result.order} == {"windows", "resized"}
-    assert not any("longer contexts" in text for text in result.warnings)
 
 
 @pytest.mark.parametrize("scheme", ["window", "rotary"])

@@ -36,7 +36,6 @@ from tests.helpers.rotary_configs import save_config
 HALF = 6
 WINDOW = 2 * HALF
 ENCODERS = ("bert", "roberta", "camembert", "xlm-roberta", "electra")
-LIKE_ROBERTA = ("roberta", "camembert", "xlm-roberta")
 # ELECTRA's twin needs one width.
 CHANGES: dict[str, dict[str, Any]] = {"electra": {"embedding_size": 8}}
 # Model type, the ends of the names of a class and its twin, and the twin's type.
@@ -49,12 +48,7 @@ PAIRS = [
     ("bert", "ForPreTraining", "ForMaskedLM", "Longformer"),
     *(
         (model_type, "ForSequenceClassification", "ForSequenceClassification", "Longformer")
-        for model_type in ("bert", *LIKE_ROBERTA)
-    ),
-    *(
-        (model_type, head, head, "Longformer")
-        for model_type in LIKE_ROBERTA
-        for head in ("ForQuestionAnswering", "ForMultipleChoice")
+        for model_type in ENCODERS[:-1]
     ),
     *(
         ("bart", head, head, "LED")
@@ -97,8 +91,7 @@ def test_convert_to_windows_gives_equal_outputs(
     assert lacks_pooler == ("Only pooler_output depends" in text_of(result, "tensors"))
     model = load_without_pooler(output) if lacks_pooler else load(output)
     assert_equal_outputs(source, model, HALF)
-    if head != "ForMultipleChoice":  # the tokens of all choices attend globally
-        assert differ(source, model, OLD)
+    assert differ(source, model, OLD)
     widen(model, OLD)
     assert_equal_outputs(source, model, OLD)
     verified = verify(output, deep=True)
@@ -109,7 +102,7 @@ def test_convert_to_windows_gives_equal_outputs(
 
 @pytest.mark.parametrize(
     ("model_type", "to"),
-    [("bart", 12), ("bart", 24), ("bart", 36), ("bert", 12), ("bert", 24)],
+    [("bart", 12), ("bart", 36), ("bert", 24)],
 )
 def test_convert_to_windows_may_keep_the_length_or_lower_it(
     model_type: str, to: int, tmp_path: Path
@@ -119,16 +112,6 @@ def test_convert_to_windows_may_keep_the_length_or_lower_it(
     convert(tmp_path / "source", "window", to, attention_window=WINDOW, output=tmp_path / "out")
     result = verify(tmp_path / "out", deep=True)
     assert result, [check.evidence for check in result.checks]
-
-
-@pytest.mark.parametrize("labels", [1, 3])
-def test_verify_deep_accepts_rounding_of_small_outputs(labels: int, tmp_path: Path) -> None:
-    for seed in range(3):
-        source = tmp_path / f"source-{seed}"
-        make_source(source, "bert", "ForSequenceClassification", num_labels=labels, seed=seed)
-        output = tmp_path / f"out-{seed}"
-        convert(source, "window", NEW, attention_window=WINDOW, output=output)
-        assert verify(output, deep=True)
 
 
 def test_verify_deep_finds_other_projections_of_global_attention(tmp_path: Path) -> None:
@@ -155,10 +138,8 @@ def attended_globally(model: Any) -> int:
     ("model_type", "head", "expected"),
     [
         ("bert", "Model", 0),
-        ("bert", "ForTokenClassification", 0),
         ("roberta", "ForMaskedLM", 0),
         ("bert", "ForSequenceClassification", 1),
-        ("roberta", "ForQuestionAnswering", 1),  # one token before the first separator
     ],
 )
 def test_classes_with_windows_attend_globally_as_stated(
@@ -188,7 +169,6 @@ def test_convert_to_windows_extends_only_the_encoder_of_bart(tmp_path: Path) -> 
     [
         ("bands", torch.float32),
         ("copy", torch.bfloat16),
-        ("linear:keep-first=4", torch.float16),
     ],
     ids=str,
 )
@@ -210,8 +190,8 @@ def test_convert_to_windows_creates_rows_as_resize_does(
     assert verify(output, deep=True)
 
 
-@pytest.mark.parametrize("method", ["copy", "linear:keep-first=4"])
-def test_the_recipe_of_windows_repeats_them(method: str, tmp_path: Path) -> None:
+def test_the_recipe_of_windows_repeats_them(tmp_path: Path) -> None:
+    method = "linear:keep-first=4"
     make_source(tmp_path / "source", "bert", "ForMaskedLM")
     convert(
         tmp_path / "source",
@@ -239,24 +219,10 @@ def test_inspect_knows_the_new_rows_of_a_model_with_windows(tmp_path: Path) -> N
     assert f"{NEW - OLD} new rows created by copy" in found.verdict
 
 
-@pytest.mark.parametrize("eos", [[2, 3], None])
-def test_convert_to_windows_states_no_separator_that_is_not_a_token(
-    eos: Any, tmp_path: Path
-) -> None:
-    source = make_source(tmp_path / "source", "roberta", "ForMaskedLM", eos_token_id=eos)
-    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
-    assert read(tmp_path / "out")["sep_token_id"] is None
-    assert_equal_outputs(source, load(tmp_path / "out"), HALF)
-
-    make_source(tmp_path / "pairs", "roberta", "ForQuestionAnswering", eos_token_id=eos)
-    with pytest.raises(UnsupportedModelError, match="no longformer twin for sep_token_id=null"):
-        convert(tmp_path / "pairs", "window", NEW, attention_window=WINDOW)
-
-
 # ---- refusals
 
 
-@pytest.mark.parametrize("model_type", ["mpnet", "gpt2", "llama", "longformer", "distilbert"])
+@pytest.mark.parametrize("model_type", ["gpt2", "distilbert"])
 def test_types_without_windows_are_refused(model_type: str, tmp_path: Path) -> None:
     save_config(tmp_path / "source", {"model_type": model_type})
     message = f"{model_type} models have no twin with attention windows"
@@ -269,12 +235,9 @@ def test_types_without_windows_are_refused(model_type: str, tmp_path: Path) -> N
     ("model_type", "head", "changes"),
     [
         ("bert", "ForQuestionAnswering", {}),
-        ("bert", "ForMultipleChoice", {}),
         ("bert", "ForMaskedLM", {"hidden_act": "relu"}),
         ("electra", "ForSequenceClassification", {}),
-        ("electra", "ForPreTraining", {}),
         ("bart", "ForSequenceClassification", {}),
-        ("bart", "ForCausalLM", {}),
     ],
 )
 def test_convert_to_windows_refuses_heads_without_a_counterpart(
@@ -293,7 +256,6 @@ def test_convert_to_windows_refuses_heads_without_a_counterpart(
         ("bert", "window", {"attention_window": 50}, "50 is above --to 48"),
         ("bart", "window", {"attention_window": 10}, "multiple of 10"),
         ("bert", "rotary", {"method": "copy"}, "--method applies to --scheme window"),
-        ("bart", "rotary", {}, "bart models have no twin with rotary positions"),
     ],
 )
 def test_convert_refuses_settings_of_windows_by_name(

@@ -188,7 +188,7 @@ def test_resize_says_which_serving_code_ignores_the_attention_factor_of_switch(
     assert min(differences.values()) > WRONG_BY
 
 
-def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
+def test_vllm_reads_flags_next_to_params_json(tmp_path: Path) -> None:
     engine = SERVING_ENGINES["vllm"]
     if not is_selected(engine.name, engine.environment, SELECTED):
         pytest.skip("vLLM is not selected")

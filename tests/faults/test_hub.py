@@ -204,16 +204,6 @@ def test_resolve_source_skips_files_of_version_control(hub: Hub, repo: Repo) -> 
     assert "\x1b" not in done.output
 
 
-def test_resolve_source_rejects_an_empty_repository(repo: Repo) -> None:
-    repo.files.clear()
-    done = invoke("resize", "owner/model", "--to", 40)
-    assert done.exit_code == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith("Error: The repository owner/model on the Hub is empty.")
-    repo.files[".gitattributes"] = b"*.bin filter=lfs"
-    assert "owner/model on the Hub is empty." in invoke("inspect", "owner/model").stderr
-
-
 # ---- tokens
 
 

@@ -84,19 +84,11 @@ def load(folder: Path) -> Any:
 
 
 def make_inputs(model: Any, tokens: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return two texts of some tokens, one of them padded on the right, and their mask.
-
-    Each has three separators in the places where RoBERTa puts them into a pair of texts.
-    """
+    """Return two texts of some tokens, one of them padded on the right, and their mask."""
     numbers = torch.arange(2 * tokens).reshape(2, tokens)
     ids = 5 + numbers * 7 % 27
     mask = torch.ones_like(ids)
     mask[1, tokens - 2 :] = 0
-    separator = model.config.eos_token_id
-    if isinstance(separator, int) and separator < model.config.vocab_size:
-        ids[:, [1, 2]] = separator
-        ids[0, -1] = separator
-        ids[1, -3] = separator
     if model.config.pad_token_id is not None:
         ids[mask == 0] = model.config.pad_token_id
     inputs = {"input_ids": ids, "attention_mask": mask}

@@ -16,11 +16,11 @@ from ctxextend.checkpoint.pytorch_file import (
 )
 
 
-def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
+def open_pytorch_file(path: Path) -> PytorchFile:
     """Open a PyTorch file in the same way as the weights of a folder."""
     content, mapped = unpickle(path)
     tensors, names = find_tensors(content, path)
-    return as_tensor_file(path, tensors, names, mapped, ties=ties)
+    return as_tensor_file(path, tensors, names, mapped)
 
 
 def write_zip(content: Any, path: Path) -> None:

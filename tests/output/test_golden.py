@@ -200,7 +200,6 @@ def pytorch_file(folder: Path) -> Path:
     write_config(folder, "gpt2", n_embd=WIDTH)
     write_tokenizer(folder)
     tensors = gpt2_tensors()
-    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]  # tied
     torch.save(tensors, folder / "pytorch_model.bin")
     return folder
 

@@ -193,26 +193,15 @@ def test_resize_refuses_links_across_file_systems(is_dry_run: bool) -> None:
     assert not output.parent.exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [
-        (errno.EXDEV, "are on different file systems"),
-        (errno.EPERM, "Operation not permitted"),
-        (errno.EOPNOTSUPP, "not supported"),
-        (errno.EMLINK, "Too many links"),
-    ],
-)
-def test_resize_leaves_nothing_if_the_system_cannot_link(
-    number: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resize_leaves_nothing_if_the_system_cannot_link(monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_llama()
     before = states(source)
 
     def fail(*arguments: Any) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(Path, "hardlink_to", fail)
-    with pytest.raises(OutputError, match=reason) as error:
+    with pytest.raises(OutputError, match="Operation not permitted") as error:
         resize(source, 64, link=True, output="new/linked")
     assert re.search("[Rr]emove --link", str(error.value))
     assert [path.name for path in Path().iterdir()] == ["llama"]

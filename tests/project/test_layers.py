@@ -38,7 +38,6 @@ LAYERS = [
     "families",
     "limits",
     "opening",
-    "limits/params_edits",
     "limits/edits",
     "plan",
     "serving",
