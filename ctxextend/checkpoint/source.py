@@ -48,8 +48,7 @@ CACHE_SNAPSHOT = (
 # A file of the cache by the hash of its content.
 CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 
-# Called with a config, and may raise. Called again with False if there are no weights to detect the
-# model type from.
+# Called with a config, and may raise.
 ConfigCheck = Callable[..., None]
 
 

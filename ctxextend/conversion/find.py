@@ -100,7 +100,6 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
         raise UnsupportedModelError(message, "Pass the folder of a complete model.")
     table = model.tables[0]
-    table.check_width()
     settings = _complete_settings(settings, twin, table.length())
     match = _find_match(model, twin, encoder_only=settings.encoder_only)
     config = _twin_config(match)

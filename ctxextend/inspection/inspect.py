@@ -10,7 +10,7 @@ from ctxextend.errors import RemoteWeightsError
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.inspection.stated_limits import find_limits, width_limits
+from ctxextend.inspection.stated_limits import find_limits
 from ctxextend.keywords import keyword_arguments
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.position_report import PositionReport
@@ -65,7 +65,6 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     for report in selected:
         groups[report.group].append(report)
     limits = list(with_fixes(model, reports, find_limits(model, selected)))
-    limits += width_limits(model.checkpoint, selected)
     libraries = library_limits(model.checkpoint, limits, selected)
     notes = _notes(model, selected, has_recipe=provenance is not None)
     return Inspection(

@@ -498,17 +498,6 @@ class Positions(Model):
             CheckpointError: It does not.
         """
 
-    def stated_width(self) -> tuple[str, int] | None:
-        """Return the config key, with dots, that states the width of a table, and its value."""
-        return None
-
-    def check_width(self) -> None:
-        """Check that the config states no other width than a stored table has.
-
-        Raises:
-            CheckpointError: It does.
-        """
-
     def values_of_length(self, length: int) -> tuple[int, ...]:
         """Return the values of limits that agree with a length, and so follow when it changes.
 
@@ -553,10 +542,6 @@ class Positions(Model):
             settings: New settings by type of layers; others stay.
             length: The length that the config states with them; by default it stays.
         """
-        return {}
-
-    def values_in_new_dialect(self) -> ConfigValues:
-        """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
         return {}
 
     def reason_to_state(self, path: Keys) -> str:

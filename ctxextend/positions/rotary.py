@@ -29,7 +29,6 @@ from ctxextend.positions.positions import (
 from ctxextend.positions.rotary_compare import compare_settings
 from ctxextend.positions.rotary_dialects import (
     ADDED,
-    new_half,
     old_keys,
     state_settings,
     stated_dialects,
@@ -163,10 +162,6 @@ class Rotary(Positions):
                 if nested(self.config, path) in (None, self.stated(key)):
                     changes[path] = self.key_value(length)
         return changes
-
-    def values_in_new_dialect(self) -> ConfigValues:
-        """Return all settings as ``rope_parameters`` states them, by path of keys."""
-        return dict(new_half(self, self.layers))
 
     def reason_to_state(self, path: Keys) -> str:
         """Return that a value states the settings in the dialect that the config did not use."""

@@ -89,7 +89,7 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         if step.convert is not None:
             plan, conversion = plan_conversion(model, step.convert)
         else:
-            plan = make_plan(model, step.settings, step.methods, checks_width=False)
+            plan = make_plan(model, step.settings, step.methods)
     except (ResizeError, UnsupportedModelError) as error:
         message = f"The recipe does not apply to {model.ref.source}: {error.message}"
         hint = None
@@ -131,5 +131,5 @@ def expect_resize(model: OpenedModel, resized: Checkpoint, settings: Resize) -> 
         message = f"The base is a {before} model, and {resized.source.reference} a {after} model."
         hint = f"A conversion is verified only with its recipe, {RECIPE_FILE}."
         raise MethodError(message, hint)
-    plan = make_plan(model, settings, checks_width=False)
+    plan = make_plan(model, settings)
     return Expected(plan=plan, conversion=None)

@@ -27,7 +27,7 @@ from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
 from tests.helpers.notes import texts
-from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.trainings import invoke, unwrapped
 
 MakePico = Callable[..., pico.Pico]
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -844,13 +844,6 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     assert "model_type" not in {edit.key for edit in plan.plan.edits}
 
 
-def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
-    for name in ("bert", "roberta"):
-        folder = make_pico(name, base=True).folder
-        pico.edit_json(folder / "config.json", model_type=None)
-        assert plan_resize(folder, to=NEW).plan.model_type == name
-
-
 # ---- code that loads an output
 
 
@@ -863,61 +856,6 @@ def test_resize_result_load_code_runs(library: str, make_pico: MakePico) -> None
     assert code is not None
     assert code.startswith(f"from {library} import")
     exec(code, {})
-
-
-# ---- configs without a model type
-
-
-def without_type(source: pico.Pico) -> Path:
-    """Remove model type and class from a config, as in checkpoints of 2019."""
-    config = pico.config_of(source.folder)
-    config.pop("model_type", None)
-    config.pop("architectures", None)
-    pico.write_json(source.folder / "config.json", config)
-    return source.folder
-
-
-@pytest.mark.parametrize(
-    ("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)]
-)
-def test_resize_detects_a_missing_model_type_from_the_tensors(
-    model_type: str,
-    weights: str,
-    make_pico: MakePico,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    source = make_pico(model_type, "old")  # transformers guesses the type from the folder's name
-    old = source.load()
-    if weights != SINGLE:
-        as_pickle(source, weights)
-    folder = without_type(source)
-    monkeypatch.chdir(tmp_path)
-    plan = plan_resize(folder, to=NEW)
-    note = f"config.json has no model_type; detected {model_type} from its tensors."
-    assert note in texts(plan)
-    done = invoke("resize", folder, "--to", NEW, "--dry-run")
-    edit = f"config.json: model_type unset -> {model_type} (selects the transformers class)"
-    assert edit in unwrapped(done.stdout)
-
-    output = plan.execute("longer").output
-    assert pico.config_of(output)["model_type"] == model_type
-    assert_same_outputs(old, source.load(output))
-    assert verify(output)
-
-
-def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
-    folder = without_type(make_pico("roberta"))
-    done = invoke("resize", folder, "--to", NEW, "-o", "out")
-    assert done.exit_code == 1
-    message = unwrapped(done.stderr)
-    problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
-    assert re.search(problem, message)
-    flags = ("--model-type", "roberta")
-    assert message.endswith("Name the type: --model-type TYPE.")
-    succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
-    assert pico.config_of("out")["model_type"] == "roberta"
-    assert verify("out", model_type="roberta")
 
 
 def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:

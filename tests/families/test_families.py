@@ -12,7 +12,6 @@ from ctxextend import (
     plan_resize,
 )
 from ctxextend.families.registry import FAMILIES, POSITION_SCHEMES
-from tests.helpers import pico, tiny
 from tests.helpers.rotary_configs import save_config
 from tests.helpers.trainings import invoke
 
@@ -38,8 +37,6 @@ WITHOUT_LENGTH = (
     "udop",
     "umt5",
 )
-# Model types that no other type resembles.
-DISTINCT = ("albert", "bert", "big_bird", "distilbert", "gpt2", "gpt_bigcode", "openai-gpt")
 
 
 @pytest.mark.all_types
@@ -122,15 +119,6 @@ def test_resize_names_the_scheme_of_unsupported_models(
     save_config(Path("source"), config)
     with pytest.raises(UnsupportedModelError, match=message):
         plan_resize("source", 64)
-
-
-@pytest.mark.parametrize("model_type", DISTINCT)
-def test_resize_finds_the_type_by_the_tensors(model_type: str, tmp_path: Path) -> None:
-    config = tiny.shrink(tiny.make_config(model_type))
-    model_class = tiny.model_classes(model_type)[1]
-    model_class(config).save_pretrained(tmp_path)
-    pico.edit_json(tmp_path / "config.json", model_type=None)
-    assert plan_resize(tmp_path, "2x").plan.model_type == model_type
 
 
 @pytest.mark.all_types
