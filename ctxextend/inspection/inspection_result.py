@@ -234,7 +234,7 @@ def _need_training(inspection: Inspection) -> bool:
 
 def _are_sinusoidal(inspection: Inspection) -> bool:
     """Whether a formula gives every row of every table."""
-    return all(table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables)
+    return all(table.sinusoidal for table in inspection.tables)
 
 
 # Findings

@@ -21,7 +21,7 @@ from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import check_source, read_provenance, trainings
 from ctxextend.settings import CheckpointRef
-from ctxextend.tables.layouts import fit_layout
+from ctxextend.tables.layouts import find_formula
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,6 @@ PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 UNKNOWN_SCHEME = "-"  # of positions that no list has
-SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 # What a rotary module of transformers remembers: ends of names, after that of a layer type if any.
 LONGEST_READ = "max_seq_len_cached"
 FIRST_FREQUENCIES = "original_inv_freq"
@@ -147,7 +146,7 @@ class ResizableFiles(ModelFiles):
         1. "rotary" if the model rotates states by a table of sinusoids.
         2. Without stored rows, the scheme of the model type.
         3. Whatever the config states, that of the stored rows: "none" if all are equal,
-           "sinusoidal" if sinusoids explain nearly all of their variance, else "learned".
+           "sinusoidal" if they equal the formula, else "learned".
 
         Raises:
             CheckpointError: The table cannot be read.
@@ -158,10 +157,10 @@ class ResizableFiles(ModelFiles):
         stored_table = self.opened.read_table()
         if stored_table is None:
             return location.scheme
-        fit = fit_layout(stored_table[location.reserved_rows :], location.initial_layout)
-        if fit is None:
+        rows = stored_table[location.reserved_rows :]
+        if (rows == rows[0]).all():
             return "none"
-        return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
+        return "learned" if find_formula(rows, location.initial_layout) is None else "sinusoidal"
 
 
 @dataclass(frozen=True)

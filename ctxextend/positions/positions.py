@@ -437,16 +437,8 @@ class Positions(Model):
 
         return report_scheme(self)
 
-    def frequencies(
-        self, parameters: Parameters, tokens: int, stated: int | None = None
-    ) -> "Frequencies":
-        """Return the frequencies of rotary settings in inputs of a number of tokens.
-
-        Args:
-            parameters: The settings.
-            tokens: The length of the input.
-            stated: What the key of the length states; by default what it states now.
-        """
+    def frequencies(self, parameters: Parameters, tokens: int) -> "Frequencies":
+        """Return the frequencies of rotary settings in inputs of a number of tokens."""
         raise NotImplementedError
 
     def compare(self, change: "Change", now: Self) -> PositionComparison:

@@ -30,7 +30,8 @@ from ctxextend.positions.positions import (
 )
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.apply import check_source_rows, choose_method, deviation, resize_with_reserved
+from ctxextend.tables.apply import check_source_rows, choose_method, resize_with_reserved
+from ctxextend.tables.layouts import find_formula
 from ctxextend.tables.method_facts import (
     COPY,
     DEFAULT_METHOD,
@@ -42,6 +43,7 @@ from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
 
+NO_SINUSOIDS = "its rows are not the sinusoids of the model, so they are treated as learned"
 MLX_DTYPE = "U32"  # of integers that MLX packs
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers
 # and nn.Embedding.
@@ -234,8 +236,8 @@ class Rows(Positions):
             if rows is not None and untrained is not None:
                 layout = self.initial_layout
                 choice = choose_method(rows, after + self.extra_rows, choice, layout, self.no_lm)
-                if layout and choice.name != FORMULA:
-                    reasons = filter(None, (deviation(rows, layout), choice.reason))
+                if layout and choice.name != FORMULA and find_formula(rows, layout) is None:
+                    reasons = filter(None, (NO_SINUSOIDS, choice.reason))
                     choice = replace(choice, reason="; ".join(reasons))
                 if 2 * (len(untrained.random) + len(untrained.zero)) > before:
                     choice = replace(choice, reason="")  # random rows are no reason for anything

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_MAP_POSITIONS = 512
-MAX_COMPONENTS = 32  # of a spectrum
-MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding error
 BAND = 0.05  # height of the band that marks new rows of a table, as a share of the axes
 RANGE_OF_ROUNDING = 1e-5  # a smaller relative range of values is rounding, which is not magnified
 
@@ -55,7 +53,6 @@ def table_plots(inspections: Sequence[Inspection]) -> list[Plot]:
         plots += [
             Plot(f"Row norm by position{part}", partial(_draw_norms, tables=tables)),
             Plot(f"Cosine to the next position{part}", partial(_draw_cosines, tables=tables)),
-            Plot(f"Spectrum{part}", partial(_draw_spectra, tables=tables)),
         ]
         for name, table in tables:
             title = f"Cosines of positions, {name}{part}"
@@ -129,17 +126,6 @@ def _draw_rows(axes: "Axes", tables: Tables, values: Sequence[NDArray[np.float64
     largest = max(abs(low), abs(high))
     if high - low < RANGE_OF_ROUNDING * largest:
         axes.set_ylim(low - 0.05 * largest, high + 0.05 * largest)
-
-
-def _draw_spectra(axes: "Axes", tables: Tables) -> None:
-    for number, (name, table) in enumerate(tables):
-        eigenvalues = table.stats.eigenvalues
-        shares = 100 * eigenvalues[:MAX_COMPONENTS] / (eigenvalues.sum() or 1)
-        shares = shares[shares > MIN_SHARE]
-        axes.plot(range(1, len(shares) + 1), shares, label=name, **curve_style(number))
-    axes.set(xlabel="principal component", ylabel="explained variance (%)")
-    axes.locator_params(axis="x", integer=True)
-    set_log_scale(axes.yaxis)
 
 
 def _draw_map(axes: "Axes", table: TableReport) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.layouts import BLOCK_ROWS, find_formula, fit_layout
+from ctxextend.tables.layouts import BLOCK_ROWS, find_formula
 from ctxextend.tables.method_facts import (
     COPY,
     DEFAULT_METHOD,
@@ -172,26 +172,6 @@ def choose_method(
         reason = f"{chosen.reason}; it keeps all {learned} already"
         chosen = replace(chosen, keep_first=0, reason=reason)
     return check_source_rows(learned, rows, chosen)
-
-
-def deviation(table: Table, layout: str) -> str:
-    """Say how far rows are from the sinusoids with which their model started.
-
-    Args:
-        table: The rows, shape (n, d), any float dtype.
-        layout: The layout of those sinusoids.
-
-    Returns:
-        A clause; empty if the rows equal the sinusoids.
-    """
-    fit = fit_layout(table, layout)
-    if fit is None:
-        return "its rows are not sinusoids, so they are treated as learned"
-    if fit.is_formula:
-        return ""
-    where = f"from its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
-    share = f"sinusoids explain {100 * fit.explained:.3g} % of its variance"
-    return f"deviates {where}; {share}; treated as learned rows"
 
 
 def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:

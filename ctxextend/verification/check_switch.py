@@ -85,7 +85,7 @@ def _run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
     for change, layers in unapplied:
         length = change.max_len_after
         settings_of_long = change.long_inputs_as[layers.layer_type]
-        long = change.positions.frequencies(settings_of_long, length, length)
+        long = change.positions.frequencies(settings_of_long, length)
         if not replace_frequencies(model, long.inverse, long.attention_factor):
             message = f"{resized.root}: the model has no buffer of {len(long.inverse)} frequencies."
             raise CheckpointError(message)

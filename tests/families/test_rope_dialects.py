@@ -69,7 +69,7 @@ def test_transformers_loads_the_same_settings_from_only_one_dialect(
         except MethodError as error:
             assert "are no pairs" in error.message
             continue
-        dialects = inspect(output).schemes[0].rope_dialects
+        dialects = inspect(output).schemes[0].location.dialects
         is_stated = model_type not in UNSTATED.get(method, set())
         assert dialects == (BOTH if is_stated else (NEW,)), method
         config = rules.read_content(output)
@@ -163,7 +163,7 @@ def test_local_layers_with_other_settings_leave_the_old_dialect_out() -> None:
     scaled_local = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
     layers = {"full_attention": LINEAR, "sliding_attention": scaled_local}
     scheme = inspected({"model_type": "gemma3_text", NEW: layers})
-    assert scheme.rope_dialects == (NEW,)
+    assert scheme.location.dialects == (NEW,)
 
 
 def test_yarn_settings_of_deepseek_v4_have_attention_factor_1_in_the_old_dialect() -> None:

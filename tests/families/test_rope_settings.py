@@ -158,8 +158,8 @@ def test_resize_writes_settings_that_load_as_planned_from_each_dialect(
         written = config_of(output)
         loaded = loaded_settings(written)
         assert settings_by_layer(after) == loaded
-        assert after.rope_dialects
-        for dialect in after.rope_dialects:
+        assert after.location.dialects
+        for dialect in after.location.dialects:
             assert loaded_settings(only(written, dialect)) == loaded
 
 

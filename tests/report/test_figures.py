@@ -146,14 +146,12 @@ def test_curves_of_effective_context_have_a_threshold() -> None:
 def test_tables_figure_plots_the_statistics() -> None:
     found = inspect("tiny-gpt2")
     stats = found.tables[0].stats
-    norms, cosines, spectrum, heat = plots(tables_figure([found]))
+    norms, cosines, heat = plots(tables_figure([found]))
     assert np.array_equal(curve(norms, "tiny-gpt2").get_ydata(), stats.norms)
     assert np.array_equal(cosines.lines[0].get_ydata(), stats.cosines)
     outliers = curve(norms, "outliers of tiny-gpt2")
     assert list(outliers.get_xdata()) == [0, 1, 2, 125, 126, 127]
     assert outliers.get_marker() == "o"  # which no line has
-    percentages = 100 * stats.eigenvalues / stats.eigenvalues.sum()
-    assert np.allclose(spectrum.lines[0].get_ydata(), percentages[:32])
     assert heat.images
 
 
