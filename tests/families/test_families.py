@@ -86,25 +86,12 @@ def test_inspect_limits_the_nesting_depth() -> None:
             "no position table for tokens; it uses only positions of image patches",
         ),
         (
-            {"model_type": "qwen2_audio_encoder"},
-            "no position table for tokens; it uses only positions of audio frames",
-        ),
-        ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
-        (
             {"model_type": "bert", "position_embedding_type": "relative_key"},
-            "position_embedding_type 'relative_key'",
-        ),
-        (
-            {"model_type": "esm", "position_embedding_type": "relative_key"},
             "position_embedding_type 'relative_key'",
         ),
         (
             {"model_type": "granitemoehybrid", "position_embedding_type": "nope"},
             "position_embedding_type 'nope'.*no pos",
-        ),
-        (
-            {"model_type": "zamba2"},
-            "with use_mem_rope None has no position table to resize; it uses no position",
         ),
         (
             {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}},

@@ -93,7 +93,6 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}
     ("model_type", "settings", "method", "added"),
     [
         ("llama", YARN, "limits", {OLD: {**YARN, "type": "yarn"}, **THETA}),
-        ("llama", DEFAULT, "limits", THETA),
         (
             "llama",
             LONGROPE,
@@ -107,22 +106,13 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}
             {"rotary_emb_base": 10_000.0, "rotary_pct": 1.0},
         ),
         (
-            "phi",
-            {**YARN, "partial_rotary_factor": 0.5},
-            "limits",
-            {OLD: {**YARN, "type": "yarn"}, **THETA, "partial_rotary_factor": 0.5},
-        ),
-        # Transformers 4.57 refuses other keys, and types than these two.
-        (
             "olmo",
             DEFAULT,
             "linear",
             {NEW: LINEAR, OLD: {"type": "linear", "factor": 4.0}, **THETA},
         ),
-        # Transformers 4.57 reads ``rope_scaling`` without a check.
         ("mllama_text_model", DEFAULT, "limits", {OLD: {**DEFAULT, "type": "default"}, **THETA}),
         ("qwen2_vl_text", MROPE, "limits", {OLD: {**MROPE, "type": "mrope"}, **THETA}),
-        ("hunyuan_v1_dense", ALPHA, "limits", {OLD: {**ALPHA, "type": "dynamic"}, **THETA}),
     ],
 )
 def test_resize_adds_what_transformers_4_demands(

@@ -79,12 +79,6 @@ CASES: dict[str, tuple[Make, list[str], str]] = {
     "masked, reserved rows": (model("roberta"), ["bands"], "auto chose bands with"),
     "few rows": (model("gpt2", n_positions=16), ["copy"], FEW),
     "no head": (model("bert", base=True), ["copy"], "the learned rows: BertModel has no LM head"),
-    "no class": (without_class(model("bert")), ["bands"], "auto chose bands with"),
-    "no class, no head": (
-        without_class(model("bert", base=True)),
-        ["copy"],
-        "config.json states no model class",
-    ),
     "sentence encoder": (
         encoder,
         ["copy"],

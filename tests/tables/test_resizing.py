@@ -37,18 +37,6 @@ def test_resize_table_returns_expected_rows(
     assert result[:, 0].tolist() == resized
 
 
-def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
-    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0]])
-    # The source rows have mean (0, 2) and are at distance 2 from it.
-    positions = np.arange(2, 6)
-    expected = np.stack([2 * np.sin(positions), 2 + 2 * np.cos(positions)], axis=1)
-
-    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2))
-
-    assert np.array_equal(result[:2], table[:2])
-    np.testing.assert_allclose(result[2:], expected, atol=1e-15)
-
-
 def any_values(dtype: np.dtype[Any], rows: int, width: int, seed: int) -> Any:
     """Return a table of random bits, which include NaN payloads, infinity and signed zeros."""
     shape = (rows, width * dtype.itemsize)
