@@ -144,7 +144,7 @@ def make_plan(
         check_named_table(model.checkpoint, model.ref.table)
     if model.own_class is not None:
         check_own_code(model)
-    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
+    selected = of_part(model.tables, settings.part)
     settings = with_length(settings, selected)
     features = [f"--method {settings.choice.name}"]
     for key, value in settings.choice.settings.items():

@@ -57,10 +57,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     reports = dict[str, PositionReport]()
     for table in model.tables:
         reports[table.name] = table.report(model.checkpoint, resize, parameters)
-    selected = [
-        reports[table.name]
-        for table in of_part(model.tables, part, model.checkpoint.weights.entries)
-    ]
+    selected = [reports[table.name] for table in of_part(model.tables, part)]
     groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
     for report in selected:
         groups[report.group].append(report)

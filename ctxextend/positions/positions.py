@@ -541,15 +541,12 @@ class Positions(Model):
         return ""
 
 
-def of_part(
-    found: Sequence[Positions], part: str | None, names: Collection[str]
-) -> list[Positions]:
+def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
     """Return the positions of one part of a model, or all if `part` is None.
 
     Args:
         found: All positions of the model that can be resized.
         part: The part.
-        names: The names of the model's tensors.
 
     Raises:
         ResizeError: The model does not have the part, or nothing to resize in it.
@@ -560,11 +557,6 @@ def of_part(
     if selected:
         return selected
     message = f"--part {part}: this model has no such part with positions of tokens."
-    for name in names:
-        words = name.split(".")
-        if part in words and any("pos" in word for word in words[words.index(part) :]):
-            message = f"--part {part}: the rows of {name} are not positions of tokens."
-            break
     parts = dict.fromkeys(item.part for item in found if item.part)
     hint = f"Only {found[0].name} can be resized, without --part."
     if parts:

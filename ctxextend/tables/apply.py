@@ -277,16 +277,14 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> MethodCh
         )
         raise ResizeError(message, f"Use --keep-first {learned // 2}.")
     if choice.name == "bands":
-        for key in ("sigma", "repeat"):
-            if choice.settings[key] and learned < MIN_ROWS:
-                needs = f"{key} requires at least {MIN_ROWS} source rows, got {learned}"
-                message = f"--method {choice.text}: {needs}."
-                raise ResizeError(message, f"Remove {key}: shorter tables are interpolated.")
+        settings = choice.settings
+        least = MIN_ROWS if settings["sigma"] or settings["repeat"] else 0
         for key in ("repeat", "within"):
-            if choice.settings[key] and choice.settings[key][1] > learned:
-                ends = f"{key} ends after the last of the {learned} source rows"
-                message = f"--method {choice.text}: {ends}."
-                raise ResizeError(message, f"Use an end of at most {learned}.")
+            if settings[key]:
+                least = max(least, settings[key][1])
+        if learned < least:
+            message = f"--method {choice.text} needs {least} source rows, got {learned}."
+            raise ResizeError(message, "Use --method bands, which chooses settings by the table.")
     if choice.facts.max_rows is None:
         return choice
     source = learned - first

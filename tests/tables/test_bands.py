@@ -138,12 +138,12 @@ def test_bands_returns_finite_rows_for_any_length(
         (
             128,
             "repeat=20:129",
-            "repeat ends after the last of the 128 source rows. Use an end of at most 128",
+            "bands:repeat=20:129 needs 129 source rows, got 128",
         ),
         (
             20,
             "sigma=4",
-            "--method bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
+            "bands:sigma=4 needs 32 source rows, got 20",
         ),
     ],
 )

@@ -211,12 +211,16 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
 @pytest.mark.parametrize(
     ("rope", "method", "message"),
     [
-        (LLAMA3, "linear", "the model already has llama3 settings, which are kept. Remove"),
-        (DYNAMIC | {TRAINED: 1024}, "switch", "what dynamic settings give"),
+        (
+            LLAMA3,
+            "linear",
+            "rotary settings of type llama3 in this model. Use llama3",
+        ),
+        (DYNAMIC | {TRAINED: 1024}, "switch", "rotary settings of type dynamic"),
         (
             YARN | {"mscale_all_dim": 1.0},
             "switch",
-            "scale their attention by mscale_all_dim and the factor. Use --method yarn.",
+            "rotary settings of type yarn in this model. Use yarn.",
         ),
         (DEFAULT, "yarn:beta-fast=2,beta-slow=2", "above beta-slow, got 2"),
         (LONGROPE, None, "serve 4096 tokens, not 16384. A length above 4096 needs other lists"),
