@@ -303,6 +303,8 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
 
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
     labels = dict.fromkeys(label for column in columns for label in column)
+    if not labels:  # of rows that are not finite
+        return
     rows = list[list[Cell]]()
     for label in labels:
         values = [column.get(label, "-") for column in columns]

@@ -95,7 +95,10 @@ def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | No
         return None
     slowest = width // 2 - 1  # the pair of columns that tells the position
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
-        if candidate.startswith("halves-log") and width < 4:
+        least = 2
+        if candidate.startswith("halves-log"):
+            least = 4
+        if width < least:
             continue
         sines, cosines = _columns(width, candidate)
         angle = float(np.arctan2(first[0, sines][slowest], first[0, cosines][slowest]))
