@@ -58,9 +58,7 @@ BIRD = {KEY: 64, "block_size": 64}
         ("DebertaModel", RELATIVE | {"relative_attention": False}, 40, {KEY: [16, 40]}),
         ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
         ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
-        ("GroundingDinoModel", DINO, 8, {TEXT: [16, 8], "max_text_len": [12, 8]}),
         ("MraModel", {KEY: 64}, 128, {KEY: [64, 128], "block_per_row": [4, 1]}),
-        ("BigBirdModel", BIRD | {"attention_type": "original_full"}, 2000, {KEY: [64, 2000]}),
     ],
 )
 def test_plan_resize_edits_all_keys_of_the_length(

@@ -197,16 +197,6 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
         ),
         (
             "llama-2",
-            {
-                "model_type": "gemma3_text",
-                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-                "rope_parameters": {FULL: {"rope_type": "linear", "factor": 4.0}},
-            },
-            "factor is 8.0 by rope_scaling, which transformers follows, but "
-            "4.0 by rope_parameters.full_attention.",
-        ),
-        (
-            "llama-2",
             {"rope_scaling": {**YARN, "type": "linear"}},
             "rope_type is 'yarn', but type is 'linear'",
         ),
@@ -214,11 +204,6 @@ PHI3 = read("phi-3-128k")["rope_scaling"]
             "phi-3-128k",
             {"rope_scaling": {**PHI3, "long_factor": [1.0] * 47}},
             "a list of 48 numbers above 0",
-        ),
-        (
-            "nomic-bert",
-            {"model_type": "mellum", "rope_scaling": YARN},
-            "rope_scaling must be null: these models read only",
         ),
         (
             "modernbert",

@@ -131,17 +131,6 @@ def test_statements_of_a_rotary_model_are_as_measured(
                 "sglang": "refuses",
             },
         ),
-        (
-            "gpt_neox",
-            {
-                **TRANSFORMERS,
-                "vllm": "derives 1024000000000000 --max-model-len 1024",
-                "sglang": "derives 1024000000000000 --context-length 1024",
-                "llama.cpp": "ignores",
-                "mlx": "ignores",
-                "ctranslate2": "ignores",
-            },
-        ),
     ],
 )
 def test_statements_of_a_model_without_positions_are_as_measured(

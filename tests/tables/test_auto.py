@@ -36,15 +36,6 @@ def encoder(folder: Path) -> Path:
     return pico.nest_in_module(transformer, folder.with_name("sentence"))
 
 
-def without_class(make: Make) -> Make:
-    def edited(folder: Path) -> Path:
-        source = make(folder)
-        pico.edit_json(source / "config.json", architectures=None)
-        return folder
-
-    return edited
-
-
 def sinusoids(folder: Path) -> Path:
     config = transformers.DistilBertConfig(
         max_position_embeddings=ROWS,

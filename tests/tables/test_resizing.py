@@ -23,7 +23,6 @@ def dtype_of(name: str) -> np.dtype[Any]:
 @pytest.mark.parametrize(
     ("options", "learned", "resized"),
     [
-        ({"method": "copy"}, [1, 2, 3], [1, 2, 3, 1, 2, 3, 1]),
         ({"method": "copy", "keep_first": 1}, [9, 1, 2, 3], [9, 1, 2, 3, 1, 2, 3, 1, 2]),
         ({"method": "linear", "keep_first": 1}, [9, 0, 2, 4], [9, 0, 1, 2, 3, 4]),
     ],

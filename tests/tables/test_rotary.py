@@ -124,7 +124,6 @@ def resized(
             {"rope_theta": pytest.approx(20452.3, abs=0.1)},
             "theta:factor=2",
         ),
-        (LLAMA3, (16_384, 32_768), None, {"factor": 16.0}, "llama3:factor=16"),
         (LONGROPE | {"factor": 32.0}, (4096, 32_768), None, {}, "limits"),
     ],
 )
