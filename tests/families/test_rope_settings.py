@@ -163,7 +163,6 @@ def test_resize_writes_settings_that_load_as_planned_from_each_dialect(
             assert loaded_settings(only(written, dialect)) == loaded
 
 
-LLAMA3 = read("llama-3.1")["rope_scaling"]
 PHI3 = read("phi-3-128k")["rope_scaling"]
 
 
