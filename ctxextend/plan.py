@@ -123,8 +123,6 @@ def make_plan(
     model: OpenedModel,
     settings: Resize,
     recorded: Mapping[str, MethodChoice] | None = None,
-    *,
-    checks_width: bool = True,
 ) -> Plan:
     """Plan the resize of an open checkpoint.
 
@@ -134,7 +132,6 @@ def make_plan(
         model: The source.
         settings: The length and the method.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
-        checks_width: Whether to fail if the config states another width than a table has.
 
     Raises:
         CheckpointError: A file is malformed, or config and table disagree.
@@ -147,7 +144,7 @@ def make_plan(
         check_named_table(model.checkpoint, model.ref.table)
     if model.own_class is not None:
         check_own_code(model)
-    selected = of_part(model.tables, settings.part, model.checkpoint.weights.entries)
+    selected = of_part(model.tables, settings.part)
     settings = with_length(settings, selected)
     features = [f"--method {settings.choice.name}"]
     for key, value in settings.choice.settings.items():
@@ -161,9 +158,7 @@ def make_plan(
         model = model.with_notes(Note(Code.METHOD, Level.NOTE, text))
         settings = replace(settings, keep_first=learned)
     model.checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
-    changes = change_positions(
-        model.tables, selected, settings, recorded or {}, checks_width=checks_width
-    )
+    changes = change_positions(model.tables, selected, settings, recorded or {})
     if any(change.settings and change.scales for change in changes):
         model.checkpoint.check(SCALED_SETTINGS)
     has_effect = settings.fix_limits or any(change.is_changed for change in changes)
@@ -224,8 +219,6 @@ def change_positions(
     selected: Sequence[Positions],
     settings: Resize,
     recorded: Mapping[str, MethodChoice],
-    *,
-    checks_width: bool = True,
 ) -> tuple[Change, ...]:
     """Return the changes of the requested positions of a checkpoint or of a loaded model.
 
@@ -234,7 +227,6 @@ def change_positions(
         selected: Those to change.
         settings: With the length as a number.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
-        checks_width: Whether to fail if the config states another width than a table has.
 
     Raises:
         CheckpointError: The config and a table disagree.
@@ -246,8 +238,6 @@ def change_positions(
         own = replace(settings, method=recorded.get(positions.name, settings.method))
         length = lengths[positions.name]
         changes.append(positions.change(own, length, has_others=len(selected) > 1))
-        if checks_width and positions.dtype:
-            positions.check_width()
     return tuple(changes)
 
 

@@ -369,8 +369,6 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     # planned; a `Tuning`.
     train: Result | Train | None = None
     tuning: Result | None = None
-    # The flags with which a runtime serves the source itself, if they were requested.
-    flags: str | None = None
 
     @property
     def json_properties(self) -> tuple[str, ...]:

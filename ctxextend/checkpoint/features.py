@@ -19,7 +19,6 @@ from ctxextend.errors import (
 LOAD = "loading in transformers"
 CONVERT = "convert"
 SCALED_SETTINGS = "rotary settings that scale"  # by any method
-SERVE_WITH_FLAGS = "flags of an engine"
 
 
 class Refusal(NamedTuple):
@@ -66,10 +65,6 @@ GGUF: Mapping[str, Refusal] = {
         "{name} is a GGUF file, which transformers does not load.", _GGUF_RUNS, CheckpointError
     ),
     CONVERT: Refusal("{name} is a GGUF file, which is not converted.", _GGUF_RUNS, CheckpointError),
-    SERVE_WITH_FLAGS: Refusal(
-        "A GGUF file states its rotary settings itself.",
-        "Write a longer file: remove --dry-run.",
-    ),
     "--for": Refusal(
         "--for: a GGUF file is planned as llama.cpp reads it.",
         f"Use --for llama.cpp, or resize {OF_TRANSFORMERS}.",

@@ -29,8 +29,8 @@ def inspect(ref: CheckpointRef, settings: Inspect, console: Console) -> None:
         ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
         ctxextend inspect tiny-gpt2-512 --check
 
-    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table,
-    or the wavelengths of rotary positions, then all limits.
+    Prints the verdict, then row norms, neighbour similarity and outliers of each table, or the
+    wavelengths of rotary positions, then all limits.
     """
     rows = settings.rows
     check = settings.check
@@ -213,7 +213,7 @@ def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str])
             heading += f" in {names[id(inspection)]}"
         page.text(heading, "title")
         findings = list(table.findings())
-        for finding in findings or ["none: no outliers, zero rows, repeated rows or seams"]:
+        for finding in findings or ["none: no outliers, zero rows or repeated rows"]:
             page.text(finding, indent="  ")
     page.line()
 
@@ -287,30 +287,24 @@ def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str])
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
-    stats = table.stats
     norm = table.norm
     cosine = table.neighbour_cosine
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
         yield "norm, median", f"{norm['median']:.3g}"
-        yield "norm variation", f"{norm['variation']:.3g}"
     if cosine["median"] is not None:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
-        yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
-    if stats.effective_rank:
-        most = min(len(stats.norms), table.hidden_size)
-        yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
-    yield "norm of mean row", f"{stats.mean_norm:.3g}"
-    fit = table.sinusoidal
-    if fit:
-        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
-        yield "sinusoidal variance", f"{share} ({fit.layout})"
-        if fit.first_deviating_row is not None:
-            yield "first deviating row", str(fit.first_deviating_row)
+        assert cosine["worst_row"] is not None
+        worst = int(cosine["worst_row"]) - table.reserved_rows
+        yield "cosine to next, min", f"{cosine['min']:.3g} at {worst}"
+    if table.sinusoidal:
+        yield "sinusoidal", f"all rows ({table.sinusoidal})"
 
 
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
     labels = dict.fromkeys(label for column in columns for label in column)
+    if not labels:  # of rows that are not finite
+        return
     rows = list[list[Cell]]()
     for label in labels:
         values = [column.get(label, "-") for column in columns]
@@ -330,9 +324,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            for text in (report.text, report.dialects_text):
-                if text:
-                    page.text(text)
+            if report.text:
+                page.text(report.text)
             for rope in report.layers:
                 words = (names[id(inspection)], report.part, rope.layers)
                 name = " ".join(word for word in words if word)
@@ -385,13 +378,8 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
     yield "trained length", str(trained)
     yield "attention factor", f"{rope.attention_factor:.4g}"
     yield "wavelength, min to max", f"{shortest:.3g} to {longest:.3g} tokens"
-    yield f"less than a turn in {trained}", f"{rope.trained_partial_turns} of {pairs} pairs"
     if rope.positions != trained:
-        yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
         yield "slowed", f"{rope.slowed} of {pairs} pairs, up to {rope.slowdown:.3g} x"
-        if rope.slowed_for_short != rope.slowed:
-            short = f"{rope.slowed_for_short} of {pairs} pairs"
-            yield f"slowed in inputs up to {trained}", short
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 

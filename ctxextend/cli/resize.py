@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,6 @@ def resize(ref: CheckpointRef, settings: Resize, console: Console) -> None:
     Examples:
         ctxextend resize gpt2 --to 4096
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
-
-    With --for vllm, sglang or llama.cpp, --dry-run -q prints only the flags that serve MODEL
-    itself.
     """
     from ctxextend.resizing import resize_checkpoint
 
@@ -48,13 +44,7 @@ def resize(ref: CheckpointRef, settings: Resize, console: Console) -> None:
 
 def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
-    if result.dry_run and console.quiet and result.plan.settings.engine is not None:
-        from ctxextend.serving.engine_flags import engine_flags
-
-        flags = engine_flags(result.plan, result.runtimes)
-        result = replace(result, flags=flags)
-        console.data(flags)
-    elif result.dry_run:
+    if result.dry_run:
         show_plan(console, result.source, result, train=result.train)
     else:
         show_output(console, result)

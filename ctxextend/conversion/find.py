@@ -95,7 +95,6 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """
     twin = find_twin(model.architecture.family.model_type, settings.scheme)
     table = model.tables[0]
-    table.check_width()
     settings = _complete_settings(settings, twin, table.length())
     match = _find_match(model, twin, encoder_only=settings.encoder_only)
     config = _twin_config(match)

@@ -46,4 +46,4 @@ def gguf_family(name: str) -> Family:
     elif row["positions"] != "learned":
         has_none = has_table._replace(value=False)
         tables = (rows, Unlimited(scheme=row["positions"], config_key=key, when=has_none))
-    return Family(name, tables=tables, width_keys=("embedding_length",), note=note)
+    return Family(name, tables=tables, note=note)

@@ -10,9 +10,6 @@ readers. A type may also state:
 - ``rope``: it has rotary positions with these facts, and no others.
 - ``length``, ``head_dim``, ``hidden``, ``heads``, ``theta``: transformers' defaults of the length,
   of the sizes of a head and of what it follows from, and of the base; other keys are in ``keys``.
-- ``signature``: tells types with the same table name apart if a config has no ``model_type``, by
-  prefixes of tensor names (after the table's prefix) or config keys that a type has, or with ``!``
-  does not have.
 - ``unrelated_keys``: keys that say nothing about the length of its table, despite their names.
 - ``has_causal_mask``: false if each token of the model sees the later ones too.
 
@@ -22,7 +19,6 @@ Types under ``unsupported`` have no positions to resize, but what is there ``ins
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
@@ -455,45 +451,3 @@ def _unmet_requirement(model: Model, used: Sequence[Positions]) -> Requirement |
     if requirements and not used:
         return requirements[0]
     return None
-
-
-def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the model types that a config without ``model_type`` and tensor shapes can be of.
-
-    Table, length and signature of these types match. If `architectures` in the config is a class
-    of one of them, only this one is returned.
-    """
-    matching = list[str]()
-    for model_type in ENTRIES:  # those with tables
-        with suppress(CheckpointError, UnsupportedModelError):
-            locations = find_architecture(config, model_type=model_type).locations
-            if any(_matches(location, config, shapes) for location in locations):
-                matching.append(model_type)
-    classes = config.get("architectures")
-    stated = str(classes[0]) if isinstance(classes, list) and classes else ""
-    named = list[str]()
-    for name in matching:
-        letters = re.sub("[-_]", "", name)
-        if re.match(rf"(?i:{letters})(?![a-z])", stated):
-            named.append(name)
-    return [max(named, key=len)] if named else matching
-
-
-def _matches(
-    location: Positions, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> bool:
-    length = location.stated(location.effective_key)
-    if type(length) is not int:
-        return False
-    rows = location.length_of_key(length) + location.other_rows
-    for prefix in location.prefixes:
-        if shapes.get(prefix + location.tensor, ())[:1] != (rows,):
-            continue
-        signs = dict[str, bool]()
-        for sign in location.family.signature:
-            name = sign.lstrip("!")
-            is_there = name in config or any(key.startswith(prefix + name) for key in shapes)
-            signs[sign] = is_there != sign.startswith("!")
-        if all(signs.values()):
-            return True
-    return False

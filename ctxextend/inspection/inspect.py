@@ -10,7 +10,7 @@ from ctxextend.errors import RemoteWeightsError
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.inspection.stated_limits import find_limits, width_limits
+from ctxextend.inspection.stated_limits import find_limits
 from ctxextend.keywords import keyword_arguments
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.positions.position_report import PositionReport
@@ -57,15 +57,11 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     reports = dict[str, PositionReport]()
     for table in model.tables:
         reports[table.name] = table.report(model.checkpoint, resize, parameters)
-    selected = [
-        reports[table.name]
-        for table in of_part(model.tables, part, model.checkpoint.weights.entries)
-    ]
+    selected = [reports[table.name] for table in of_part(model.tables, part)]
     groups: dict[str, list[Any]] = {"tables": [], "schemes": []}
     for report in selected:
         groups[report.group].append(report)
     limits = list(with_fixes(model, reports, find_limits(model, selected)))
-    limits += width_limits(model.checkpoint, selected)
     libraries = library_limits(model.checkpoint, limits, selected)
     notes = _notes(model, selected, has_recipe=provenance is not None)
     return Inspection(

@@ -44,9 +44,6 @@ def _shorten_table(table: dict[str, Any]) -> None:
     for name in ROW_LISTS:
         del table[name]
     table["outliers"] = table["outliers"][:MAX_LISTED]
-    table["duplicates"] = [rows[:MAX_LISTED] for rows in table["duplicates"][:MAX_LISTED]]
-    for seam in table["seams"]:
-        seam["positions"] = seam["positions"][:MAX_LISTED]
 
 
 def with_rows(values: dict[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:

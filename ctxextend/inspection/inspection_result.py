@@ -57,7 +57,6 @@ class Limit:
     choices: tuple[FixChoice, ...] = ()  # of which one fixes it, and only the user knows which
     remark: str = ""  # what else to know about it, whether it agrees or not
     fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
-    expected_width: int | None = field(default=None, metadata=not_in_json)  # of a width, no length
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 
     json_properties: ClassVar = ("agrees",)
@@ -235,7 +234,7 @@ def _need_training(inspection: Inspection) -> bool:
 
 def _are_sinusoidal(inspection: Inspection) -> bool:
     """Whether a formula gives every row of every table."""
-    return all(table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables)
+    return all(table.sinusoidal for table in inspection.tables)
 
 
 # Findings
@@ -278,8 +277,6 @@ def _disagreement(limit: Limit, report: PositionReport) -> Finding:
 
 def _expected(limit: Limit, report: PositionReport) -> Any:
     """Return the value with which a limit would agree; None if others must change with it."""
-    if limit.expected_width is not None:
-        return limit.expected_width
     if limit.choices or limit.fixed_length not in (None, report.positions):
         return None
     if limit.key.removesuffix(NOT_SET) == report.config_key:

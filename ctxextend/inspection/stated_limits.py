@@ -90,30 +90,6 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     return tuple(limits)
 
 
-def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> Iterator[Limit]:
-    """Yield a limit for each config key that states another width than its stored table has.
-
-    No resize fixes it.
-    """
-    for table in tables:
-        stated = table.location.stated_width() if table.location.weights_file else None
-        if stated is None:
-            continue
-        key, width = stated
-        if width != table.location.hidden_size:
-            yield Limit(
-                file=checkpoint.config_file,
-                key=key,
-                value=width,
-                tokens=None,
-                used_by=checkpoint.engine or TRANSFORMERS,
-                table=table.name,
-                reason=f"{table.name} has {table.location.hidden_size} columns: {NOT_LOADED_LIMIT}",
-                is_blocking=True,
-                expected_width=table.location.hidden_size,
-            )
-
-
 def tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionReport]:
     """Return the first table that the tokens of each tokenizer are fed to, by its folder."""
     first_tables = dict[str, PositionReport]()

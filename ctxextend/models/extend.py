@@ -79,7 +79,7 @@ def extend_model(
     architecture = _find_positions(model, config, trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     found = _find_tables(model, architecture, state)
-    selected = of_part(found, part, state)
+    selected = of_part(found, part)
     requested = with_length(requested, selected)
     changes = change_positions(found, selected, requested, recorded={})
     weights = {}

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.folder import ADAPTER_PREFIX, open_checkpoint
 from ctxextend.checkpoint.source import resolve_source
-from ctxextend.errors import CheckpointError, listed
+from ctxextend.errors import CheckpointError
 from ctxextend.families.registry import (
     Architecture,
     is_unknown,
     look_up_architecture,
-    matching_types,
 )
 from ctxextend.limits.statements import with_trained_length
 from ctxextend.notes import Code, Level, Note
@@ -127,23 +126,12 @@ def open_reference(
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     """Find the architecture and the position tables of an open checkpoint.
 
-    The tensors decide if its config has no model type.
-
     Raises:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
     notes = list[Note]()
-    model_type = ref.model_type
-    is_named = model_type is not None or ref.table is not None
-    if checkpoint.config and not is_named and checkpoint.config.get("model_type") is None:
-        model_type = _detect_type(checkpoint)
-        text = (
-            f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
-        )
-        if model_type is not None:
-            notes.append(Note(Code.SOURCE, Level.NOTE, text))
-    architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
+    architecture = _find_architecture(checkpoint, ref)
     file = PurePath(checkpoint.config_file).name
     locations = tuple(replace(location, file=file) for location in architecture.locations)
     architecture = with_trained_length(
@@ -169,20 +157,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         own_class=own,
     )
     return model.with_notes(*notes) if notes else model
-
-
-# ---- the model type
-
-
-def _detect_type(checkpoint: Checkpoint) -> str | None:
-    shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
-    matching = matching_types(checkpoint.config, shapes)
-    if len(matching) > 1:
-        message = (
-            f"{checkpoint.config_file} has no model_type, and its tensors match {listed(matching)}."
-        )
-        raise CheckpointError(message, "Name the type: --model-type TYPE.")
-    return matching[0] if matching else None
 
 
 # ---- the architecture

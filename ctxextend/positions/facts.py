@@ -248,11 +248,6 @@ class Family(NamedTuple):
     # How outputs depend on the padding length, even with an attention mask, as a clause.
     padding_effect: str = ""
     note: str = ""  # a caveat for users, as a clause
-    # Keys that state the width of its table, if these are its own; the first in a config counts.
-    width_keys: tuple[str, ...] | None = None
     # Keys that say nothing about the length of its tables, despite their names.
     unrelated_keys: tuple[str, ...] = ()
-    # Prefixes of tensor names, after that of the table, or config keys that a model has, or with
-    # ``!`` does not have: they tell types with the same table apart.
-    signature: tuple[str, ...] = ()
     has_causal_mask: bool = True  # whether no token sees the later ones

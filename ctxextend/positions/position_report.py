@@ -50,10 +50,7 @@ class RopeReport:
     attention_factor: float  # by which cosines and sines are multiplied
     wavelengths: NDArray[np.float64]  # in inputs of `positions` tokens, shape (pairs,)
     unscaled_wavelengths: NDArray[np.float64]  # in inputs of the trained length, shape (pairs,)
-    partial_turns: int  # pairs that never complete a turn
-    trained_partial_turns: int  # pairs that never completed a turn within the trained length
     slowed: int  # pairs whose wavelength has grown
-    slowed_for_short: int  # of these, pairs that are slowed in inputs up to the trained length too
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length
 
@@ -83,9 +80,6 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     stated: int  # length that the config key states, in tokens
     served: int  # length up to which the settings need no further scaling, in tokens
     layers: tuple[RopeReport, ...]  # of rotary positions with settings, those of local layers last
-    # The dialects that state the rotary settings, each completely: ``rope_parameters``, which
-    # transformers 5 reads, and ``rope_scaling`` with the keys next to it, which others read.
-    rope_dialects: tuple[str, ...]
 
     @property
     def text(self) -> str:
@@ -102,16 +96,6 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
             return ""
         trained = f"first trained at {self.first_trained} tokens"
         return f"{trained}; the config states {self.stated}, the settings serve {self.served}"
-
-    @property
-    def dialects_text(self) -> str:
-        """For which readers the settings are stated; empty without any in the config."""
-        if not self.rope_dialects:
-            return ""
-        readers = " and of ".join(self.rope_dialects)
-        if len(self.rope_dialects) == 1:
-            return f"rotary settings are stated only for readers of {readers}"
-        return f"rotary settings are stated for readers of {readers}"
 
     @property
     def kinds(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -151,5 +135,4 @@ def report_scheme(positions: "Positions", layers: tuple[RopeReport, ...] = ()) -
         stated=lengths.stated,
         served=lengths.served,
         layers=layers,
-        rope_dialects=positions.dialects,
     )

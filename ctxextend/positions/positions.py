@@ -434,16 +434,8 @@ class Positions(Model):
 
         return report_scheme(self)
 
-    def frequencies(
-        self, parameters: Parameters, tokens: int, stated: int | None = None
-    ) -> "Frequencies":
-        """Return the frequencies of rotary settings in inputs of a number of tokens.
-
-        Args:
-            parameters: The settings.
-            tokens: The length of the input.
-            stated: What the key of the length states; by default what it states now.
-        """
+    def frequencies(self, parameters: Parameters, tokens: int) -> "Frequencies":
+        """Return the frequencies of rotary settings in inputs of a number of tokens."""
         raise NotImplementedError
 
     def compare(self, change: "Change", now: Self) -> PositionComparison:
@@ -495,17 +487,6 @@ class Positions(Model):
             CheckpointError: It does not.
         """
 
-    def stated_width(self) -> tuple[str, int] | None:
-        """Return the config key, with dots, that states the width of a table, and its value."""
-        return None
-
-    def check_width(self) -> None:
-        """Check that the config states no other width than a stored table has.
-
-        Raises:
-            CheckpointError: It does.
-        """
-
     def values_of_length(self, length: int) -> tuple[int, ...]:
         """Return the values of limits that agree with a length, and so follow when it changes.
 
@@ -552,24 +533,17 @@ class Positions(Model):
         """
         return {}
 
-    def values_in_new_dialect(self) -> ConfigValues:
-        """Return all rotary settings as ``rope_parameters`` states them, by path of keys."""
-        return {}
-
     def reason_to_state(self, path: Keys) -> str:
         """Return why a changed config states a value that it did not, for users; else nothing."""
         return ""
 
 
-def of_part(
-    found: Sequence[Positions], part: str | None, names: Collection[str]
-) -> list[Positions]:
+def of_part(found: Sequence[Positions], part: str | None) -> list[Positions]:
     """Return the positions of one part of a model, or all if `part` is None.
 
     Args:
         found: All positions of the model that can be resized.
         part: The part.
-        names: The names of the model's tensors.
 
     Raises:
         ResizeError: The model does not have the part, or nothing to resize in it.
@@ -580,11 +554,6 @@ def of_part(
     if selected:
         return selected
     message = f"--part {part}: this model has no such part with positions of tokens."
-    for name in names:
-        words = name.split(".")
-        if part in words and any("pos" in word for word in words[words.index(part) :]):
-            message = f"--part {part}: the rows of {name} are not positions of tokens."
-            break
     parts = dict.fromkeys(item.part for item in found if item.part)
     hint = f"Only {found[0].name} can be resized, without --part."
     if parts:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
-import numpy as np
-
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.notes import Code, Level, Note
@@ -29,7 +27,6 @@ from ctxextend.positions.positions import (
 from ctxextend.positions.rotary_compare import compare_settings
 from ctxextend.positions.rotary_dialects import (
     ADDED,
-    new_half,
     old_keys,
     state_settings,
     stated_dialects,
@@ -44,7 +41,7 @@ from ctxextend.positions.rotary_settings import (
 from ctxextend.positions.unlimited import Unlimited
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.frequencies import FREQUENCY_TOLERANCE, Frequencies, frequencies
+from ctxextend.tables.frequencies import Frequencies, frequencies
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     FOLLOWING_METHODS,
@@ -73,6 +70,8 @@ from ctxextend.tables.rotary_methods import (
     long_settings,
     resize_rope,
 )
+
+KEEPING_METHODS = (LIMITS, "longrope")  # which give no input other angles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +163,6 @@ class Rotary(Positions):
                     changes[path] = self.key_value(length)
         return changes
 
-    def values_in_new_dialect(self) -> ConfigValues:
-        """Return all settings as ``rope_parameters`` states them, by path of keys."""
-        return dict(new_half(self, self.layers))
-
     def reason_to_state(self, path: Keys) -> str:
         """Return that a value states the settings in the dialect that the config did not use."""
         is_old = bool(self.stated(OLD))
@@ -194,18 +189,9 @@ class Rotary(Positions):
         shared |= {"longer_inputs": "run", "dialects": self.dialects, "rope_types": rope_types}
         return Unlimited(**shared, scheme=NONE)
 
-    def frequencies(
-        self, parameters: Parameters, tokens: int, stated: int | None = None
-    ) -> Frequencies:
-        """Return the frequencies of settings in inputs of a number of tokens.
-
-        Args:
-            parameters: The settings.
-            tokens: The length of the input.
-            stated: What the key of the length states; by default what it states now.
-        """
-        if stated is None:
-            stated = self.value(self.effective_key)
+    def frequencies(self, parameters: Parameters, tokens: int) -> Frequencies:
+        """Return the frequencies of settings in inputs of a number of tokens."""
+        stated = self.value(self.effective_key)
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
 
     @property
@@ -243,30 +229,14 @@ class Rotary(Positions):
                 )
                 yield Note(Code.GENERATION, Level.WARNING, text)
 
-        yield from self._window_notes(change)
-
-    def _window_notes(self, change: Change) -> Iterator[Note]:
-        """Yield which layers see no further, since they have a sliding window."""
-        local = [
-            layers.layer_type
-            for layers in self.layers
-            if layers.is_local and layers.layer_type not in change.settings
-        ]
         window = self.stated("sliding_window")
         is_used = self.stated("use_sliding_window") is not False
         sees_windows = self.rope.windows_all_layers and not self.stated("layer_types")
-        text = ""
-        if local:
-            text = (
-                f"{self.name}: {', '.join(local)} layers have a sliding window, so they keep their "
-                "settings."
-            )
-        elif isinstance(window, int) and is_used and sees_windows:
+        if isinstance(window, int) and is_used and sees_windows:
             text = (
                 f"All layers see {window} tokens (sliding_window): {self.name} does not make them "
                 "see further."
             )
-        if text:
             yield Note(Code.ATTENTION_WINDOW, Level.NOTE, text)
 
     def compare(self, change: Change, now: Self) -> PositionComparison:
@@ -352,9 +322,10 @@ class Rotary(Positions):
             new = change.settings[layers.layer_type]
             if old[TYPE] == "dynamic":
                 same_up_to = min(self.lengths.stated, change.stated_after)
-            if self._changes_angles(old, new, change):
+            choice = choices[layers.layer_type]
+            if new != old and choice.name not in KEEPING_METHODS:
                 scales = True
-                worst = max(worst, self._short_inputs(old, new, choices[layers.layer_type]))
+                worst = max(worst, self._short_inputs(old, new, choice))
         if change.long_inputs_as:
             same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
         return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
@@ -461,28 +432,6 @@ class Rotary(Positions):
             f"training read {stated} tokens."
         )
         raise MethodError(message, hint)
-
-    def _changes_angles(self, before: Parameters, after: Parameters, change: Change) -> bool:
-        """Whether new settings give any input up to the new length other angles or attention.
-
-        Frequencies of ``dynamic`` and ``longrope`` settings change with the length of the input,
-        once it exceeds a stated length. So the shortest input, one of the length that the config
-        key states, and one of the new length are compared.
-        """
-        if after == before:
-            return False
-        stated = self.value(self.effective_key)
-        stated_after = stated  # also if the key states the length before scaling, which stays
-        if change.stated_after == change.max_len_after:
-            stated_after = change.max_len_after
-        for tokens in (1, stated, change.max_len_after):
-            old = self.frequencies(before, tokens)
-            new = self.frequencies(after, tokens, stated_after)
-            if not np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0):
-                return True
-            if not np.isclose(old.attention_factor, new.attention_factor, rtol=FREQUENCY_TOLERANCE):
-                return True
-        return False
 
     def _short_inputs(
         self, before: Parameters, after: Parameters, choice: MethodChoice

@@ -89,7 +89,7 @@ def state_settings(
     config = with_values(config, copies)
 
     always: ConfigValues = {positions.paths_of(OLD)[-1]: None}
-    always |= dict(new_half(positions, layers)) | _trained_length_and_head(positions, layers)
+    always |= dict(_new_half(positions, layers)) | _trained_length_and_head(positions, layers)
     for candidate in _old_candidates(positions, layers):
         values = always | candidate
         written = replace(positions, config=with_values(config, values))
@@ -159,7 +159,7 @@ def _differences(config: Mapping[str, Any], changes: ConfigValues) -> ConfigValu
 # The two halves
 
 
-def new_half(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[tuple[Keys, Any]]:
+def _new_half(positions: "Rotary", layers: Sequence[RopeLayers]) -> Iterator[tuple[Keys, Any]]:
     """Yield ``rope_parameters`` with the settings of all layers."""
     for item in layers:
         settings = {**item.parameters, TYPE: _type_in_files(item.parameters)}

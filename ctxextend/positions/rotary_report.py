@@ -75,7 +75,6 @@ def _report_layers(
     scaled = positions.frequencies(settings, served)
     rotates = scaled.inverse > 0  # other pairs are the same at every position
     wavelengths = 2 * math.pi / scaled.inverse[rotates]
-    short = 2 * math.pi / positions.frequencies(settings, 1).inverse[rotates]
     stated = positions.value(positions.effective_key)
     before = 2 * math.pi / frequencies(unscaled, dim, stated).inverse[rotates]
     turns = served / wavelengths
@@ -90,10 +89,7 @@ def _report_layers(
         attention_factor=scaled.attention_factor,
         wavelengths=wavelengths,
         unscaled_wavelengths=before,
-        partial_turns=int(_is_less(turns, 1).sum()),
-        trained_partial_turns=int(was_partial.sum()),
         slowed=int(_is_less(before, wavelengths).sum()),
-        slowed_for_short=int(_is_less(before, short).sum()),
         slowdown=float((wavelengths / before).max(initial=1)),
         untrained=int((was_partial & _is_less(trained_turns, turns)).sum()),
     )

@@ -27,11 +27,11 @@ from ctxextend.positions.positions import (
     Positions,
     nested,
     positive_numbers,
-    whole_number,
 )
 from ctxextend.provenance import Step
 from ctxextend.settings import Resize
-from ctxextend.tables.apply import check_source_rows, choose_method, deviation, resize_with_reserved
+from ctxextend.tables.apply import check_source_rows, choose_method, resize_with_reserved
+from ctxextend.tables.layouts import find_formula
 from ctxextend.tables.method_facts import (
     COPY,
     DEFAULT_METHOD,
@@ -43,11 +43,8 @@ from ctxextend.tables.stats import find_untrained_rows
 
 Values = NDArray[Any]  # of a table, shape (rows, hidden_size), in its dtype
 
-# Config keys of the width of a position table. Each model type states one of them, or has its own;
-# a table with none is not as wide as any key says.
-WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
+NO_SINUSOIDS = "its rows are not the sinusoids of the model, so they are treated as learned"
 MLX_DTYPE = "U32"  # of integers that MLX packs
-OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers
 # and nn.Embedding.
 INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
@@ -201,50 +198,6 @@ class Rows(Positions):
         reserved = self.reserved.config_key or "the number of reserved rows"
         raise CheckpointError(message, f"Check {reserved} and {self.length_key}.")
 
-    def stated_width(self) -> tuple[str, int] | None:
-        """Return the config key, with dots, that states the width, and its value.
-
-        A config may state a width twice, under the name that its model type uses and under another:
-        the one that is right counts. None if it states no such key, so that transformers' default
-        applies, or if the key is unknown.
-        """
-        family = self.family
-        is_other = (family.model_type, self.part.rpartition(".")[2]) in OTHER_WIDTH_PARTS
-        if not family.tables or is_other:  # of a table that the user names, no more is known
-            return None
-        own = family.width_keys
-        prefix = self.config_key.rpartition(".")[0]
-        widths = dict[str, int]()
-        for key in WIDTH_KEYS if own is None else own:
-            if prefix:
-                key = f"{prefix}.{key}"
-            value = whole_number(self.stated(key))
-            if value is not None:
-                widths[".".join((*self.path, key))] = value
-        for key, value in widths.items():
-            if own is not None or value == self.hidden_size:
-                return key, value
-        return next(iter(widths.items()), None)
-
-    def check_width(self) -> None:
-        """Check that the config states no other width than the stored table has.
-
-        Raises:
-            CheckpointError: It does.
-        """
-        stated = self.stated_width()
-        if stated is not None and stated[1] != self.hidden_size:
-            key, value = stated
-            message = (
-                f"{self.file}: {key} is {reprlib.repr(value)}, but {self.name} has "
-                f"{self.hidden_size} columns."
-            )
-            hint = (
-                "Correct config.json, or download config and weights again: transformers cannot "
-                "load them together."
-            )
-            raise CheckpointError(message, hint)
-
     def report(
         self, checkpoint: Checkpoint, recipe: Step | None, parameters: int
     ) -> PositionReport:
@@ -283,8 +236,8 @@ class Rows(Positions):
             if rows is not None and untrained is not None:
                 layout = self.initial_layout
                 choice = choose_method(rows, after + self.extra_rows, choice, layout, self.no_lm)
-                if layout and choice.name != FORMULA:
-                    reasons = filter(None, (deviation(rows, layout), choice.reason))
+                if layout and choice.name != FORMULA and find_formula(rows, layout) is None:
+                    reasons = filter(None, (NO_SINUSOIDS, choice.reason))
                     choice = replace(choice, reason="; ".join(reasons))
                 if 2 * (len(untrained.random) + len(untrained.zero)) > before:
                     choice = replace(choice, reason="")  # random rows are no reason for anything

@@ -13,7 +13,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.positions.position_report import PositionReport
 from ctxextend.positions.positions import Positions
 from ctxextend.provenance import Step
-from ctxextend.tables.layouts import LayoutFit, fit_layout, sinusoidal_rows
+from ctxextend.tables.layouts import find_formula, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
     RowRange,
@@ -23,7 +23,6 @@ from ctxextend.tables.stats import (
     describe_rows,
     find_outliers,
     find_repetition,
-    find_seams,
     measure,
     median,
     row_ranges,
@@ -32,7 +31,7 @@ from ctxextend.tables.stats import (
 if TYPE_CHECKING:
     from ctxextend.positions.rows import Rows
 
-MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are listed one by one
+MAX_LISTED = 6  # maximum number of outliers that are listed one by one
 MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 
@@ -57,14 +56,10 @@ class TableReport(
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
     norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
-    # How sinusoidal its rows are; None if rows are not finite, or equal.
-    sinusoidal: LayoutFit | None
+    sinusoidal: str  # the layout of sinusoids that all rows equal; empty if they do not
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
     outlier_reasons: dict[int, str] = field(metadata=not_in_json)  # by position
-    repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
-    # Positions where the table jumps, by the older length that they are multiples of; see
-    # `find_seams`.
-    seams_of_lengths: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
+    repetition: Repetition | None = field(metadata=not_in_json)  # by position
     # The std of initialisation that a row matches, by position.
     untrained: dict[int, float] = field(metadata=not_in_json)
     # With reserved rows, shape (rows, hidden_size), in the file's dtype.
@@ -74,17 +69,12 @@ class TableReport(
         "cosines_to_next",
         "norm",
         "neighbour_cosine",
-        "effective_rank",
-        "mean_row_norm",
         "outliers",
         "outlier_count",
         "zero_rows",
         "nonfinite_rows",
         "untrained_rows",
         "tiling",
-        "duplicates",
-        "duplicate_count",
-        "seams",
     )
 
     @property
@@ -94,27 +84,17 @@ class TableReport(
 
     @property
     def norm(self) -> dict[str, float | None]:
-        """The norms of rows: ``min``, ``median``, ``mean``, ``max`` and ``variation``."""
-        return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
+        """The norms of rows: ``min``, ``median``, ``mean`` and ``max``."""
+        return _summary(self.stats.norms)
 
     @property
     def neighbour_cosine(self) -> dict[str, float | None]:
         """The cosines of neighbours: ``min``, ``median``, ``mean``, ``max`` and ``worst_row``."""
-        cosines = self.stats.cosines[~np.isnan(self.stats.cosines)]
-        worst_row = self.stats.worst_neighbours
-        if worst_row is not None:
-            worst_row += self.reserved_rows
+        cosines = self.stats.cosines
+        worst_row = None
+        if not np.isnan(cosines).all():
+            worst_row = int(np.nanargmin(cosines)) + self.reserved_rows
         return {**_summary(cosines), "worst_row": worst_row}
-
-    @property
-    def effective_rank(self) -> float | None:
-        """The number of directions that the rows use."""
-        return self.stats.effective_rank
-
-    @property
-    def mean_row_norm(self) -> float:
-        """The norm of the mean row."""
-        return self.stats.mean_norm
 
     @property
     def outliers(self) -> list[dict[str, Any]]:
@@ -151,7 +131,7 @@ class TableReport(
     def tiling(self) -> dict[str, Any] | None:
         """How rows repeat: ``period``, ``start``, ``stop`` and ``copies``; None if they do not."""
         repetition = self.repetition
-        if not repetition.period:
+        if repetition is None:
             return None
         return {
             "period": repetition.period,
@@ -160,36 +140,12 @@ class TableReport(
             "copies": repetition.copies,
         }
 
-    @property
-    def duplicates(self) -> list[list[int]]:
-        """Groups of equal rows."""
-        groups = self.repetition.groups
-        return [[position + self.reserved_rows for position in group] for group in groups]
-
-    @property
-    def duplicate_count(self) -> int:
-        """The number of groups of equal rows."""
-        return len(self.repetition.groups)
-
-    @property
-    def seams(self) -> list[dict[str, Any]]:
-        """Where it jumps: ``length`` of an older table, ``positions`` and their ``count``."""
-        return [
-            {"length": length, "positions": positions, "count": len(positions)}
-            for length, positions in self.seams_of_lengths.items()
-        ]
-
     def findings(self) -> Iterator[str]:
         """Yield the findings, most severe first; rows are numbered by position."""
         yield from describe_defects(self)
-        for length, positions in self.seams_of_lengths.items():
-            reason = "possible end of a shorter table"
-            if len(positions) > 1:
-                reason = f"multiples of {length}"
-            yield f"seam: {describe_rows(positions)} ({reason})"
         # Rows after the first period are copies.
         copies_start = len(self.stats.norms)
-        if self.repetition.period:
+        if self.repetition is not None:
             copies_start = self.repetition.start + self.repetition.period
         outliers = [position for position in self.outlier_reasons if position < copies_start]
         for position in outliers[:MAX_LISTED]:
@@ -212,6 +168,7 @@ class TableReport(
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
+    values = values[np.isfinite(values)]
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
     return {
@@ -235,18 +192,13 @@ def describe_defects(table: TableReport) -> Iterator[str]:
     if table.stats.zeros:
         yield f"zero rows: {describe_rows(table.stats.zeros)}"
     repetition = table.repetition
-    if repetition.period:
+    if repetition is not None:
         rows = "rows"
         if repetition.start > 0 or repetition.stop < len(table.stats.norms):
             rows = f"rows {describe_range(repetition.start, repetition.stop)}"
         yield (
             f"{rows} repeat every {repetition.period} positions ({repetition.copies:.4g} copies)"
         )
-    for group in repetition.groups[:MAX_LISTED]:
-        yield f"duplicate rows: {describe_rows(group)}"
-    more = len(repetition.groups) - MAX_LISTED
-    if more > 0:
-        yield f"duplicate rows: {more} more groups"
     yield from describe_random(table.untrained)
 
 
@@ -267,7 +219,6 @@ class RowReport:
 
 def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
     """Yield the statistics of some rows; indices include reserved rows."""
-    seams = {position for positions in table.seams_of_lengths.values() for position in positions}
     for row in range(*rows.indices(table.rows)):
         position = row - table.reserved_rows
         is_usable = 0 <= position < table.positions
@@ -283,7 +234,6 @@ def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
             "NaN or infinity": position in table.stats.nonfinite,
             "zero row": position in table.stats.zeros,
             "looks untrained": position in table.untrained,
-            "seam": position in seams,
             table.outlier_reasons.get(position, ""): position in table.outlier_reasons,
         }
         yield RowReport(
@@ -329,15 +279,7 @@ def report_table(
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
     stats = measure(values[first:])
-    fit = None
-    if not stats.nonfinite:
-        fit = fit_layout(values[first:], table.initial_layout)
-    if fit is not None and fit.first_deviating_row is not None:
-        fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
-    repetition = find_repetition(values[first:])
-    new_rows, older_length = _resized_rows(table, recipe)
-    # Lengths of older tables, whose multiples may be seams.
-    lengths = {length for length in (repetition.period, older_length) if length}
+    formula = find_formula(values[first:], table.initial_layout)
     positions = table.rows - table.other_rows
     return TableReport(
         name=name,
@@ -354,13 +296,12 @@ def report_table(
         dtype=table.dtype,
         bytes=stored_bytes,
         share=share,
-        new_rows=new_rows,
+        new_rows=_new_rows(table, recipe),
         norms=np.concatenate([reserved_norms, stats.norms]),
-        sinusoidal=fit,
+        sinusoidal="" if formula is None else formula.layout,
         stats=stats,
         outlier_reasons=find_outliers(stats.norms, stats.cosines),
-        repetition=repetition,
-        seams_of_lengths=find_seams(stats, lengths),
+        repetition=find_repetition(values[first:]),
         untrained=table.find_random_rows(values[first:]),
         values=values,
     )
@@ -380,19 +321,17 @@ def _computed_rows(table: Positions) -> NDArray[Any]:
     return values
 
 
-def _resized_rows(
-    table: Positions, recipe: Step | None
-) -> tuple[tuple[RowRange, ...] | None, int | None]:
-    """Return the rows that a recipe created, and the length before; None of both if unknown."""
+def _new_rows(table: Positions, recipe: Step | None) -> tuple[RowRange, ...] | None:
+    """Return the rows that a recipe created; None if unknown."""
     if recipe is None:
-        return None, None
+        return None
     name = table.name
     before, after = recipe.rows.get(name, (0, 0))
     first = table.reserved_rows
     if after != table.rows or before <= first:
-        return None, None
+        return None
     if after <= before:
-        return (), None
+        return ()
     settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
     kept = settings.choice.kept_rows(before - first)
-    return ((first + kept, after),), before - table.other_rows
+    return ((first + kept, after),)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.layouts import BLOCK_ROWS, find_formula, fit_layout
+from ctxextend.tables.layouts import BLOCK_ROWS, find_formula
 from ctxextend.tables.method_facts import (
     COPY,
     DEFAULT_METHOD,
@@ -174,26 +174,6 @@ def choose_method(
     return check_source_rows(learned, rows, chosen)
 
 
-def deviation(table: Table, layout: str) -> str:
-    """Say how far rows are from the sinusoids with which their model started.
-
-    Args:
-        table: The rows, shape (n, d), any float dtype.
-        layout: The layout of those sinusoids.
-
-    Returns:
-        A clause; empty if the rows equal the sinusoids.
-    """
-    fit = fit_layout(table, layout)
-    if fit is None:
-        return "its rows are not sinusoids, so they are treated as learned"
-    if fit.is_formula:
-        return ""
-    where = f"from its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
-    share = f"sinusoids explain {100 * fit.explained:.3g} % of its variance"
-    return f"deviates {where}; {share}; treated as learned rows"
-
-
 def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
     """Cast float64 rows to a float dtype, bit-identical to `torch.Tensor.to`.
 
@@ -297,16 +277,14 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> MethodCh
         )
         raise ResizeError(message, f"Use --keep-first {learned // 2}.")
     if choice.name == "bands":
-        for key in ("sigma", "repeat"):
-            if choice.settings[key] and learned < MIN_ROWS:
-                needs = f"{key} requires at least {MIN_ROWS} source rows, got {learned}"
-                message = f"--method {choice.text}: {needs}."
-                raise ResizeError(message, f"Remove {key}: shorter tables are interpolated.")
+        settings = choice.settings
+        least = MIN_ROWS if settings["sigma"] or settings["repeat"] else 0
         for key in ("repeat", "within"):
-            if choice.settings[key] and choice.settings[key][1] > learned:
-                ends = f"{key} ends after the last of the {learned} source rows"
-                message = f"--method {choice.text}: {ends}."
-                raise ResizeError(message, f"Use an end of at most {learned}.")
+            if settings[key]:
+                least = max(least, settings[key][1])
+        if learned < least:
+            message = f"--method {choice.text} needs {least} source rows, got {learned}."
+            raise ResizeError(message, "Use --method bands, which chooses settings by the table.")
     if choice.facts.max_rows is None:
         return choice
     source = learned - first

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctxextend.tables.layouts import BLOCK_ROWS
 from ctxextend.tables.method_facts import MethodChoice
-from ctxextend.tables.stats import find_outliers, median, norms_and_neighbours
+from ctxextend.tables.stats import find_outliers, median, norms_and_cosines
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -349,7 +349,7 @@ def typical_rows(table: Rows) -> Range:
     """Return the rows without outlier and untrained ones at both ends."""
     if len(table) < MIN_ROWS:
         return 0, len(table)
-    norms, cosines, _ = norms_and_neighbours(table)
+    norms, cosines = norms_and_cosines(table)
     outliers = set(find_outliers(norms, cosines))
     finite = norms[np.isfinite(norms)]
     if finite.size:  # many untrained rows in sequence are not outliers among each other

@@ -22,9 +22,6 @@ from ctxextend.tables.rope_types import (
     Parameters,
 )
 
-# Frequencies that differ by less are those of another order of float64 operations.
-FREQUENCY_TOLERANCE = 1e-12
-
 
 class Frequencies(NamedTuple):
     """The angles per position that a rope type gives."""

@@ -1,7 +1,6 @@
-"""Sinusoidal position embeddings, and how sinusoidal a table is."""
+"""Sinusoidal position embeddings, and whether a table has them."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ Floats = NDArray[np.float64]
 LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
 # Relative error of an angle in float32: mostly that of exp(x), |x| < log(10000).
 ANGLE_ROUNDING = 2.0**-20
-FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
 BLOCK_ROWS = 256  # rows processed at once, to avoid a second table of the new length in memory
 
 
@@ -77,10 +75,6 @@ def _columns(width: int, layout: str) -> tuple[slice, slice]:
     return slice(sines), slice(sines, sines + pairs)
 
 
-def _minimum_width(layout: str) -> int:
-    return 4 if layout.startswith("halves-log") else 2
-
-
 class Formula(NamedTuple):
     """The sinusoidal formula of a table: row i is PE(start + i)."""
 
@@ -101,19 +95,22 @@ def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | No
         return None
     slowest = width // 2 - 1  # the pair of columns that tells the position
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
-        if width < _minimum_width(candidate):
+        least = 2
+        if candidate.startswith("halves-log"):
+            least = 4
+        if width < least:
             continue
         sines, cosines = _columns(width, candidate)
         angle = float(np.arctan2(first[0, sines][slowest], first[0, cosines][slowest]))
         wavelength = _wavelengths(width, candidate)[slowest]
         formula = Formula(candidate, round(angle % (2 * np.pi) * wavelength))
-        if first_deviation(table, formula) is None:
+        if _equals(table, formula):
             return formula
     return None
 
 
-def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
-    """Return the index of the first row that differs from a formula by more than rounding."""
+def _equals(table: NDArray[Any], formula: Formula) -> bool:
+    """Whether all rows equal a formula within rounding."""
     import ml_dtypes  # knows all float dtypes
 
     eps = ml_dtypes.finfo(table.dtype).eps  # type: ignore[no-untyped-call]
@@ -129,86 +126,6 @@ def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
         block = table[row : row + BLOCK_ROWS].astype(np.float64)
         positions = start + row + np.arange(len(block))
         errors = np.abs(block - sinusoidal_rows(positions, width, layout))
-        deviates = ~(errors <= rounding + positions[:, None] * tolerance).all(axis=1)
-        if deviates.any():
-            return row + int(deviates.argmax())
-    return None
-
-
-@dataclass(frozen=True)
-class LayoutFit:
-    """How sinusoidal a table is; see `fit_layout`."""
-
-    layout: str  # the one of `LAYOUTS` that explains most
-    explained: float  # share of the table's variance that its sinusoids explain, 0 to 1
-    is_formula: bool  # whether every row equals the formula
-    first_deviating_row: int | None  # the first row that does not, if others do
-
-
-def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
-    """Return how much of the variance of a table its best layout explains.
-
-    The fit is m + r·PE(t): a mean row m, one radius r, and a phase for each pair of columns, so
-    that rows can start at any position. With z_i(t) = cosine column + i·sine column of pair i, and
-    w_i(t) = exp(iω_i·t), each minus its mean,
-
-        explained = (Σ_i |⟨w_i, z_i⟩|)² / (Σ_i ‖w_i‖² · Σ_i ‖z_i‖²),
-
-    about 1/n for random rows. Slow sinusoids with a radius each would fit the trends of any learned
-    table. Large tables are sampled, and a last column without a partner is ignored.
-
-    Args:
-        table: Finite rows, shape (n, d), any float dtype.
-        layout: The layout that the model computes, if any.
-
-    Returns:
-        The fit; None if the rows are equal, as a single row is.
-    """
-    width = table.shape[1]
-    with np.errstate(all="ignore"):
-        explained = {
-            name: _explained(table, name) for name in LAYOUTS if width >= _minimum_width(name)
-        }
-    best = max(explained, key=lambda name: explained[name], default="")
-    if not (best and explained[best] >= 0):
-        return None
-    expected = layout or best
-    formula = find_formula(table, expected)
-    if formula is not None:
-        return LayoutFit(
-            layout=formula.layout,
-            explained=explained[formula.layout],
-            is_formula=True,
-            first_deviating_row=None,
-        )
-    deviating = None
-    for row in (0, len(table) // 2):  # the sinusoids that the first or a middle row starts
-        single = find_formula(table[row : row + 1], expected)
-        if single is not None and single.layout == expected:
-            deviating = first_deviation(table, Formula(expected, single.start - row))
-            break
-    if deviating is None and layout:
-        deviating = 0
-    return LayoutFit(
-        layout=best,
-        explained=explained[best],
-        is_formula=False,
-        first_deviating_row=deviating,
-    )
-
-
-def _explained(table: NDArray[Any], layout: str) -> float:
-    """Return the share of a table's variance that a layout explains; NaN if there is none."""
-    width = table.shape[1]
-    pairs = width // 2
-    rows = np.linspace(0, len(table) - 1, min(len(table), FIT_VALUES // width)).astype(np.intp)
-    sampled = table[rows].astype(np.float64)
-    sampled -= sampled[0]  # equal rows become exactly zero
-    sines, cosines = _columns(width, layout)
-    values = sampled[:, cosines][:, :pairs] + 1j * sampled[:, sines][:, :pairs]
-    waves = np.exp(1j * rows[:, None] / _wavelengths(width, layout)[:pairs])
-    values -= values.mean(axis=0)
-    waves -= waves.mean(axis=0)
-    products = np.abs(np.einsum("tp,tp->p", waves.conj(), values)).sum()
-    variances = np.vdot(waves, waves).real * np.vdot(values, values).real
-    return min(float(products**2 / variances), 1.0)
+        if not (errors <= rounding + positions[:, None] * tolerance).all():
+            return False
+    return True

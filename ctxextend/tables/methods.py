@@ -498,9 +498,8 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
             or start or end with whitespace.
 
     Raises:
-        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
-            raised when the method is used, if the function returns another shape or non-finite
-            values.
+        ResizeError: The name is in use or invalid. Also raised when the method is used, if the
+            function returns another shape or non-finite values.
     """
     is_in_use = name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all")
     if is_in_use or not re.fullmatch("[a-z][a-z0-9_-]*", name):
@@ -520,7 +519,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         name=name,
         summary="a user-defined function",
         keeps_learned_rows=False,
-        settings=_settings_of(name, function),
+        settings=_settings_of(function),
         when="you experiment with your own method",
         source="ctxextend.register_method",
         convention="a user-defined function",
@@ -531,7 +530,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
     )
 
 
-def _settings_of(name: str, function: Callable[..., Any]) -> dict[str, Setting]:
+def _settings_of(function: Callable[..., Any]) -> dict[str, Setting]:
     """Return the keyword-only arguments of a user-defined method as settings."""
     kinds = {int: "an integer", float: "a number", str: "text"}
     settings = dict[str, Setting]()
@@ -540,11 +539,6 @@ def _settings_of(name: str, function: Callable[..., Any]) -> dict[str, Setting]:
             continue
         default = argument.default
         kind = type(default)
-        is_unusable = kind is str and re.search(r"^\s|,|\s$", default)
-        if kind is bool or is_unusable:
-            message = f"Method {name}: {argument.name}={default!r} is not a valid default."
-            hint = "Use 0 or 1 for a bool, and text without commas or surrounding whitespace."
-            raise ResizeError(message, hint)
         if kind in kinds:
             settings[argument.name] = Setting(
                 "an argument of your function", must=kinds[kind], default=default, read=kind

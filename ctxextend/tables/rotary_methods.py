@@ -483,25 +483,8 @@ def _refuse_method(name: str, rope: Parameters, applicable: Sequence[str]) -> No
     """Raise MethodError for a requested method that is not applicable."""
     if not applicable:
         _refuse_scaling(rope)
-    if name == SWITCH and rope[TYPE] in SWITCHED_TYPES and rope.get(MSCALE_ALL_DIM):
-        reason = f"some classes scale their attention by {MSCALE_ALL_DIM} and the factor"
-        hint = f"Use --method {applicable[0]}."
-    elif name == SWITCH and has_switch_lists(rope):
-        reason = "the model has two lists of factors already"
-        hint = f"If --method {SWITCH} made them, resize its base instead."
-    elif name == SWITCH and rope[TYPE] not in SWITCHED_TYPES:
-        reason = f"no list of factors states what {rope[TYPE]} settings give inputs of each length"
-        hint = f"Use --method {applicable[0]}."
-    elif rope[TYPE] != "default":
-        reason = f"the model already has {rope[TYPE]} settings, which are kept"
-        hint = f"Remove --method, or use --method {' or '.join(applicable)}."
-    elif name in SCALING_METHODS:
-        reason = f"the model type does not apply {name}"
-        hint = f"Use {', '.join(applicable)}."
-    else:
-        reason = f"the model has no {name} settings"
-        hint = f"Use {', '.join(applicable)}."
-    raise MethodError(f"--method {name}: {reason}.", hint)
+    message = f"--method {name} does not apply to rotary settings of type {rope[TYPE]}"
+    raise MethodError(f"{message} in this model.", f"Use {', '.join(applicable)}.")
 
 
 def _method_settings(

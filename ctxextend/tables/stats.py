@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +15,6 @@ from ctxextend.tables.layouts import BLOCK_ROWS, Floats
 Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop
 
-# Evenly spaced rows used for the spectrum; fewer above `WIDE_TABLE` rows and columns: time is cubic
-# in the smaller of both.
-SPECTRUM_ROWS = 8192
-WIDE_TABLE = 768
-WIDE_SPECTRUM_ROWS = 512
 # Norms are plotted on a logarithmic scale if the largest is more than this multiple of the median.
 WIDE_SPREAD = 4.0
 
@@ -31,7 +25,6 @@ OUTLIER_SIGMAS = 6.0  # standard deviations beyond which a row is an outlier
 # Minimum deviations of an outlier, so that smooth tables have none.
 NORM_FLOOR = 0.2
 COSINE_FLOOR = 0.1
-SHORTEST_LENGTH = 32  # the shortest old length whose seams are searched for when it is unknown
 UNTRAINED_ERRORS = 4.5  # standard errors within which a row counts as randomly initialised
 UNTRAINED_WIDTH = 64  # minimum width for this test
 LISTED_RANGES = 10  # maximum number of row ranges that are listed
@@ -44,43 +37,8 @@ class TableStats:
     norms: Floats  # Euclidean, shape (n,); NaN or infinity if the row contains one
     # Of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite.
     cosines: Floats
-    steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
-    mean_norm: float  # norm of the mean row; it and the fields below ignore non-finite rows
-    eigenvalues: Floats  # variance along each principal component, descending
     nonfinite: tuple[int, ...]  # rows that contain NaN or infinity
     zeros: tuple[int, ...]  # rows that are all zero
-
-    @cached_property
-    def finite_norms(self) -> Floats:
-        """The norms of the finite rows."""
-        return np.extract(np.isfinite(self.norms), self.norms)
-
-    @property
-    def norm_variation(self) -> float:
-        """Coefficient of variation of the norms: standard deviation / mean."""
-        norms = self.finite_norms
-        if not norms.size or not norms.mean() > 0:
-            return 0.0
-        return float(norms.std() / norms.mean())
-
-    @property
-    def worst_neighbours(self) -> int | None:
-        """The row with the lowest cosine to the next one; None if all cosines are NaN."""
-        if np.isnan(self.cosines).all():
-            return None
-        return int(np.nanargmin(self.cosines))
-
-    @property
-    def effective_rank(self) -> float:
-        """The participation ratio of the spectrum, (Σλ)² / Σλ²: the effective number of dimensions.
-
-        Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and
-        measurement", bioRxiv 214262.
-        """
-        if not self.eigenvalues.size or not self.eigenvalues[0] > 0:
-            return 0.0
-        shares = self.eigenvalues / self.eigenvalues[0]
-        return float(shares.sum() ** 2 / np.square(shares).sum())
 
 
 def measure(table: Table) -> TableStats:
@@ -88,36 +46,26 @@ def measure(table: Table) -> TableStats:
 
     `table` has shape (n, d), any float dtype, without reserved rows.
     """
-    norms, cosines, steps = norms_and_neighbours(table)
-    finite = np.flatnonzero(np.isfinite(norms))
-    mean = np.zeros(table.shape[1])
-    for start in range(0, len(finite), BLOCK_ROWS):  # to avoid a second table in memory
-        block = table[finite[start : start + BLOCK_ROWS]].astype(np.float64)
-        mean = mean + block.sum(axis=0)
-    mean = mean / max(len(finite), 1)
+    norms, cosines = norms_and_cosines(table)
     return TableStats(
         norms=norms,
         cosines=cosines,
-        steps=steps,
-        mean_norm=float(np.linalg.norm(mean)),
-        eigenvalues=_eigenvalues(table, finite, mean),
         nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
         zeros=tuple(np.flatnonzero(norms == 0).tolist()),
     )
 
 
-def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
-    """Return the norms of rows, and the cosine and distance of each to the next.
+def norms_and_cosines(table: Table) -> tuple[Floats, Floats]:
+    """Return the norms of rows, and the cosine of each to the next.
 
     Args:
         table: Shape (n, d), any float dtype.
 
     Returns:
-        Norms, shape (n,); cosines and distances, shape (n - 1,) each.
+        Norms, shape (n,), and cosines, shape (n - 1,).
     """
     norms = np.empty(len(table))
     dots = np.empty(len(table) - 1)
-    steps = np.empty(len(table) - 1)
     # Half the time of numpy.linalg.norm, which makes a copy.
     products = partial(np.einsum, "ij,ij->i")
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -128,31 +76,9 @@ def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
             pairs = slice(start, start + len(block) - 1)
             norms[own_rows] = np.sqrt(products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
             dots[pairs] = products(block[1:], block[:-1])
-            moves = block[1:] - block[:-1]
-            steps[pairs] = np.sqrt(products(moves, moves))
         lengths = norms[1:] * norms[:-1]
         cosines = np.where(np.isfinite(lengths) & (lengths > 0), dots / lengths, np.nan)
-    return norms, cosines, steps
-
-
-def _eigenvalues(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
-    """Return the variances along all principal components, descending.
-
-    Of X, shape (n, d), with fewer rows than columns, the smaller matrix XXᵀ has the same
-    eigenvalues as XᵀX.
-    """
-    if len(rows) < 2:
-        return np.zeros(0)
-    maximum = SPECTRUM_ROWS
-    if min(len(rows), table.shape[1]) > WIDE_TABLE:
-        maximum = WIDE_SPECTRUM_ROWS
-    evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)
-    centred = table[rows[evenly]].astype(np.float64)
-    centred -= mean
-    is_wide = centred.shape[0] < centred.shape[1]
-    scatter = centred @ centred.T if is_wide else centred.T @ centred
-    values = np.linalg.eigvalsh(scatter)[::-1]
-    return np.asarray(np.maximum(values, 0) / len(centred))
+    return norms, cosines
 
 
 def median(values: Floats) -> float:
@@ -235,108 +161,47 @@ def _local_median(values: Floats) -> Floats:
 
 
 class Repetition(NamedTuple):
-    """Rows that occur more than once, bit-identical."""
+    """The range of rows that repeats, bit-identical."""
 
-    period: int | None  # of the tiled part, in rows; None if nothing is tiled
-    start: int  # first row of the tiled part
-    stop: int  # end of the tiled part
-    # Other groups of equal rows, each ascending, without zero rows.
-    groups: tuple[tuple[int, ...], ...]
+    period: int  # in rows
+    start: int  # first row
+    stop: int  # end
 
     @property
     def copies(self) -> float:
         """The number of copies of the period."""
-        return (self.stop - self.start) / self.period if self.period else 0.0
+        return (self.stop - self.start) / self.period
 
 
-def find_repetition(table: Table) -> Repetition:
-    """Find repeated rows of a table without reserved rows."""
-    rows_of: dict[bytes, list[int]] = {}
-    for row in range(len(table)):
-        if table[row].any():
-            rows_of.setdefault(table[row].tobytes(), []).append(row)
-    groups = list(rows_of.values())
-    period, start, stop = _tiling(len(table), groups)
-    outside = []
-    for rows in groups:
-        is_tiled = period is not None and start <= rows[0] and rows[-1] < stop
-        if len(rows) > 1 and not is_tiled:
-            outside.append(tuple(rows))
-    return Repetition(period=period, start=start, stop=stop, groups=tuple(outside))
+def find_repetition(table: Table) -> Repetition | None:
+    """Return the longest range with the most common distance between equal rows, if any.
 
-
-def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
-    """Return the most common distance between equal rows, and the longest range with that period.
+    Zero rows match each other, but are no evidence.
 
     Args:
-        rows: The number of rows.
-        groups: Groups of equal rows, each ascending.
-
-    Returns:
-        The period, and the first row and the end of the range; None and zeros if nothing is tiled.
+        table: Shape (n, d), any float dtype, without reserved rows.
     """
+    group_of = np.zeros(len(table), dtype=np.int64)  # of equal rows; 0: zero rows
+    groups = dict[bytes, int]()
+    latest = dict[int, int]()
     distances = Counter[int]()
-    for group in groups:
-        distances.update(after - before for before, after in pairwise(group))
+    for row in np.flatnonzero(table.any(axis=1)).tolist():
+        group = groups.setdefault(table[row].tobytes(), len(groups) + 1)
+        group_of[row] = group
+        if group in latest:
+            distances[row - latest[group]] += 1
+        latest[group] = row
     if not distances:
-        return None, 0, 0
+        return None
     period = min(distances, key=lambda distance: (-distances[distance], distance))
-    # Zero rows match each other, but are no evidence of tiling.
-    group_of = np.zeros(rows, dtype=np.int64)
-    for index, group in enumerate(groups, 1):
-        group_of[group] = index
     is_repeated = group_of[period:] == group_of[:-period]
-    runs = _runs(is_repeated)
+    runs = row_ranges(np.flatnonzero(is_repeated).tolist())
     counts = [np.count_nonzero(group_of[start:stop]) for start, stop in runs]
     best = int(np.argmax(counts))
     if counts[best] < 2:
-        return None, 0, 0
+        return None
     start, stop = runs[best]
-    return period, start, stop + period
-
-
-def _runs(mask: NDArray[np.bool_]) -> list[RowRange]:
-    """Return the ranges of a mask in which all values are true."""
-    changes = np.diff(np.concatenate([[0], mask.astype(np.int8), [0]]))
-    edges = np.flatnonzero(changes).tolist()
-    return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
-    """Find jumps of the table at multiples of an old length.
-
-    A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard
-    deviations (as in `find_outliers`) and by half. A table of 512 rows that was tiled to 2048 jumps
-    at 512, 1024 and 1536, so that the old length is 512. Each jump is explained by one old length
-    only: the first, and thus the shortest power of two.
-
-    Args:
-        stats: The statistics of the table.
-        lengths: Old lengths that are tried first, before powers of two from 32 on.
-
-    Returns:
-        The positions of the jumps by old length.
-    """
-    rows = len(stats.norms)
-    expected = _local_median(stats.steps)
-    jumps = {step + 1 for step in _rows_beyond(stats.steps - expected, expected / 2)}
-    powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
-    seams_of: dict[int, tuple[int, ...]] = {}
-    for length in [*sorted(lengths), *powers]:
-        if length not in jumps:
-            continue
-        # A step of exactly the same length as a learned one is between copies of the same two rows,
-        # forwards or reflected, and not a seam.
-        learned_steps = set(stats.steps[: length - 1].tolist())
-        seams = []
-        for position in range(length, rows, length):
-            is_copied = stats.steps[position - 1] in learned_steps
-            if position in jumps and not is_copied:
-                seams.append(position)
-        if seams:
-            seams_of[length] = tuple(seams)
-            jumps.difference_update(seams)
-    return seams_of
+    return Repetition(period, start, stop + period)
 
 
 def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int, float]:
@@ -357,7 +222,7 @@ def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
         return {}
-    norms, cosines, _ = norms_and_neighbours(table)
+    norms, cosines = norms_and_cosines(table)
     related = np.abs(cosines)
     nearest = np.fmax(np.append(related, np.nan), np.append(np.nan, related))
     unrelated = nearest < UNTRAINED_ERRORS / np.sqrt(width)

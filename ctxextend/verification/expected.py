@@ -70,7 +70,7 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         if step.convert is not None:
             plan, conversion = plan_conversion(model, step.convert)
         else:
-            plan = make_plan(model, step.settings, step.methods, checks_width=False)
+            plan = make_plan(model, step.settings, step.methods)
     except (ResizeError, UnsupportedModelError) as error:
         message = f"The recipe does not apply to {model.ref.source}: {error.message}"
         hint = None

@@ -27,7 +27,7 @@ from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
 from tests.helpers.notes import texts
-from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.trainings import invoke, unwrapped
 
 MakePico = Callable[..., pico.Pico]
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -737,44 +737,6 @@ def test_resize_result_load_code_runs(library: str, make_pico: MakePico) -> None
     assert code is not None
     assert code.startswith(f"from {library} import")
     exec(code, {})
-
-
-# ---- configs without a model type
-
-
-def without_type(source: pico.Pico) -> Path:
-    """Remove model type and class from a config, as in checkpoints of 2019."""
-    config = pico.config_of(source.folder)
-    config.pop("model_type", None)
-    config.pop("architectures", None)
-    pico.write_json(source.folder / "config.json", config)
-    return source.folder
-
-
-def test_resize_detects_a_missing_model_type_from_the_tensors(make_pico: MakePico) -> None:
-    source = make_pico("bert", "old")  # transformers guesses the type from the folder's name
-    old = source.load()
-    as_pickle(source)
-    plan = plan_resize(without_type(source), to=NEW)
-    assert "config.json has no model_type; detected bert from its tensors." in texts(plan)
-    output = plan.execute("longer").output
-    assert pico.config_of(output)["model_type"] == "bert"
-    assert_same_outputs(old, source.load(output))
-    assert verify(output)
-
-
-def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
-    folder = without_type(make_pico("roberta"))
-    done = invoke("resize", folder, "--to", NEW, "-o", "out")
-    assert done.exit_code == 1
-    message = unwrapped(done.stderr)
-    problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
-    assert re.search(problem, message)
-    flags = ("--model-type", "roberta")
-    assert message.endswith("Name the type: --model-type TYPE.")
-    succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
-    assert pico.config_of("out")["model_type"] == "roberta"
-    assert verify("out", model_type="roberta")
 
 
 @pytest.mark.parametrize(

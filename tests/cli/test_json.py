@@ -56,7 +56,6 @@ FAILING = {
     "resize tiny-gpt2": 2,
     "resize tiny-gpt2 --to 512 --for vlm": 2,
     "resize tiny-gpt2 --to 512 --for mlx": 1,
-    "resize tiny-gpt2 --to 512 --for vllm --dry-run -q": 2,
     "convert gt-no-such --scheme rotary --to 512": 1,
     "convert tiny-gpt2 --scheme rotory --to 512": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,

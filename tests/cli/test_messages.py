@@ -19,11 +19,9 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
 # Flags of other programs: runtimes, exporters, torchrun and cp.
 OTHER_PROGRAMS = {
     "--max-model-len",
-    "--hf-overrides",
     "--context-length",
     "--chunked-prefill-size",
     "--disable-radix-cache",
-    "--json-model-override-args",
     "--model-path",
     "--model-id",
     "--embeddings",

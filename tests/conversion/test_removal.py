@@ -150,7 +150,7 @@ def test_verify_compares_a_model_without_positions() -> None:
     result = verify(output, deep=True)
     assert result.conclusion.endswith("only in its rotary settings and length limits.")
     checks = {check.name: check for check in result.checks}
-    assert checks["table"].evidence == ("rope_parameters: none: no pair turns",)
+    assert checks["table"].evidence == ("rope_parameters: settings of none",)
     config = pico.config_of(output)
     assert config["rope_scaling"]["type"] == config["rope_parameters"]["rope_type"] == "linear"
     frequencies = "model.rotary_emb.inv_freq equals the frequencies of the rotary settings"

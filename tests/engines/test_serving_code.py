@@ -5,7 +5,6 @@ Their own code runs without a GPU, up to a model without weights; attention is n
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -23,10 +22,8 @@ from ctxextend.opening.opened_model import open_model
 from ctxextend.positions.rotary import Rotary
 from ctxextend.positions.rotary_settings import rotary_dim
 from ctxextend.runtimes.engines import RUN, SWITCHED, Outcome, find_engine
-from ctxextend.serving.engine_flags import engine_flags
-from ctxextend.serving.engine_statements import Statement, folder_facts, statements
-from ctxextend.serving.for_engine import plan_for_engine
-from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.serving.engine_statements import Statement
+from ctxextend.settings import CheckpointRef
 from ctxextend.tables.frequencies import frequencies
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, SHORT_LIST
 from tests.engines.cases import Case, has_positions, make_folder, read_config
@@ -198,20 +195,10 @@ def test_vllm_reads_flags_next_to_params_json(tmp_path: Path) -> None:
         output = tmp_path / method
         resize(source, NEW, method=method, output=output)
         requests.append({"folder": str(output), "tables": f"{output}.npz"})
-    plan = plan_for_engine(open_model(CheckpointRef(str(source))), Resize(NEW, engine="vllm"))
-    _, override, *_ = shlex.split(engine_flags(plan, statements(folder_facts(plan))))
-    requests.append(
-        {
-            "folder": str(source.resolve()),
-            "tables": str(tmp_path / "yarn-flags.npz"),
-            "hf_overrides": json.loads(override),
-        }
-    )
     for result in run_driver(engine, requests, tmp_path):
         assert "error" not in result, result["error"]
         assert result["max_model_len"] == NEW, result
-        name = Path(result["tables"]).name.removesuffix(".npz").removesuffix("-flags")
-        config = open_model(CheckpointRef(str(tmp_path / name))).checkpoint.config
+        config = open_model(CheckpointRef(result["folder"])).checkpoint.config
         (expected,) = expected_tables(config, NEW)
         with np.load(result["tables"]) as tables:
             used = used_tables(list(tables))

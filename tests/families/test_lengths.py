@@ -66,23 +66,12 @@ def resize(to: object, *flags: object, output: str = "out") -> Result:
 @pytest.mark.parametrize(
     ("model_type", "stated", "settings", "first_trained", "served"),
     [
-        ("mistral", 32 * K, yarn(16.0, 8 * K), 8 * K, 128 * K),  # Yarn-Mistral-7b-128k
-        ("qwen3", 40 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen3 says
-        ("llama", 128 * K, yarn(40.0, 4 * K), 4 * K, 160 * K),
-        ("llama", 128 * K, yarn(4.0, 8 * K), 8 * K, 32 * K),  # it states more than it serves
-        # as transformers reads it
+        ("mistral", 32 * K, yarn(16.0, 8 * K), 8 * K, 128 * K),
         ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),
-        ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),  # Llama 3.1, trained further than 8 x 8,192
-        ("llama", 8 * K, LLAMA3, 8 * K, 64 * K),  # the same, with the length lowered to save memory
-        ("llama", 128 * K, {**LISTS, TRAINED: 4 * K}, 4 * K, 128 * K),
+        ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),
         ("llama", 32 * K, {**LISTS, "factor": 32.0, TRAINED: 4 * K}, 4 * K, 128 * K),
         ("llama", 16 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
-        ("olmo3", 16 * K, {FULL: yarn(4.0, 8 * K), SLIDING: {"type": "default"}}, 8 * K, 32 * K),
-        # Gemma 3 as released
-        ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),
-        ("qwen2_vl", 32 * K, {"type": "mrope", "mrope_section": [4, 6, 6]}, 32 * K, 32 * K),
-        ("qwen2_5_vl", 125 * K, {**yarn(4.0, 32 * K), "mrope_section": [4, 6, 6]}, 32 * K, 128 * K),
     ],
 )
 def test_inspect_reads_the_lengths_of_published_settings(
@@ -105,11 +94,9 @@ def check_lengths(first_trained: int, stated: int, served: int) -> None:
 @pytest.mark.parametrize(
     ("stated", "rope", "to", "factor"),
     [
-        (40 * K, yarn(4.0, 32 * K), 128 * K, 4.0),  # the length that it serves
-        (40 * K, yarn(4.0, 32 * K), 64 * K, 4.0),  # below it
-        (40 * K, yarn(4.0, 32 * K), 256 * K, 8.0),  # beyond it: new length / first trained one
-        (128 * K, yarn(4.0, 8 * K), 128 * K, 16.0),  # it states more than it serves
-        (8 * K, LLAMA3, 64 * K, 8.0),
+        (40 * K, yarn(4.0, 32 * K), 128 * K, 4.0),
+        (40 * K, yarn(4.0, 32 * K), 256 * K, 8.0),
+        (128 * K, yarn(4.0, 8 * K), 128 * K, 16.0),
         (128 * K, LLAMA3, 256 * K, 16.0),
     ],
 )
@@ -173,14 +160,9 @@ def test_resize_with_limits_states_the_factor_that_raising_the_limit_would_move(
     [
         # The length before scaling, as transformers 4.31 asked for (Vicuna).
         (4 * K, 16 * K, {}, 4 * K),
-        # The length after scaling (deepseek-coder).
         (16 * K, 16 * K, {}, 32 * K),
-        # The same, with a tokenizer that still cuts at the old length.
         (16 * K, 4 * K, {}, 32 * K),
-        # Other keys decide as the tokenizer does.
         (4 * K, 1e30, {"max_sequence_length": 16 * K}, 4 * K),
-        (4 * K, 1e30, {"model_max_length": 16 * K}, 4 * K),
-        (4 * K, 1e30, {TRAINED: 4 * K}, 4 * K),
     ],
 )
 def test_resize_decides_between_two_conventions_of_linear_settings(
@@ -230,10 +212,8 @@ def test_resize_asks_for_the_trained_length_if_nothing_decides(kind: str) -> Non
 @pytest.mark.parametrize(
     ("kind", "trained", "stated"),
     [
-        ("linear", 8 * K, 8 * K),
         ("linear", 2 * K, 64 * K),
         ("dynamic", 8 * K, 8 * K),
-        ("dynamic", 2 * K, 2 * K),
     ],
 )
 def test_resize_takes_the_trained_length_that_decides(kind: str, trained: int, stated: int) -> None:
@@ -271,30 +251,7 @@ def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> No
     assert rope_of("out")[TRAINED] == 32 * K
 
 
-@pytest.mark.parametrize(
-    ("config", "arguments", "code", "message"),
-    [
-        (
-            {"rope_scaling": LLAMA3},
-            [],
-            2,
-            "llama3 settings state 8192, which is part of their formula",
-        ),
-        ({"model_type": "bloom", "seq_length": 64}, [], 2, "not to ALiBi ones of bloom"),
-    ],
-)
-def test_resize_refuses_a_trained_length_that_does_not_apply(
-    config: dict[str, Any], arguments: list[str], code: int, message: str
-) -> None:
-    make("source", "llama", max_position_embeddings=64 * K)
-    changed = {**config_of("source"), **config}
-    write_json("source/config.json", changed)
-    done = invoke("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
-    assert done.exit_code == code
-    assert message in unwrapped(done.stderr)
-
-
-@pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3])
+@pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K)])
 def test_resize_with_limits_changes_no_setting_of_rotary_positions(
     rope: dict[str, Any] | None,
 ) -> None:
@@ -320,8 +277,6 @@ def test_resize_with_limits_changes_no_setting_of_rotary_positions(
     [
         ("llama", "max_position_embeddings"),
         ("t5", "n_positions"),
-        ("bloom", "seq_length"),
-        ("mpt", "max_seq_len"),
     ],
 )
 def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(
@@ -374,10 +329,7 @@ def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
     "config",
     [
         {"rope_scaling": yarn(1e308, 4 * K)},
-        {"rope_scaling": {"type": "linear", "factor": 1e300}},
         {"rope_scaling": {"type": "linear", "factor": 10**400}},
-        {"rope_scaling": yarn(4.0, 10**400)},
-        {"rope_theta": 10**400},
         {"max_position_embeddings": 10**400},
     ],
 )
@@ -390,19 +342,6 @@ def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
         assert "config.json: " in done.stderr
 
 
-def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
-    make("source", "llama", max_position_embeddings=4 * K, max_sequence_length=8192.0)
-    limits = ctxextend.inspect("source").limits
-    (limit,) = [limit for limit in limits if limit.key == "max_sequence_length"]
-    assert limit.value == 8 * K
-    assert limit.agrees is False
-    rope = {"type": "linear", "factor": 4.0}
-    make("linear", "llama", max_position_embeddings=4 * K, rope_scaling=rope, **{TRAINED: 4096.0})
-    (scheme,) = ctxextend.inspect("linear").schemes
-    assert scheme.first_trained == 4 * K
-    assert scheme.served == 16 * K
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -410,10 +349,6 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
         {
             "model_type": "llava",
             "text_config": {"model_type": "llama", "max_position_embeddings": 4096},
-        },
-        {
-            "model_type": "llava_next",
-            "text_config": {"model_type": "mistral", "max_position_embeddings": 32768},
         },
     ],
 )
@@ -450,9 +385,7 @@ def save_hunyuan(name: str) -> None:
     write_json(Path(name) / "config.json", values)
 
 
-@pytest.mark.parametrize(
-    "flags", [(), ("--method", "dynamic"), ("--method", "yarn"), ("--method", "dynamic:factor=4")]
-)
+@pytest.mark.parametrize("flags", [(), ("--method", "yarn")])
 def test_resize_does_not_scale_settings_with_alpha(flags: tuple[str, ...]) -> None:
     make("source", "hunyuan_v1_dense", max_position_embeddings=64, rope_scaling=ALPHA)
     done = resize(256, *flags)
@@ -490,15 +423,9 @@ def load_config(name: str) -> Any:
     ("model_type", "method"),
     [
         ("qwen2_5_vl", "yarn"),
-        ("qwen2_5_vl", "linear"),
-        ("qwen2_5_vl", "dynamic"),
         ("qwen2_5_vl", "theta"),
-        ("qwen2_5_vl", "limits"),
         ("gemma3", "yarn"),
-        ("gemma3", "theta"),
         ("qwen2_vl", "yarn"),
-        ("qwen3_vl", "yarn"),
-        ("llava", "yarn"),
     ],
 )
 def test_resize_changes_copies_around_a_text_config(model_type: str, method: str) -> None:

@@ -56,19 +56,9 @@ BIRD = {KEY: 64, "block_size": 64}
     [
         # DeBERTa's relative embeddings use the same key only if max_relative_positions is unset.
         ("DebertaModel", RELATIVE | {"relative_attention": False}, 40, {KEY: [16, 40]}),
-        ("DebertaModel", RELATIVE | {"max_relative_positions": 8}, 40, {KEY: [16, 40]}),
-        ("LukeModel", {KEY: 18}, 40, {KEY: [18, 42]}),
-        # The key of ProphetNet includes a reserved row and one after the last position.
         ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
-        # Grounding DINO has a second limit, max_text_len, which is raised with the key, or lowered
-        # to it.
         ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
-        ("GroundingDinoModel", DINO, 14, {TEXT: [16, 14]}),
-        ("GroundingDinoModel", DINO, 8, {TEXT: [16, 8], "max_text_len": [12, 8]}),
-        # MRA keeps the number of blocks if it can.
         ("MraModel", {KEY: 64}, 128, {KEY: [64, 128], "block_per_row": [4, 1]}),
-        ("MraModel", {KEY: 64}, 96, {KEY: [64, 96]}),
-        ("BigBirdModel", BIRD | {"attention_type": "original_full"}, 2000, {KEY: [64, 2000]}),
     ],
 )
 def test_plan_resize_edits_all_keys_of_the_length(
@@ -100,12 +90,6 @@ def test_plan_resize_edits_all_keys_of_the_length(
             "--part encoder or --part dec",
         ),
         (
-            "BigBirdModel",
-            BIRD,
-            {"to": 2000},
-            r"a multiple of 64 \(block_size.*Use --to 1984 or 2048",
-        ),
-        (
             "BartModel",
             {KEY: 16},
             {"to": 40, "part": "encoder"},
@@ -117,12 +101,6 @@ def test_plan_resize_edits_all_keys_of_the_length(
             {"to": 40, "part": "text"},
             "no such part.*Use --part encoder or --part decoder",
         ),
-        (
-            "GPT2Model",
-            {},
-            {"to": 40, "part": "text"},
-            "Only wpe.weight can be resized, without --part",
-        ),
     ],
 )
 def test_plan_resize_rejects_unsupported_lengths_and_parts(
@@ -131,13 +109,6 @@ def test_plan_resize_rejects_unsupported_lengths_and_parts(
     source = save(model_class, sizes)
     with pytest.raises(ResizeError, match=message):
         plan_resize(source.folder, **options)
-
-
-def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> None:
-    source = save("BigBirdModel", BIRD)
-    pico.edit_json(source.folder / "config.json", block_size=None)
-    with pytest.raises(ResizeError, match="a multiple of 64"):
-        plan_resize(source.folder, to=2000)
 
 
 def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
@@ -214,7 +185,6 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
 @pytest.mark.parametrize(
     ("model_class", "changes", "buffers"),
     [
-        ("BrosModel", {KEY: 16}, {"embeddings.position_ids": list(range(NEW))}),
         ("MraModel", {KEY: 16}, {"embeddings.position_ids": list(range(2, NEW + 2))}),
         (
             "ClapModel",
@@ -264,7 +234,6 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
     ("model_class", "name"),
     [
         ("GPT2LMHeadModel", "transformer.h.1.attn.masked_bias"),
-        ("GPTNeoForCausalLM", "transformer.h.0.attn.attention.bias"),
         ("CLIPModel", "text_model.embeddings.position_ids"),
     ],
 )

@@ -69,7 +69,7 @@ def test_transformers_loads_the_same_settings_from_only_one_dialect(
         except MethodError as error:
             assert "are no pairs" in error.message
             continue
-        dialects = inspect(output).schemes[0].rope_dialects
+        dialects = inspect(output).schemes[0].location.dialects
         is_stated = model_type not in UNSTATED.get(method, set())
         assert dialects == (BOTH if is_stated else (NEW,)), method
         config = rules.read_content(output)
@@ -93,7 +93,6 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}
     ("model_type", "settings", "method", "added"),
     [
         ("llama", YARN, "limits", {OLD: {**YARN, "type": "yarn"}, **THETA}),
-        ("llama", DEFAULT, "limits", THETA),
         (
             "llama",
             LONGROPE,
@@ -107,22 +106,13 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}
             {"rotary_emb_base": 10_000.0, "rotary_pct": 1.0},
         ),
         (
-            "phi",
-            {**YARN, "partial_rotary_factor": 0.5},
-            "limits",
-            {OLD: {**YARN, "type": "yarn"}, **THETA, "partial_rotary_factor": 0.5},
-        ),
-        # Transformers 4.57 refuses other keys, and types than these two.
-        (
             "olmo",
             DEFAULT,
             "linear",
             {NEW: LINEAR, OLD: {"type": "linear", "factor": 4.0}, **THETA},
         ),
-        # Transformers 4.57 reads ``rope_scaling`` without a check.
         ("mllama_text_model", DEFAULT, "limits", {OLD: {**DEFAULT, "type": "default"}, **THETA}),
         ("qwen2_vl_text", MROPE, "limits", {OLD: {**MROPE, "type": "mrope"}, **THETA}),
-        ("hunyuan_v1_dense", ALPHA, "limits", {OLD: {**ALPHA, "type": "dynamic"}, **THETA}),
     ],
 )
 def test_resize_adds_what_transformers_4_demands(
@@ -163,7 +153,7 @@ def test_local_layers_with_other_settings_leave_the_old_dialect_out() -> None:
     scaled_local = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
     layers = {"full_attention": LINEAR, "sliding_attention": scaled_local}
     scheme = inspected({"model_type": "gemma3_text", NEW: layers})
-    assert scheme.rope_dialects == (NEW,)
+    assert scheme.location.dialects == (NEW,)
 
 
 def test_yarn_settings_of_deepseek_v4_have_attention_factor_1_in_the_old_dialect() -> None:

@@ -21,7 +21,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
     return lambda name: monkeypatch.delitem(cast(dict[str, Any], ENTRIES), name)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "glm4", "mixtral", "qwen3_vl_text"])
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "mixtral"])
 @pytest.mark.parametrize("method", METHODS)
 def test_resize_plans_the_same_without_the_entry(
     model_type: str, method: str, forget: Forget
@@ -67,12 +67,9 @@ def test_resize_takes_the_type_of_the_text_config_of_a_multimodal_type(forget: F
     [
         ("gemma3_text", "its config has no rope_parameters of type default"),
         ("minimax_m3_vl_text", "its config has the key rotary_dim"),
-        ("recurrent_gemma", "its config has no max_position_embeddings"),
         ("dia_decoder", "transformers has no model class for it"),
-        ("qwen2_vl_text", "transformers.models.qwen2_vl.modeling_qwen2_vl has 2 rotary classes"),
         ("jetmoe", "JetMoeRotaryEmbedding computes other frequencies for {}"),
         ("phi3", "they fail with KeyError("),
-        ("gpt2", "its config has no rope_parameters of type default"),
     ],
 )
 def test_resize_names_what_the_classes_of_a_type_lack(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 import ctxextend
@@ -13,9 +12,7 @@ from tests.helpers import pico
 from tests.helpers.parameters import slow
 from tests.helpers.sinusoidal_models import (
     CAUSAL,
-    COMPUTED,
     MODELS,
-    STORED,
     make,
 )
 from tests.helpers.trainings import NEW, OLD, changed_tensors, invoke, train, unwrapped, write_book
@@ -103,30 +100,6 @@ def test_train_refuses_constant_positions(model_type: str) -> None:
     assert "so it stays frozen: all other weights are trained." in done.stderr
     assert "  trainable: all-but-positions\n" in Path("all/ctxextend.yaml").read_text()
     assert not changed_tensors(Path("others"), Path("all"))
-
-
-@pytest.mark.parametrize("model_type", STORED)
-def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(model_type: str) -> None:
-    write_book()
-    folder = fine_tune(model_type)
-    config = transformers.AutoConfig.from_pretrained(folder)
-    model = getattr(transformers, MODELS[model_type][0])(config)
-    trainable = "all-but-positions"
-    if model.get_parameter(table_of(model_type)).requires_grad:
-        trainable = "positions"
-    done = train(folder, "out", "--json", steps=1)
-    assert json.loads(done.stdout)["trainable"] == trainable
-
-
-@pytest.mark.parametrize("model_type", COMPUTED)
-def test_verify_of_a_computed_table_without_a_recipe(model_type: str) -> None:
-    source = make(model_type)
-    ctxextend.resize(source, to=NEW, output="out")
-    Path("out/ctxextend.yaml").unlink()
-    verified = ctxextend.verify("out", source, method="formula", to=NEW)
-    assert verified.passed is True
-    assert verified.method == "formula"
-    assert verified.what == "limits"
 
 
 def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:

@@ -58,9 +58,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any], str | None]] = {
     ),
 }
 
-STORED = ("xlm", "distilbert", "roformer", "pegasus", "marian")
-COMPUTED = ("ctrl", "xglm")
-CAUSAL = ("pegasus", "marian", *COMPUTED)
+CAUSAL = ("pegasus", "marian", "ctrl", "xglm")
 
 
 def make(model_type: str, model_class: str = "") -> Path:

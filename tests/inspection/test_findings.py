@@ -57,14 +57,6 @@ def test_findings_name_a_command_that_fixes_them(make_pico: MakePico) -> None:
     assert inspect("fixed").findings == ()
 
 
-def test_findings_state_a_width_that_no_command_fixes(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "config.json", n_embd=6)
-    (finding,) = errors_of(folder)
-    assert (finding.key, finding.found, finding.expected) == ("n_embd", 6, 8)
-    assert finding.fix is None
-
-
 def test_findings_of_rows_are_warnings_that_do_not_fail(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     table = load_file(folder / "model.safetensors")[WPE]

@@ -87,8 +87,6 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     assert rope.trained_length == 64
     assert rope.positions == 64
     assert rope.attention_factor == 1
-    assert rope.partial_turns == 2
-    assert rope.trained_partial_turns == 2
     assert rope.slowed == 0
     assert rope.untrained == 0
 
@@ -115,8 +113,6 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
 
     assert rope.trained_length == 64
     assert rope.positions == 256
-    assert rope.trained_partial_turns == 2
-    assert rope.partial_turns == 2
     assert rope.slowed == slowed
     assert rope.untrained == untrained
     assert rope.slowdown == pytest.approx(slowdown)

@@ -170,7 +170,7 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
         (
             ["--to", "64", "--method", "llama3"],
             2,
-            "--method llama3: the model has no llama3 settings.",
+            "--method llama3 does not apply to rotary settings of type default in this model.",
         ),
         (
             ["--to", "64", "--method", "yarn:factor=0.5"],

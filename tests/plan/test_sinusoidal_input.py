@@ -1,6 +1,5 @@
 """Sinusoidal tables that contradict their config or the flags: errors, or a documented choice."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,24 +186,16 @@ def test_resize_lets_the_rows_decide_against_the_config(config: dict[str, Any], 
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("first", "share"), [(9, "9[0-9.]+"), (0, "[0-9.]+")])
-def test_resize_says_how_far_rows_are_from_their_formula(
-    first: int, share: str, make: Make
-) -> None:
+def test_resize_says_that_rows_deviate_from_their_formula(make: Make) -> None:
     rows = sinusoidal_rows(np.arange(OLD), WIDTH)
-    noise = np.random.default_rng(0).normal(size=(OLD - first, WIDTH))
-    scale = 0.1 if first else 2
-    rows[first:] += noise * scale
+    rows[9:] += np.random.default_rng(0).normal(0, 0.1, size=(OLD - 9, WIDTH))
     source = make("distilbert", rows=rows)
     output = resize(source, "--method", "linear", "--dry-run")
     assert "12 -> 30 positions by formula" not in output
-    note = (
-        rf"deviates from its sinusoidal formula \(interleaved\) from position {first} on; "
-        rf"sinusoids explain {share} % of its variance; treated as learned rows"
-    )
-    assert re.search(rf"{note}\.\n", output)
+    note = "its rows are not the sinusoids of the model, so they are treated as learned"
+    assert f"{note}.\n" in output
     output = resize(source)
-    assert re.search(rf"{note}; auto chose copy, ", output)
+    assert f"{note}; auto chose copy, " in output
 
     found = rows_of(source, TABLES["distilbert"])
     expected = rows.astype(np.float32)
@@ -292,6 +283,6 @@ def test_resize_treats_rows_with_nan_as_learned(make: Make) -> None:
     output = resize(source)
     assert "contains NaN or infinity in row 5; so do 3 of the 30 rows of the output" in output
     assert "12 -> 30 positions by copy" in output
-    assert "its rows are not sinusoids, so they are treated as learned" in output
+    assert "its rows are not the sinusoids of the model, so they are treated as learned" in output
     (source.parent / "out").rename(source / "old")  # only the source is left
     assert "the table does not equal this formula" in rejected(source, "--method", "formula")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,24 +15,6 @@ ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
 
 # Settings that serve 256 tokens, as scaled models have them.
-YARN_BASE: dict[str, Any] = {
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 10_000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 64,
-    }
-}
-LLAMA3_BASE: dict[str, Any] = {
-    "rope_parameters": {
-        "rope_type": "llama3",
-        "rope_theta": 10_000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 64,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    }
-}
 
 
 def described(found: Sequence[Statement]) -> dict[str, str]:
@@ -91,13 +72,6 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "refuses",
             },
         ),
-        ("llama3", "llama3", {**EVERY_LLAMA, "ctranslate2": "ignores"}),
-        ("qwen3", "linear", {**TRANSFORMERS, "llama.cpp": "serves", "mlx": "serves"}),
-        (
-            "phi",
-            "linear",
-            {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4 --rope-freq-base 10000"},
-        ),
         (
             "gpt_neox",
             "yarn",
@@ -109,13 +83,6 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "mlx": "ignores",
                 "ctranslate2": "ignores",
             },
-        ),
-        ("modernbert", "yarn", {"vllm": "serves", "llama.cpp": f"ignores {YARN_FLAGS}"}),
-        (
-            "gemma3",
-            "linear",
-            # The length of types with settings by layer is never multiplied.
-            {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
         ),
         (
             "llama",
@@ -144,7 +111,6 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "ctranslate2": "ignores",
             },
         ),
-        ("qwen2_vl-flat", "switch", {"transformers": "serves", "vllm": "refuses"}),
     ],
 )
 def test_statements_of_a_rotary_model_are_as_measured(
@@ -163,27 +129,6 @@ def test_statements_of_a_rotary_model_are_as_measured(
                 **all_serve("transformers", "transformers4", "llama.cpp", "mlx", "ctranslate2"),
                 "vllm": "refuses",
                 "sglang": "refuses",
-            },
-        ),
-        (
-            "gpt_neox",
-            {
-                **TRANSFORMERS,
-                "vllm": "derives 1024000000000000 --max-model-len 1024",
-                "sglang": "derives 1024000000000000 --context-length 1024",
-                "llama.cpp": "ignores",
-                "mlx": "ignores",
-                "ctranslate2": "ignores",
-            },
-        ),
-        (
-            "gemma3",
-            {
-                "transformers": "serves",
-                "transformers4": "ignores",
-                "vllm": "refuses",
-                "sglang": "differs",
-                "llama.cpp": "differs",
             },
         ),
     ],
@@ -275,14 +220,6 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
     assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
 
 
-def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
-    folder = rotary_configs.save("llama")
-    found = plan_resize(folder, rotary_configs.NEW, "switch").runtimes
-    assert [item.engine.key for item in found if "short_factor" in item.ignores] == ["vllm"]
-    found = plan_resize(folder, rotary_configs.NEW, "yarn").runtimes
-    assert not [item for item in found if "short_factor" in item.ignores]
-
-
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
 def test_vllm_and_sglang_ignore_an_attention_factor_that_their_keys_do_not_state(
     mscale: float | None,
@@ -332,12 +269,6 @@ def test_the_length_of_sentence_transformers_comes_first() -> None:
 )
 def test_the_dialect_decides(model_type: str, has: tuple[str, ...], outcome: Outcome) -> None:
     assert state(model_type, "yarn", *has)["mlx"].outcome is outcome
-
-
-def test_positions_that_stay_wrong_get_no_option_for_the_length() -> None:
-    found = state("deepseek_v2", "linear", scaled=256)["sglang"]
-    assert (found.outcome, found.length) == (Outcome.DIFFERS, 256)
-    assert (found.option, found.is_right) == ("", False)
 
 
 def test_nothing_is_said_of_an_unknown_pair() -> None:

@@ -36,15 +36,6 @@ def encoder(folder: Path) -> Path:
     return pico.nest_in_module(transformer, folder.with_name("sentence"))
 
 
-def without_class(make: Make) -> Make:
-    def edited(folder: Path) -> Path:
-        source = make(folder)
-        pico.edit_json(source / "config.json", architectures=None)
-        return folder
-
-    return edited
-
-
 def sinusoids(folder: Path) -> Path:
     config = transformers.DistilBertConfig(
         max_position_embeddings=ROWS,
@@ -79,12 +70,6 @@ CASES: dict[str, tuple[Make, list[str], str]] = {
     "masked, reserved rows": (model("roberta"), ["bands"], "auto chose bands with"),
     "few rows": (model("gpt2", n_positions=16), ["copy"], FEW),
     "no head": (model("bert", base=True), ["copy"], "the learned rows: BertModel has no LM head"),
-    "no class": (without_class(model("bert")), ["bands"], "auto chose bands with"),
-    "no class, no head": (
-        without_class(model("bert", base=True)),
-        ["copy"],
-        "config.json states no model class",
-    ),
     "sentence encoder": (
         encoder,
         ["copy"],

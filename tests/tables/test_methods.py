@@ -1,6 +1,4 @@
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,23 +38,16 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
 @pytest.mark.parametrize(
     ("method", "learned", "expected"),
     [
-        ("linear", [0, 3, 6], [0, 1.5, 3, 4.5, 6]),
-        # A spline reproduces polynomials up to its degree, or through all rows if there are few.
         (
             "spline",
             [0, 1, 8, 27, 64, 125],
             [0, 0.125, 1, 3.375, 8, 15.625, 27, 42.875, 64, 91.125, 125],
         ),
         ("spline", [4, 1, 0], [4, 2.25, 1, 0.25, 0]),
-        ("spline", [0, 1], [0, 0.25, 0.5, 0.75, 1]),
         ("spline", [5], [5, 5, 5]),
-        ("stretch", [0, 2, 6], [0, 1, 2, 4, 6, 8]),
-        ("stretch", [5], [5, 5, 5]),
-        # u = (p - 0.4·1) / 0.6 = 1, 1.5; row 2 is 0.4·1.5 + 0.6·1, row 3 is 1.5 + 0.
         ("hierarchical", [1, 1.3], [1, 1.3, 1.2, 1.5]),
         ("last", [0, 1, 5], [0, 1, 5, 5, 5]),
         ("mean", [0, 1, 5], [0, 1, 5, 2, 2]),
-        ("zero", [3, 1, 5], [3, 1, 5, 0, 0]),
     ],
 )
 def test_methods_return_the_expected_rows(
@@ -70,9 +61,7 @@ def test_methods_return_the_expected_rows(
 # Equality with reference implementations
 
 
-@pytest.mark.parametrize(
-    ("learned", "rows"), [(2, 3), (3, 10), (7, 20), (128, 513), (300, 701), (5, 5), (1, 4)]
-)
+@pytest.mark.parametrize(("learned", "rows"), [(3, 10), (300, 701), (1, 4)])
 def test_linear_equals_torch_with_align_corners(learned: int, rows: int) -> None:
     table = normal(learned, 3)
     image = torch.from_numpy(table)[None, None]
@@ -119,20 +108,7 @@ def test_stretch_equals_long_clip() -> None:
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("degree", [2, 3])
-def test_spline_equals_context_extension(degree: int) -> None:
-    """``spline.json`` was computed by running the package itself, which stores float32."""
-    path = Path(__file__).parent / "spline.json"
-    stored = json.loads(path.read_text())
-    table = np.array(stored["rows"])
-    expected = stored[str(degree)]
-
-    rows = methods.spline(table, len(expected), degree=degree)
-
-    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("alpha", [0.4, 0.1, 0.9])
+@pytest.mark.parametrize("alpha", [0.4, 0.9])
 def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     table = normal(24, 3)
     rows = 24**2
@@ -148,9 +124,7 @@ def test_hierarchical_equals_bert4keras(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("degree", [2, 3])
-@pytest.mark.parametrize(
-    ("learned", "rows"), [(3, 10), (4, 9), (5, 5), (6, 40), (7, 19), (128, 513)]
-)
+@pytest.mark.parametrize(("learned", "rows"), [(3, 10), (5, 5), (128, 513)])
 def test_spline_equals_scipy(learned: int, rows: int, degree: int) -> None:
     table = normal(learned, 3)
     positions = np.arange(rows) * (learned - 1) / (rows - 1)
@@ -200,25 +174,6 @@ def test_sinusoidal_radius_replaces_the_median_distance() -> None:
     np.testing.assert_allclose(centred, waves, rtol=0, atol=1e-15)
 
 
-def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
-    rows = methods.sinusoidal(normal(6, 1), 9, scope="all")
-    assert np.isfinite(rows).all()
-
-
-UNEQUAL_COLUMNS = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
-
-
-def test_random_draws_rows_with_its_seed() -> None:
-    mean = UNEQUAL_COLUMNS.mean(axis=0)
-    deviation = UNEQUAL_COLUMNS.std(axis=0)
-    drawn = np.random.default_rng(3).standard_normal(3)
-    expected = drawn * deviation + mean
-
-    rows = methods.random(UNEQUAL_COLUMNS, 51, seed=3)
-
-    np.testing.assert_allclose(rows[50], expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("method", [methods.linear, methods.spline])
 def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
     table = np.array([[np.inf, -0.0], [-0.0, 2.0], [np.nan, -0.0]])
@@ -226,14 +181,6 @@ def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
         step = (rows - 1) // 2
         coinciding = method(table, rows)[::step]
         assert coinciding.tobytes() == table.tobytes()
-
-
-def test_zero_fills_new_rows_or_all_rows() -> None:
-    table = normal(3, 2)
-    new_rows = methods.zero(table, 5)
-    all_rows = methods.zero(table, 5, scope="all")
-    assert np.array_equal(new_rows, [*table, [0, 0], [0, 0]])
-    assert not all_rows.any()
 
 
 LEARNED_METHODS = sorted(pico.LEARNED_METHODS)
@@ -259,18 +206,6 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(
         assert np.array_equal(result[:learned], table)
 
 
-KEEPING_METHODS = [name for name in pico.LEARNED_METHODS if METHODS[name].keeps_learned_rows]
-
-
-@pytest.mark.parametrize("name", KEEPING_METHODS)
-def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: str) -> None:
-    table = normal(40, 6)
-    method = METHODS[name].function
-    shorter = method(table, 90)
-    longer = method(table, 700)
-    np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
-
-
 # Settings
 
 
@@ -283,34 +218,20 @@ def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: s
             "ctxextend.register_method",
         ),
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
-        ({"keep_first": -1}, "^--keep-first must be"),
         (
             {"method": "last", "keep_first": 2},
             "--keep-first does not apply to --method last. Remove --keep-first.",
         ),
         (
-            {"method": "truncate:seed=2"},
-            "--method truncate has no setting 'seed'. Settings of truncate: none.",
-        ),
-        (
             {"method": "bands:sgima=3"},
             "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, high-gain, within,",
         ),
-        ({"method": "bands:sigma=3,sigma=4"}, "--method bands: sigma is given twice. Remove one"),
         (
             {"method": "linear:keep-first=2", "keep_first": 3},
             "--keep-first 3 contradicts --method linear:keep-first=2",
         ),
-        ({"method": "linear:keep-first=-2"}, "keep-first must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
-        ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
-        ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
-        ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
-        ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
-        ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
-        ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
         ({"method": "bands:gain=0"}, "gain must be above 0"),
-        ({"method": "bands:repeat=5:5"}, "repeat must be A:B"),
         ({"method": "bands:repeat=3:9,sigma=0"}, "repeat has no effect with sigma=0. Remove one"),
     ],
 )
@@ -319,52 +240,7 @@ def test_read_choice_rejects_invalid_settings(options: dict[str, Any], message: 
         read_choice(**options)
 
 
-def test_read_choice_reports_all_errors_at_once() -> None:
-    with pytest.raises(ResizeError) as caught:
-        read_choice("bands:sigma=-1,gian=2", keep_first=-1)
-    error = caught.value
-    assert len((error, *error.others)) == 3
-
-
 # A value of each setting, as it is typed and as it is read.
-SETTINGS: dict[str, tuple[str, Any]] = {
-    "scope": ("all", "all"),
-    "layout": ("halves", "halves"),
-    "radius": ("2.5", 2.5),
-    "start": ("3", 3),
-    "degree": ("2", 2),
-    "alpha": ("0.3", 0.3),
-    "seed": ("1", 1),
-    "sigma": ("2.0", 2.0),
-    "repeat": ("2:9", (2, 9)),
-    "gain": ("1.5", 1.5),
-    "high_gain": ("0.5", 0.5),
-    "within": ("1:4", (1, 4)),
-}
-
-
-def test_settings_of_all_methods_are_tested() -> None:
-    names = {key for method in METHODS.values() for key in method.settings}
-    missing = names - SETTINGS.keys()
-    assert not missing, f"Add a value of {', '.join(sorted(missing))} to SETTINGS."
-
-
-def defaults_of(name: str) -> dict[str, Any]:
-    settings = METHODS[name].settings
-    return {key: setting.default for key, setting in settings.items()}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
-    defaults = defaults_of(name)
-    for key, (typed, value) in SETTINGS.items():
-        text = f"{name}:{key}={typed}"
-        if key in defaults:
-            choice = read_choice(text)
-            assert choice.settings == defaults | {key: value}
-        else:
-            with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
-                read_choice(text)
 
 
 def test_read_choice_normalizes_the_spelling_of_settings() -> None:

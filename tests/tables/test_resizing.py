@@ -23,7 +23,6 @@ def dtype_of(name: str) -> np.dtype[Any]:
 @pytest.mark.parametrize(
     ("options", "learned", "resized"),
     [
-        ({"method": "copy"}, [1, 2, 3], [1, 2, 3, 1, 2, 3, 1]),
         ({"method": "copy", "keep_first": 1}, [9, 1, 2, 3], [9, 1, 2, 3, 1, 2, 3, 1, 2]),
         ({"method": "linear", "keep_first": 1}, [9, 0, 2, 4], [9, 0, 1, 2, 3, 4]),
     ],
@@ -35,18 +34,6 @@ def test_resize_table_returns_expected_rows(
     choice = read_choice(**options)
     result = resize_table(table, len(resized), choice)
     assert result[:, 0].tolist() == resized
-
-
-def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
-    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0]])
-    # The source rows have mean (0, 2) and are at distance 2 from it.
-    positions = np.arange(2, 6)
-    expected = np.stack([2 * np.sin(positions), 2 + 2 * np.cos(positions)], axis=1)
-
-    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2))
-
-    assert np.array_equal(result[:2], table[:2])
-    np.testing.assert_allclose(result[2:], expected, atol=1e-15)
 
 
 def any_values(dtype: np.dtype[Any], rows: int, width: int, seed: int) -> Any:

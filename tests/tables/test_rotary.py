@@ -28,24 +28,16 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
 @pytest.mark.parametrize(
     "rope",
     [
-        LINEAR,
         LINEAR | {"partial_rotary_factor": 0.5},
-        DYNAMIC,
         DYNAMIC | {"partial_rotary_factor": 0.75},
-        YARN,
         YARN | {"factor": None},
-        YARN | {"factor": 1.0, "partial_rotary_factor": 0.5},
         YARN | {"truncate": False, "beta_fast": 20.0, "beta_slow": 2.0},
-        YARN | {"beta_fast": 4000.0, "beta_slow": 1e-9},  # both ends of the ramp are clipped
-        YARN | {"beta_fast": 1e-9, "beta_slow": 1e-9},  # the ramp is a step
-        YARN | {"attention_factor": 1.5, "mscale": 1.0},
+        YARN | {"beta_fast": 4000.0, "beta_slow": 1e-9},
+        YARN | {"beta_fast": 1e-9, "beta_slow": 1e-9},
         YARN | {"mscale": 0.707, "mscale_all_dim": 1.2},
         YARN | {"mscale": 0.707},
-        LONGROPE,
         LONGROPE | {"factor": 8.0},
-        LONGROPE | {"factor": 0.5},
         LONGROPE | {"attention_factor": 1.19},
-        LLAMA3,
         LLAMA3
         | {
             "factor": 32.0,
@@ -53,7 +45,6 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
             "high_freq_factor": 3.0,
             "partial_rotary_factor": 0.5,
         },
-        PROPORTIONAL,
         PROPORTIONAL | {"factor": 8.0, "partial_rotary_factor": 1.0},
     ],
 )
@@ -126,7 +117,6 @@ def resized(
             },
             "yarn:factor=5,beta-fast=16,beta-slow=2,attention-factor=1.5",
         ),
-        # 10,000·2^(64/62)
         (
             DEFAULT,
             (2048, 4096),
@@ -134,15 +124,6 @@ def resized(
             {"rope_theta": pytest.approx(20452.3, abs=0.1)},
             "theta:factor=2",
         ),
-        (
-            YARN | {"mscale": 1.0, "attention_factor": 1.2, "beta_fast": 9},
-            (4096, 6000),
-            "yarn",
-            {"factor": 5.859375},
-            "yarn:factor=5.859375",
-        ),
-        (LLAMA3, (16_384, 32_768), None, {"factor": 16.0}, "llama3:factor=16"),
-        (PROPORTIONAL, (4096, 8192), None, {"factor": 2.0}, "proportional:factor=2"),
         (LONGROPE | {"factor": 32.0}, (4096, 32_768), None, {}, "limits"),
     ],
 )
@@ -188,7 +169,6 @@ def test_switch_states_factors_of_1_for_short_inputs_and_those_of_yarn_for_long_
 @pytest.mark.parametrize(
     "rope",
     [
-        LINEAR | {TRAINED: 1024},
         LLAMA3,
         YARN | {"attention_factor": 1.25, "truncate": False},
     ],
@@ -230,18 +210,18 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
 @pytest.mark.parametrize(
     ("rope", "method", "message"),
     [
-        (LLAMA3, "linear", "the model already has llama3 settings, which are kept. Remove"),
-        (DYNAMIC | {TRAINED: 1024}, "switch", "what dynamic settings give"),
-        (LONGROPE | {"attention_factor": 1.0}, "switch", "its base instead"),
+        (
+            LLAMA3,
+            "linear",
+            "rotary settings of type llama3 in this model. Use llama3",
+        ),
+        (DYNAMIC | {TRAINED: 1024}, "switch", "rotary settings of type dynamic"),
         (
             YARN | {"mscale_all_dim": 1.0},
             "switch",
-            "scale their attention by mscale_all_dim and the factor. Use --method yarn.",
+            "rotary settings of type yarn in this model. Use yarn.",
         ),
         (DEFAULT, "yarn:beta-fast=2,beta-slow=2", "above beta-slow, got 2"),
-        (DEFAULT, "longrope", "the model has no longrope settings. Use yarn, switch, linear"),
-        # It would rotate nothing.
-        (DEFAULT, "yarn:factor=1e12", "factor must be a number from 1 on, below 1e12, got"),
         (LONGROPE, None, "serve 4096 tokens, not 16384. A length above 4096 needs other lists"),
     ],
 )

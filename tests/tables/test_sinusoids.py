@@ -1,12 +1,16 @@
 """Sinusoidal tables equal those of transformers, are found in any dtype, and continue exactly."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from transformers.models.ctrl import modeling_ctrl
 from transformers.models.fsmt import modeling_fsmt
 from transformers.models.musicgen import modeling_musicgen
@@ -16,6 +20,7 @@ from transformers.models.xlm import modeling_xlm
 from ctxextend.tables.apply import resize_table
 from ctxextend.tables.layouts import Formula, find_formula, sinusoidal_rows
 from tests.helpers.method_choices import read_choice
+from tests.helpers.trainings import succeed
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings
 PEGASUS: Any = modeling_pegasus.PegasusSinusoidalPositionalEmbedding
@@ -78,3 +83,28 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
     assert find_formula(table, "halves-log") == Formula("halves-log", 0)
     one_pair = sinusoidal_rows(np.arange(9), 2, "halves")
     assert find_formula(one_pair) == Formula("interleaved", 0)
+
+
+def test_inspect_recognises_a_stored_formula_of_any_type(tmp_path: Path) -> None:
+    config = transformers.PegasusConfig(d_model=8, encoder_ffn_dim=8, decoder_ffn_dim=8)
+    config.encoder_layers = config.decoder_layers = 1
+    config.encoder_attention_heads = config.decoder_attention_heads = 2
+    config.max_position_embeddings = 16
+    config.vocab_size = 32
+    transformers.PegasusModel(config).save_pretrained(tmp_path)
+    tensor = "encoder.embed_positions.weight"
+    flags: tuple[object, ...] = ("--table", f"{tensor}:max_position_embeddings:0")
+
+    assert inspected_layout(tmp_path) == "halves"
+    assert inspected_layout(tmp_path, *flags) == "halves"
+
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors[tensor][9] += 0.05
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert inspected_layout(tmp_path) == ""
+
+
+def inspected_layout(folder: Path, *flags: object) -> Any:
+    done = succeed("inspect", folder, *flags, "--json")
+    return json.loads(done.stdout)["models"][0]["tables"][0]["sinusoidal"]

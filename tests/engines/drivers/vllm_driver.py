@@ -5,13 +5,12 @@ A standalone script, run by the Python of an environment that contains vLLM:
 
     python vllm_driver.py REQUESTS.json RESULTS.json
 
-REQUESTS.json is a list of objects: `folder`, `tables` (a .npz file to write), and as options
-`max_model_len` (as --max-model-len) and `hf_overrides` (as --hf-overrides). RESULTS.json is a list
-with an object for each: `max_model_len` that vLLM serves, `model_class` (Transformers… for the
-backend that runs transformers' model code), `rotary` (class and rows of each rotary table),
-`error`, or `model_error` if a part of the model cannot be created here (then `rotary` has the
-tables made before). The .npz file contains the cosines and sines of each rotary table, one row per
-position.
+REQUESTS.json is a list of objects: `folder`, `tables` (a .npz file to write), and as an option
+`max_model_len` (as --max-model-len). RESULTS.json is a list with an object for each:
+`max_model_len` that vLLM serves, `model_class` (Transformers… for the backend that runs
+transformers' model code), `rotary` (class and rows of each rotary table), `error`, or
+`model_error` if a part of the model cannot be created here (then `rotary` has the tables made
+before). The .npz file contains the cosines and sines of each rotary table, one row per position.
 
 The wheel on PyPI is built for CUDA. Three things make it run here: the platform is vLLM's own CPU
 platform, models are inspected in this process, and no compiled operator is called. The model is
@@ -100,11 +99,8 @@ def _model_config(request: Mapping[str, Any]) -> Any:
     """Return vLLM's configuration of a folder, as `vllm serve` creates it."""
     from vllm.config import ModelConfig
 
-    options: dict[str, Any] = {}
-    for name in ("max_model_len", "hf_overrides"):
-        if name in request:
-            options[name] = request[name]
-    return ModelConfig(model=request["folder"], dtype="float32", **options)
+    length = request.get("max_model_len")
+    return ModelConfig(model=request["folder"], dtype="float32", max_model_len=length)
 
 
 def _modules(model_config: Any) -> list[tuple[str, Any]]:
