@@ -47,7 +47,6 @@ def trained_card(run: TrainingRun, result: TrainResult) -> str:
     return extended_card(
         run.files.checkpoint,
         run.provenance,
-        is_adapter=run.settings.save_adapter,
         title=printable(result.output.name),
         section=section,
         trained_at=run.files.max_len,

@@ -63,7 +63,6 @@ OTHER_ERRORS = {
     "train tiny-gpt2 --data ok.txt --steps 1 --output exists": "exists exists.",
     "train tiny-gpt2 --data ok.txt --steps 1 --seq-len 512": "more than the 128 positions",
     "train tiny-gpt2 --data ok.txt --steps 1 --window 512": "more than the 128 positions",
-    "train tiny-gpt2 --data ok.txt --steps 1 --eval-data missing.txt": "missing.txt does not exist",
     "train tiny-gpt2 --contrastive pairs --data other.jsonl --steps 1": (
         "does not have the fields anchor, positive"
     ),
@@ -93,7 +92,6 @@ OTHER_ERRORS = {
         "contains a different run"
     ),
     "train tiny-gpt2 --data ok.txt --steps 1 --base missing": "missing",
-    "train tiny-gpt2 --data ok.txt --steps 1 --fsdp": "but there is only one.",
 }
 
 

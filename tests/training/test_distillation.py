@@ -326,8 +326,8 @@ def test_table_distillation_compares_each_token_with_itself(
 ) -> None:
     student, base = language_models(tmp_path, model_type)
     tokens = NEW - base.tokenizer.num_special
-    objective = TableDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
-    mixed = TableDistillation(student, base, 0.25, short_positions=OLD, tokens=tokens)
+    objective = TableDistillation(student, base, 1.0, tokens=tokens)
+    mixed = TableDistillation(student, base, 0.25, tokens=tokens)
     # Without layers and positions, predictions depend on the token only: any other pair differs.
     for model in (student, base):
         for name, parameter in model.model.named_parameters():
@@ -350,7 +350,7 @@ def test_table_distillation_compares_each_token_with_itself(
 def test_table_distillation_moves_windows_by_their_offsets(model_type: str, tmp_path: Path) -> None:
     student, base = language_models(tmp_path, model_type)
     tokens = NEW - base.tokenizer.num_special
-    objective = TableDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
+    objective = TableDistillation(student, base, 1.0, tokens=tokens)
     disable_dropout(objective.train())
     ids = texts(student, NEW)
     losses = list[float]()
@@ -358,7 +358,7 @@ def test_table_distillation_moves_windows_by_their_offsets(model_type: str, tmp_
         windows, positions = moved_windows(student, objective, ids, offset)
         losses.append(float(objective(windows, windows, positions)["loss"].detach()))
     # A run in windows reads single ones.
-    only_windows = TableDistillation(student, base, 1.0, short_positions=OLD)
+    only_windows = TableDistillation(student, base, 1.0)
     disable_dropout(only_windows.train())
     single = only_windows(windows[:, 0], windows[:, 0], positions[:, 0])["loss"]
     assert float(single.detach()) > 0.01

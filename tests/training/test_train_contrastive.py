@@ -21,7 +21,6 @@ from tests.helpers.trainings import (
     NEW,
     ctrl_c_after,
     invoke,
-    launch,
     log_of,
     make_encoder,
     make_resized,
@@ -159,22 +158,6 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
     run("resumed", "texts.jsonl", "passages", window=24, **more)
     assert encoder_weights("uninterrupted") == encoder_weights("resumed")
     assert log_of(Path("resumed")) == log_of(Path("uninterrupted"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--fsdp",)])
-def test_train_compares_the_pairs_of_all_processes(
-    flags: tuple[object, ...], tmp_path: Path
-) -> None:
-    one = tmp_path / "one"
-    two = tmp_path / "two"
-    run(str(one), "negatives.tsv", window=24)
-    pairs = ("--contrastive", "pairs", "--data", "negatives.tsv", "--window", 24)
-    arguments = ("train", "long", *FLAGS, *pairs, *flags, "-o", two)
-    done = launch(2, ["-m", "ctxextend"], *arguments)
-    assert two.exists(), done.stderr
-    for line, expected in zip(log_of(two), log_of(one), strict=True):
-        assert line == pytest.approx(expected, abs=1e-4)
 
 
 def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:

@@ -38,11 +38,6 @@ TEXTS = {
             1,
             "has 3 tokens, but one sequence to train on and one to hold out require 64.",
         ),
-        (
-            "--data book.txt --eval-data short.txt",
-            1,
-            "text of --eval-data has 3 tokens, but a sequence requires 32.",
-        ),
         ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
         ("--data book.txt --trainable new --base nowhere", 1, "nowhere is not a local folder"),
         ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
@@ -123,6 +118,11 @@ def test_train_rejects_models_without_an_objective(
     assert done.exit_code == 1
     assert message in shown
     assert not list(Path.cwd().glob("out*"))
+
+
+def test_train_rejects_several_processes(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refuse(gpt2, "Training in several processes is not supported.")
 
 
 # ---- notes, warnings and JSON
