@@ -54,14 +54,14 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
         from ctxextend.lab.search_set import read_search_set
 
         if evaluate.data:
-            check_texts(evaluate.data, evaluate.text_field)
+            check_texts(evaluate.data, evaluate.text_field, imports_datasets=True)
         read_search_set(evaluate)
     result = RunResult()
     if recipe.train is not None:
         from ctxextend.training.training_source import TrainingSource
 
         source = TrainingSource.open(recipe, planned)
-        source.check_start(run.output, force=run.force, resume=run.resume)
+        source.check_start(run.output, force=run.force)
 
         from ctxextend.training.train import train_source
 

@@ -34,7 +34,7 @@ def _lines(trained: "TrainResult") -> Iterator[str]:
     if trained.saved_step == trained.best_step:
         best = " (best)"
     yield f"evaluated on {sequences}, {tokens}; {saved}{best}"
-    cost = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    cost = time_text(trained.seconds)
     if trained.peak_bytes:
         cost += f", peak memory {size_text(trained.peak_bytes)}"
     yield f"trained on {trained.tokens:,} tokens in {cost}"

@@ -40,7 +40,7 @@ from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.settings import MIN_WINDOW, NO_BASE, Candidates, CheckpointRef, Evaluate
-from ctxextend.text_data import check_beginnings, empty_files
+from ctxextend.text_data import check_texts
 
 PYTHON_TEXT = "The text is Python's documentation. Pass your own with --data."
 TRAINED_AND_BASE = (
@@ -179,7 +179,7 @@ def check_start(settings: Evaluate) -> None:
         SourceError: The base that the settings name does not exist.
     """
     if settings.data:
-        check_beginnings(settings.data, settings.text_field)
+        check_texts(settings.data, settings.text_field)
     if settings.base not in (None, NO_BASE):
         resolve_source(settings.base, only_headers=True)
 
@@ -231,7 +231,6 @@ def _open_documents(
     tokenizer = files[0].tokenizer
     documents: Iterator[Ids] | None = None
     if settings.data:
-        remarks.notes += empty_files(settings.data)
         documents, warnings = read_unseen(files, settings, length)
         remarks.warnings += warnings
     elif settings.search is None:

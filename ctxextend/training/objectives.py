@@ -12,9 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ctxextend.errors import (
     CheckpointError,
-    TrainingError,
     UnsupportedModelError,
-    install_command,
 )
 from ctxextend.lab import eval_model
 from ctxextend.lab.embedding import POOLINGS, last_states, read_pooling
@@ -377,16 +375,8 @@ class Contrastive(torch.nn.Module):
     def __init__(
         self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool
     ) -> None:
-        """Create the loss and the pooling of the student.
+        from sentence_transformers.sentence_transformer import losses, modules
 
-        Raises:
-            TrainingError: sentence-transformers is not installed.
-        """
-        try:
-            from sentence_transformers.sentence_transformer import losses, modules
-        except ImportError as error:
-            message = "--contrastive requires sentence-transformers 6, which is not installed."
-            raise TrainingError(message, install_command("sentence_transformers")) from error
         super().__init__()
         self.model = student.model
         self.teacher = teacher

@@ -36,7 +36,7 @@ def train(
     """
     recipe = Recipe(ref, train=settings)
     source = TrainingSource.open(recipe, None)
-    source.check_start(saving.output, force=saving.force, resume=saving.resume)
+    source.check_start(saving.output, force=saving.force)
 
     from ctxextend.training.train import train_source
 

@@ -14,7 +14,6 @@ from ctxextend.errors import counted
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.settings import Train
-from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
@@ -48,7 +47,7 @@ def train_source(
     path = source.output_path(output)
     settings = source.settings
     with open_run(source, path, force=force, resume=resume, notify=notify) as run:
-        notes = [*source.notes, *run.notes, *empty_files(settings.data)]
+        notes = [*source.notes, *run.notes]
         if resume and run.folder.save is None:
             notes.append("Nothing to resume: training starts at step 0.")
         for note in notes:
@@ -84,14 +83,10 @@ def open_run(
     Raises:
         CtxextendError: As `train`.
     """
-    settings = source.settings
     identity = run_settings(source.recipe, source.model)
     with open_run_folder(
         path, identity, resume=resume, force=force, keeps_saves=keeps_saves
     ) as folder:
-        # The folder of a run to resume has the text as token ids already.
-        if folder.save is None:
-            _check_texts(settings)
         run = TrainingRun(source, folder, notify)
         run.load()
         # A state is written while the previous one exists.
@@ -132,7 +127,6 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
         CtxextendError: As `train`, if the run could not start.
     """
     settings = source.settings
-    _check_texts(settings)
     first_step = replace(source.recipe, train=replace(settings, steps=1))
     with TemporaryDirectory() as folder:
         run = TrainingRun(replace(source, recipe=first_step), RunFolder(Path(folder)))
@@ -149,11 +143,6 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
         notes=run.notes,
         warnings=run.warnings,
     )
-
-
-def _check_texts(settings: Train) -> None:
-    if settings.contrastive != "pairs":  # which are checked when they are read
-        check_texts(settings.data, settings.text_field)
 
 
 def _summary(run: TrainingRun) -> str:

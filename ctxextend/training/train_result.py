@@ -1,10 +1,9 @@
 """The result of a training run, and of its dry run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
@@ -76,8 +75,6 @@ class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_befor
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
-    json_properties: ClassVar = ("tokens_per_second",)
-
     @property
     def has_fallen(self) -> bool:
         """Whether the loss was lower after any step than before the first one."""
@@ -87,13 +84,6 @@ class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_befor
     def saves_trained(self) -> bool:
         """Whether the saved weights are trained; else no later ones were better."""
         return self.saved_step > 0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens trained on per second, excluding evaluations; NaN if no time is left."""
-        evaluating = sum(line.get("eval_runtime", 0.0) for line in self.log)
-        training = self.seconds - evaluating
-        return self.tokens / training if training > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -338,11 +338,9 @@ class RunTrainer(Trainer, TrainerCallback):
         """Compute the held-out loss, weighted by tokens, and keep the best weights.
 
         Sequences are read one by one, so that the loss is the same for all batch sizes, and that
-        of two steps can be paired. The log gets ``eval_loss``, ``eval_tokens`` and
-        ``eval_runtime``.
+        of two steps can be paired. The log gets ``eval_loss`` and ``eval_tokens``.
         """
         run = self.run
-        start_time = time.perf_counter()
         count = len(run.held_out)
         batches = [[number] for number in range(count)]
         if run.settings.contrastive:  # all pairs are compared
@@ -352,11 +350,7 @@ class RunTrainer(Trainer, TrainerCallback):
         self.sums[self.state.global_step] = sums
         nats, tokens = sums.sum(axis=0)
         loss = float(nats / tokens)
-        metrics = {
-            "eval_loss": loss,
-            "eval_tokens": float(tokens),
-            "eval_runtime": time.perf_counter() - start_time,
-        }
+        metrics = {"eval_loss": loss, "eval_tokens": float(tokens)}
         lowest = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if run.settings.save == "best" and loss < lowest:
             for name, value in run.trainable.masters.items():

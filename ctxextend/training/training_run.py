@@ -40,7 +40,6 @@ class RunFolder:
 
     path: Path
     keeps_saves: bool = True  # False for a tuning, which cannot be resumed
-    discarded_step: int = 0  # the last saved step of an earlier run that was discarded; 0: none
 
     @classmethod
     def for_output(cls, output: Path) -> "RunFolder":
@@ -101,20 +100,6 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
     return settings
 
 
-def check_run_folder(
-    output: Path, recipe: Recipe, source: OpenedModel, *, resume: bool, force: bool
-) -> None:
-    """Raise the errors of `open_run_folder` about an earlier run; neither lock nor write.
-
-    Raises:
-        TrainingError: The folder contains the saved state of another run, or of a run that
-            `resume` and `force` do not mention.
-    """
-    folder = RunFolder.for_output(output)
-    if folder.step and (resume or not force):
-        _check_settings(folder, run_settings(recipe, source), resume=resume)
-
-
 @contextmanager
 def open_run_folder(
     output: Path,
@@ -157,8 +142,6 @@ def open_run_folder(
         is_resumed = resume and folder.save is not None
         if is_resumed:
             planned_steps = folder.planned_steps or planned_steps
-        else:
-            folder = replace(folder, discarded_step=folder.step)
         opened.append(folder)
         if not is_resumed:
             # Saved states first, the settings last: so no run resumes from half of the states, and

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from ctxextend.checkpoint.atomic_output import check_output
 from ctxextend.checkpoint.source import resolve_source
@@ -17,10 +16,8 @@ from ctxextend.planned import Planned
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.method_facts import FORMULA
-from ctxextend.tables.rope_types import NONE
-from ctxextend.text_data import check_beginnings
-from ctxextend.training.pair_rows import check_pairs
-from ctxextend.training.training_run import RunFolder, check_run_folder
+from ctxextend.text_data import check_texts
+from ctxextend.training.training_run import RunFolder
 
 
 @dataclass(frozen=True)
@@ -91,21 +88,17 @@ class TrainingSource:
             warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
 
-    def check_start(
-        self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
-    ) -> None:
+    def check_start(self, output: str | os.PathLike[str] | None, *, force: bool) -> None:
         """Check what can be checked without torch: libraries, output, text, lengths.
 
         Args:
             output, force: As in `train`.
-            resume: As in `train`; None for a dry run, which leaves an interrupted run as it is.
 
         Raises:
             SourceError: The base that the settings name does not exist.
             OutputError: The output cannot be written.
             DataError: A text cannot be read.
-            TrainingError: A library is missing, a sequence needs more positions than there are, or
-                an interrupted run would be discarded or is another one.
+            TrainingError: A library is missing, or a sequence needs more positions than there are.
         """
         settings = self.settings
         check_libraries(settings)
@@ -113,46 +106,18 @@ class TrainingSource:
         checkpoint = self.model.checkpoint
         # Their sizes are checked once the tensors to save are known: see `open_run`.
         check_output(path, checkpoint.protected, dict.fromkeys(checkpoint.files, 0), force=force)
-        if resume is not None:
-            check_run_folder(path, self.recipe, self.model, resume=resume, force=force)
         if os.environ.get("WORLD_SIZE", "1") != "1":  # of torchrun and accelerate launch
             message = "Training in several processes is not supported."
             raise TrainingError(message, "Start one, without torchrun or accelerate launch.")
-        table = self.model.tables[0]
-        max_len = table.length()
+        max_len = self.model.tables[0].length()
         if self.planned is not None:
             max_len = self.planned.plan.max_len_after
-        elif not table.rows and settings.trainable in ("new", "positions"):
-            refuse_rows(table.scheme, settings)
         if settings.base is not None:
             resolve_source(settings.base, only_headers=True)
         # The folder of a run to resume has the text as token ids already.
-        if RunFolder.for_output(path).save is None:
-            if settings.contrastive == "pairs":
-                check_pairs(settings.data)
-            else:
-                check_beginnings(settings.data, settings.text_field)
+        if RunFolder.for_output(path).save is None and settings.contrastive != "pairs":
+            check_texts(settings.data, settings.text_field)
         check_sequences(self.model.ref.source, max_len, settings)
-
-
-def without_rows(scheme: str) -> str:
-    """Say that positions of a scheme have no rows to train."""
-    if scheme == NONE:
-        return "the model has no positions to train"
-    return f"{scheme} positions have no rows to train"
-
-
-def refuse_rows(scheme: str, settings: Train) -> NoReturn:
-    """Refuse to train the rows of a model that has none.
-
-    Raises:
-        TrainingError: Always.
-    """
-    hint = "Use --trainable all."
-    if settings.lora:
-        hint = "Remove --trainable."
-    message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
-    raise TrainingError(message, hint)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:

@@ -69,7 +69,6 @@ class Tuning(Result, shows=("training", "seconds")):
     # ``windows`` and ``length``; None if there was no time.
     training: Mapping[str, Any] | None
     is_encoder: bool
-    first_position: int  # that the base does not have
     budget: int  # seconds, as the user gave them
     seconds: float  # taken
     # The budget that suffices for a training; None if the time did.
@@ -139,7 +138,6 @@ def tune_table(
     tuning = Tuning(
         training=None,
         is_encoder=kind == ENCODER,
-        first_position=plan.max_len_before,
         budget=budget,
         seconds=round(time.perf_counter() - started, 3),
         seconds_needed=needed,

@@ -1,4 +1,4 @@
-"""Faults at system calls of `train`, `run` and `compare` that change files.
+"""Faults at system calls of `train` and `run` that change files.
 
 `make test` tries a sample, and `make test-slow` all of them.
 """
@@ -152,42 +152,3 @@ def test_train_reports_a_failing_call_and_resumes(
             is_step = any(name in call.arguments for name in STEP_PATHS)
             assert reports_how_to_resume(done) == is_step, (call, done)
         check_resumes(training.server, TRAIN, training.tensors)
-
-
-COMPARE = (
-    "compare",
-    "source",
-    "--to",
-    40,
-    "--data",
-    "book.txt",
-    "--method",
-    "copy",
-    "--method",
-    "last",
-    "--report",
-    "page.html",
-)
-
-
-def is_complete(page: Path) -> bool:
-    """Whether a page is complete; its content depends on timings."""
-    data = page.read_bytes()
-    return data.startswith(b"<!DOCTYPE html>") and data.rstrip().endswith(b"</html>")
-
-
-@pytest.mark.slow
-def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
-    found = changing_calls(training.server, *COMPARE)
-    page = Path("page.html")
-    for call in sample(found, 2, 16):
-        page.write_bytes(b"old")
-        fault = f"{call.name}:signal=KILL:when={call.k}"
-        done, _ = traced(training.server, COMPARE, fault)
-        assert done.code == -9, call
-        assert page.read_bytes() == b"old" or is_complete(page), call
-        again = training.server.run(*COMPARE)
-        assert again.code == 0, call
-        assert is_complete(page), call
-        names = sorted(path.name for path in Path().iterdir())
-        assert names == ["book.txt", "page.html", "source"]

@@ -121,9 +121,7 @@ def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> N
     ("then", "both"),
     [
         ("all-but-positions", "all-but-positions"),
-        ("positions", "all"),
         ("new", "all"),
-        ("all", "all"),
     ],
 )
 def test_train_of_a_trained_checkpoint_records_all_that_was_trained(

@@ -86,12 +86,3 @@ def test_chunked_loss_computes_logits_in_chunks() -> None:
     head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
     chunked_loss(head, states, labels)
     assert sizes == [2, 2, 2, 1]  # ignored labels need none
-
-
-def test_chunked_loss_without_labels_is_zero_and_has_gradients() -> None:
-    head, states, labels = make_inputs()
-    found = chunked_loss(head, states, torch.full_like(labels, IGNORE_INDEX))
-    found.backward()  # type: ignore[no-untyped-call]
-    assert found.item() == 0
-    for value in (states, *head.parameters()):
-        assert not value.grad.any()  # zeros, not None: other devices may wait
