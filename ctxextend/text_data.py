@@ -122,12 +122,12 @@ def check_texts(
     Raises:
         DataError: One cannot be read, or is blank and not in a folder.
     """
-    given = {*paths}
+    given = {*map(Path, paths)}
     for source in check_paths(paths):
         if not imports_datasets and _needs_datasets(source):
             continue
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
-        if not has_text and str(source) in given:
+        if not has_text and (isinstance(source, str) or source in given):
             hint = "Remove it, or set the text field with --text-field."
             raise DataError(f"{source} contains no text.", hint)
 
