@@ -6,7 +6,6 @@ from ctxextend.errors import TrainingError
 from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.settings import Train
 from ctxextend.tables.layouts import find_formula
-from ctxextend.tables.rope_types import NONE
 
 
 def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
@@ -24,9 +23,7 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
     if settings.contrastive and not requested and not settings.lora:
         return replace(settings, trainable="all"), ()
     if not table.rows:
-        reason = f"{table.scheme} positions have no rows to train"
-        if table.scheme == NONE:
-            reason = "the model has no positions to train"
+        reason = f"its positions ({table.scheme}) have no rows to train"
         trained = "All weights"
         trainable = "all"
         hint = "Use --trainable all."

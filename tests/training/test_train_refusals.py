@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from ctxextend import resize
+from ctxextend import convert, resize
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
@@ -100,6 +100,12 @@ def test_train_rejects_models_without_an_objective(
     assert done.exit_code == 1
     assert message in shown
     assert not list(Path.cwd().glob("out*"))
+
+
+def test_train_rejects_new_rows_of_positions_without_rows(gpt2: Path) -> None:
+    convert(gpt2.with_name("long-old"), "rotary", OLD, output="twin")
+    message = "--trainable new: its positions (rotary) have no rows to train.\nUse --trainable all."
+    refuse("twin", message, "--trainable", "new")
 
 
 def test_train_rejects_several_processes(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
