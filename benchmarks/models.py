@@ -191,14 +191,12 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
     flags = [
         "--data",
         folder / "text.txt",
-        "--eval-data",
-        folder / "held-out.txt",
         "-o",
         output,
         "--json",
         "--quiet",
     ]
-    flags += ["--steps", STEPS, "--eval-every", STEPS, "--save-every", STEPS, "--batch-size", 1]
+    flags += ["--steps", STEPS, "--eval-every", STEPS, "--batch-size", 1]
 
     def with_speed(cost: Cost, times: list[float], peak: int) -> Cost:
         step = statistics.median(later - earlier for earlier, later in pairwise(times))

@@ -63,8 +63,8 @@ def write_texts(folder: Path) -> list[tuple[str, ...]]:
 
     trained, held_out = corpus.split(corpus.programs())
     data = write(folder / "train.jsonl", trained)
-    eval_data = write(folder / "held-out.jsonl", held_out)
-    return [(str(data),), (str(eval_data),)]
+    unseen = write(folder / "held-out.jsonl", held_out)
+    return [(str(data),), (str(unseen),)]
 
 
 def measure(
@@ -74,7 +74,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     before = 0
     for steps in STAGES:
-        folders = write_models(times, steps, model, data, held_out, out)
+        folders = write_models(times, steps, model, data, out)
         evaluation = evaluate(
             folders, held_out, base=model, tokens=TOKENS, measure=("position", "context")
         )
@@ -107,7 +107,6 @@ def write_models(
     steps: int,
     model: str,
     data: tuple[str, ...],
-    held_out: tuple[str, ...],
     out: Path,
 ) -> list[Path]:
     """Write a checkpoint by each method, trained for so many steps."""
@@ -122,7 +121,6 @@ def write_models(
                 folder,
                 data,
                 steps,
-                eval_data=held_out,
                 trainable="all",
                 save="last",
                 output=trained,

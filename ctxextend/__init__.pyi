@@ -486,24 +486,20 @@ def plan_training(
     model_type: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
     tokens: int | None = None,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     seq_len: int | str | None = None,
     window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lora: int | None = None,
-    save_adapter: bool = False,
     lr: float | None = None,
     weight_decay: float = 0.0,
     batch_size: int = 8,
     per_device_batch_size: int | None = None,
     eval_every: int | None = None,
-    save_every: int | None = None,
     save: str = "best",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
     contrastive: str | None = None,
-    fsdp: bool = False,
     text_field: str = "text",
     precision: str = "auto",
     seed: int = 0,
@@ -527,24 +523,20 @@ def plan_training(
         data: Text file, folder or hf:OWNER/NAME.
         steps: Optimizer steps.
         tokens: Maximum number of tokens of --data to read.
-        eval_data: Held-out text.
         seq_len: Sequence length in positions.
         window: Tokens per window, placed at random.
         window_skip: Skip positions once in each window (PoSE).
         trainable: new, positions, all-but-positions, all.
         lora: Also train adapters of rank R (LoRA).
-        save_adapter: Save a PEFT adapter instead of merged weights.
         lr: Peak learning rate.
         weight_decay: AdamW's weight decay.
-        batch_size: Sequences per step (all devices).
+        batch_size: Sequences per step.
         per_device_batch_size: Micro-batch size; by default as memory allows.
         eval_every: Evaluate every K steps.
-        save_every: Save every K steps.
         save: best (by held-out loss) or last.
         base: Base checkpoint.
         distill: Weight of distillation from the base.
         contrastive: Train encoders to find texts: passages or pairs.
-        fsdp: Shard the model across processes (torchrun).
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.
         seed: Random seed.
@@ -568,24 +560,20 @@ def train(
     model_type: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
     tokens: int | None = None,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     seq_len: int | str | None = None,
     window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lora: int | None = None,
-    save_adapter: bool = False,
     lr: float | None = None,
     weight_decay: float = 0.0,
     batch_size: int = 8,
     per_device_batch_size: int | None = None,
     eval_every: int | None = None,
-    save_every: int | None = None,
     save: str = "best",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
     contrastive: str | None = None,
-    fsdp: bool = False,
     text_field: str = "text",
     precision: str = "auto",
     seed: int = 0,
@@ -600,8 +588,7 @@ def train(
 
     Causal and masked language models learn to predict tokens; encoders without an LM head are
     distilled from their base checkpoint, so that they reproduce, on long texts, its hidden states
-    on windows that it can read. Under torchrun or accelerate, call this in every process; the main
-    process saves.
+    on windows that it can read.
 
     Args:
         reference: Folder, file, Hub id or bundled tiny-gpt2.
@@ -613,24 +600,20 @@ def train(
         data: Text file, folder or hf:OWNER/NAME.
         steps: Optimizer steps.
         tokens: Maximum number of tokens of --data to read.
-        eval_data: Held-out text.
         seq_len: Sequence length in positions.
         window: Tokens per window, placed at random.
         window_skip: Skip positions once in each window (PoSE).
         trainable: new, positions, all-but-positions, all.
         lora: Also train adapters of rank R (LoRA).
-        save_adapter: Save a PEFT adapter instead of merged weights.
         lr: Peak learning rate.
         weight_decay: AdamW's weight decay.
-        batch_size: Sequences per step (all devices).
+        batch_size: Sequences per step.
         per_device_batch_size: Micro-batch size; by default as memory allows.
         eval_every: Evaluate every K steps.
-        save_every: Save every K steps.
         save: best (by held-out loss) or last.
         base: Base checkpoint.
         distill: Weight of distillation from the base.
         contrastive: Train encoders to find texts: passages or pairs.
-        fsdp: Shard the model across processes (torchrun).
         text_field: Name of the text field or column.
         precision: auto, fp32, bf16 or fp16.
         seed: Random seed.

@@ -158,12 +158,6 @@ def text_key(facts: Mapping[str, Any]) -> TextKey:
     return facts.get("bytes"), facts.get("sha256", facts["name"])
 
 
-def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
-    """Return the files and datasets of `paths` whose content is also among `others`."""
-    keys = {text_key(fingerprint(source)) for source in check_paths(others)}
-    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in keys]
-
-
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
     """Return how a checkpoint was trained on each text.
 

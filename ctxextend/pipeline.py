@@ -43,8 +43,6 @@ class RunResult(Result, shows=("output",)):
 def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events) -> RunResult:
     """Run the steps of a recipe; see `run`.
 
-    In distributed training, only the first process evaluates.
-
     Args:
         recipe: The steps.
         planned: Its resize or conversion.
@@ -56,14 +54,14 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
         from ctxextend.lab.search_set import read_search_set
 
         if evaluate.data:
-            check_texts(evaluate.data, evaluate.text_field)
+            check_texts(evaluate.data, evaluate.text_field, imports_datasets=True)
         read_search_set(evaluate)
     result = RunResult()
     if recipe.train is not None:
         from ctxextend.training.training_source import TrainingSource
 
         source = TrainingSource.open(recipe, planned)
-        source.check_start(run.output, force=run.force, resume=run.resume)
+        source.check_start(run.output, force=run.force)
 
         from ctxextend.training.train import train_source
 
@@ -81,8 +79,7 @@ def run_recipe(recipe: Recipe, planned: Planned | None, run: Run, events: Events
         with events.progress("Writing") as step:
             resized = planned.execute(run.output, force=run.force, progress=step)
         result = RunResult(output=resized.output, resize=resized)
-    is_first = getattr(result.train, "is_first", True)
-    if evaluate is None or not is_first:
+    if evaluate is None:
         return result
     from ctxextend.lab.evaluate import evaluate_models
 

@@ -27,7 +27,7 @@ from ctxextend.settings import (
     Saving,
     Writing,
 )
-from ctxextend.text_data import check_beginnings
+from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult
@@ -87,7 +87,7 @@ def resize_checkpoint(
     """Resize a checkpoint; `events` says what the steps report. See `resize`."""
     events = events or Silence()
     if settings.tune:
-        check_beginnings(settings.tune)
+        check_texts(settings.tune)
     writes_weights = not (settings.edit_only or settings.dry_run)
     reads_text = bool(settings.tune or settings.train)
     try:

@@ -8,7 +8,6 @@ from typing import Any
 from ctxextend.checkpoint.features import LOAD
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.held_out import fingerprint, text_key, trained_texts
-from ctxextend.models.devices import available_cpus
 from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, run_recipe
@@ -104,7 +103,7 @@ def _with_recorded_threads(file: RecipeFile) -> Recipe:
     if train is None or train.threads is not None or not isinstance(facts, dict):
         return file.recipe
     threads = facts.get("threads")
-    if type(threads) is not int or not 0 < threads <= available_cpus():
+    if type(threads) is not int or not 0 < threads <= (os.cpu_count() or 1):
         return file.recipe
     return replace(file.recipe, train=replace(train, threads=threads))
 

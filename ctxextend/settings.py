@@ -781,14 +781,6 @@ class Train(Reading):
     tokens: int | None = setting(
         kinds.integer(), "Maximum number of tokens of --data to read.", in_cli=False
     )
-    eval_data: tuple[str, ...] = advanced(
-        kinds.FILE,
-        "Held-out text.",
-        "PATH",
-        default=(),
-        shown="5 % of --data",
-        is_repeated=True,
-    )
     seq_len: int | None = setting(
         kinds.length(MIN_WINDOW),
         "Sequence length in positions.",
@@ -819,10 +811,6 @@ class Train(Reading):
     lora: int | None = setting(
         kinds.integer(), "Also train adapters of rank R (LoRA).", "R", heading=Heading.TRAINING
     )
-    save_adapter: bool = flag(
-        "Save a PEFT adapter instead of merged weights.",
-        heading=Heading.ADVANCED,
-    )
     lr: float | None = setting(
         kinds.ABOVE_ZERO,
         "Peak learning rate.",
@@ -833,7 +821,7 @@ class Train(Reading):
     weight_decay: float = setting(kinds.WEIGHT, "AdamW's weight decay.", default=0.0, in_cli=False)
     batch_size: int = setting(
         kinds.integer(),
-        "Sequences per step (all devices).",
+        "Sequences per step.",
         "B",
         default=8,
         heading=Heading.TRAINING,
@@ -842,7 +830,6 @@ class Train(Reading):
         kinds.integer(), "Micro-batch size; by default as memory allows.", in_cli=False
     )
     eval_every: int | None = advanced(kinds.integer(), "Evaluate every K steps.", "K", shown="N/4")
-    save_every: int | None = advanced(kinds.integer(), "Save every K steps.", "K", shown="N/10")
     save: str = advanced(
         kinds.choice("best", "last"),
         "best (by held-out loss) or last.",
@@ -868,11 +855,6 @@ class Train(Reading):
         kinds.choice("passages", "pairs"),
         "Train encoders to find texts: passages or pairs.",
         "BY",
-    )
-    fsdp: bool = flag(
-        "Shard the model across processes (torchrun).",
-        heading=Heading.ADVANCED,
-        depends_on_machine=True,
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
@@ -902,7 +884,6 @@ class Train(Reading):
             "--lora trains adapters instead of all weights, so it cannot be used with "
             "--trainable all.",
         ),
-        requires("save_adapter", "lora"),
         Conflict(
             ("per_device_batch_size", "batch_size"),
             lambda given: given.batch_size % (given.per_device_batch_size or 1) != 0,

@@ -14,23 +14,21 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, TypeAlias, TypeVar
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoint.filenames import CHECKPOINT_MARKS
-from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
+from ctxextend.errors import CtxextendError, DataError, install_command, one_line
 from ctxextend.recipe import HUB_PREFIX
 
 TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`
-SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a folder to read
+# Files of a folder to read.
+SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, PARQUET, *SEPARATORS)
+LARGEST_FIELD = 2**31 - 1  # characters of a field of CSV: the most that all systems allow
 CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes per token
 ROWS = 64  # rows of a Parquet file to decode at a time
-BEGINNING = 1000  # lines of JSONL that are read to check a file
-# The first and the last bytes of a Parquet file: https://parquet.apache.org/docs/file-format
-PARQUET_MARK = b"PAR1"
 SET_FIELD = "Set the text field with --text-field."
 HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(.+))?")
@@ -67,11 +65,14 @@ def check_paths(paths: Paths) -> list[TextSource]:
         hint = "Pass files or folders."
         raise DataError("No text given.", hint)
     for source in sources.values():
-        needs_datasets = isinstance(source, str) or source.suffix.lower() in TABULAR
-        if needs_datasets and find_spec("datasets") is None:
+        if _needs_datasets(source) and find_spec("datasets") is None:
             message = f"Reading {source} requires datasets, which is not installed."
             raise DataError(message, install_command("datasets"))
     return list(sources.values())
+
+
+def _needs_datasets(source: TextSource) -> bool:
+    return isinstance(source, str) or source.suffix.lower() == PARQUET
 
 
 def _files(path: Path) -> list[Path]:
@@ -88,20 +89,6 @@ def _files(path: Path) -> list[Path]:
         hint = f"Supported extensions: {', '.join(SUFFIXES)}."
         raise DataError(f"Folder {path} contains no text files.", hint)
     return files
-
-
-def empty_files(paths: Paths) -> Iterator[str]:
-    """Yield a note for each folder with empty files, which are skipped."""
-    for folder in map(Path, paths):
-        if not folder.is_dir():
-            continue
-        empty = [file.name for file in _user_texts(folder) if not file.stat().st_size]
-        listed = empty[:3]
-        if len(empty) > 3:
-            listed.append("...")
-        if empty:
-            count = counted(len(empty), "empty file")
-            yield f"Skipped {count} in {folder}: {', '.join(listed)}"
 
 
 def _user_texts(folder: Path) -> list[Path]:
@@ -122,65 +109,27 @@ def _user_texts(folder: Path) -> list[Path]:
     return sorted(texts)
 
 
-def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the beginning of every local file, to report errors before libraries are imported.
-
-    Of text, that is the first million characters; of JSONL, the first thousand lines; of a table,
-    its header or the marks of its format.
-
-    Raises:
-        DataError: A path does not exist or contains no text, or a file cannot be read.
-    """
-    given = {*map(Path, paths)}
-    for source in check_paths(paths):
-        if isinstance(source, str):  # on the Hub
-            continue
-        with _named_in_errors(source):
-            beginning = list(islice(_beginning(source, text_field), BEGINNING))
-        is_read = source.suffix.lower() not in TABULAR and len(beginning) < BEGINNING
-        is_whole = is_read and source.stat().st_size < CHUNK_SIZE
-        if is_whole and source in given and not any(text.strip() for text in beginning):
-            _refuse_blank(source)
-
-
-def _beginning(source: Path, text_field: str) -> Iterator[str]:
-    """Yield the beginnings of the documents of a file; of a table, only check its format.
-
-    Raises:
-        ValueError: It is not a Parquet file.
-    """
-    suffix = source.suffix.lower()
-    if suffix == PARQUET:
-        size = source.stat().st_size
-        with source.open("rb") as file:
-            first = file.read(len(PARQUET_MARK))
-            file.seek(max(size - len(PARQUET_MARK), 0))
-            last = file.read()
-        if not first == last == PARQUET_MARK:
-            raise ValueError("it is not a complete Parquet file")
-    elif suffix in SEPARATORS:
-        yield from (stream.read() for stream in _header_fields(source, text_field))
-    else:
-        for stream in _streams(source, text_field):
-            yield stream.read(CHUNK_SIZE)
-
-
-def _refuse_blank(source: TextSource) -> NoReturn:
-    hint = "Remove it, or set the text field with --text-field."
-    raise DataError(f"{source} contains no text.", hint)
-
-
-def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
+def check_texts(
+    paths: Paths, text_field: str = TEXT_FIELD, *, imports_datasets: bool = False
+) -> None:
     """Read the start of every file and dataset, to report errors early.
+
+    Args:
+        paths: Files, folders and Hub datasets.
+        text_field: The key or column of the text.
+        imports_datasets: Whether to read Parquet files and Hub datasets too.
 
     Raises:
         DataError: One cannot be read, or is blank and not in a folder.
     """
     given = {*map(Path, paths)}
     for source in check_paths(paths):
+        if not imports_datasets and _needs_datasets(source):
+            continue
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):
-            _refuse_blank(source)
+            hint = "Remove it, or set the text field with --text-field."
+            raise DataError(f"{source} contains no text.", hint)
 
 
 def read_documents(
@@ -272,14 +221,16 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
             revision=revision or None,
             streaming=True,
         )
-    elif source.suffix.lower() in SEPARATORS:
-        yield from _header_fields(source, text_field)
-        for row in _rows_of_table(source, text_field):
-            if row[text_field]:  # an empty cell is None or "", by the version of datasets
-                yield from _text(row, text_field, str(source))
-        return
     elif source.suffix.lower() == PARQUET:
-        rows = _rows_of_table(source, text_field)
+        from datasets import load_dataset
+
+        files = glob.escape(str(source))
+        rows = load_dataset(
+            "parquet", data_files=files, split="train", streaming=True, batch_size=ROWS
+        )
+    elif source.suffix.lower() in SEPARATORS:
+        yield from _table_texts(source, text_field)
+        return
     else:
         with source.open(encoding="utf-8-sig") as stream:  # may have a byte order mark
             if source.suffix.lower() not in JSON_LINES:
@@ -294,36 +245,15 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         yield from _text(row, text_field, str(source))
 
 
-def _header_fields(file: Path, text_field: str) -> Iterator[TextIO]:
-    """Check that a CSV or TSV file has the column of the text; yield nothing.
-
-    Raises:
-        DataError: It has not.
-    """
+def _table_texts(file: Path, text_field: str) -> Iterator[TextIO]:
+    csv.field_size_limit(LARGEST_FIELD)
     with file.open(encoding="utf-8-sig", newline="") as stream:
-        # A file with only a header has no rows.
-        columns = next(csv.reader(stream, delimiter=SEPARATORS[file.suffix.lower()]), ())
-    yield from _text(dict.fromkeys(columns), text_field, str(file))
-
-
-def _rows_of_table(file: Path, text_field: str) -> Any:
-    from datasets import load_dataset
-
-    files = glob.escape(str(file))
-    if file.suffix.lower() == PARQUET:
-        return load_dataset(
-            "parquet", data_files=files, split="train", streaming=True, batch_size=ROWS
-        )
-    return load_dataset(
-        "csv",
-        data_files=files,
-        split="train",
-        streaming=True,
-        sep=SEPARATORS[file.suffix.lower()],
-        converters={text_field: str},  # without one, a column of numbers would be parsed
-        encoding="utf-8-sig",
-        chunksize=ROWS,
-    )
+        rows = csv.DictReader(stream, delimiter=SEPARATORS[file.suffix.lower()])
+        # A file without rows must have the column too.
+        yield from _text(dict.fromkeys(rows.fieldnames or ()), text_field, str(file))
+        for row in rows:
+            if row[text_field]:
+                yield from _text(row, text_field, str(file))
 
 
 def json_lines(stream: TextIO, source: Path) -> Iterator[tuple[str, Any]]:

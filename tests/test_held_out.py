@@ -168,13 +168,3 @@ def test_train_records_its_text_and_held_out_windows_in_the_recipe(gpt2: Path) -
     windows = held_out_windows(ids, held_out)
     assert held_out == HeldOut.for_text(len(ids), 32)
     assert [len(window) for window in windows] == [32, 32, 32, 32]
-
-
-@pytest.mark.usefixtures("book")
-def test_train_records_the_text_of_eval_data_and_holds_out_no_windows(gpt2: Path) -> None:
-    Path("held-out.txt").write_text(Path("book.txt").read_text())
-    train(gpt2, "with", "--eval-data", "held-out.txt")
-    trained = trained_provenance("with")
-    (file,) = trained["eval_data"]
-    assert file["name"] == "held-out.txt"
-    assert "held_out" not in trained

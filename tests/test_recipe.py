@@ -37,7 +37,6 @@ train:
   steps: 20
   lr: 1e-4
   weight_decay: 0
-  eval_data: [one.txt, two.txt]
 evaluate:
   data:
     - book.txt
@@ -64,7 +63,7 @@ def test_parse_recipe_reads_every_section() -> None:
     assert recipe == Recipe(
         CheckpointRef("owner/name", revision="main"),
         Resize(1024, method="stretch", keep_first=4),
-        Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0, eval_data=("one.txt", "two.txt")),
+        Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0),
         Evaluate(("book.txt",), length=(512,), measure=("position", "context")),
         "longer",
     )

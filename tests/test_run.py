@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,18 +125,18 @@ def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_c
         "output: out\n"
     )
     monkeypatch.chdir(tmp_path)
-    recipe = read_recipe("recipes/recipe.yaml", ["train.eval_data=held-out.txt"]).recipe
+    recipe = read_recipe("recipes/recipe.yaml", ["train.data=other.txt"]).recipe
     assert recipe.checkpoint.source == "./models/m"
     assert recipe.output == "recipes/out"
     assert recipe.train
-    assert recipe.train.data == ("recipes/text.txt", "hf:a/b")
-    assert recipe.train.eval_data == ("held-out.txt",)
+    assert recipe.train.data == ("other.txt",)
     assert recipe.train.base == "m"
 
     # Now the base is also a folder next to the recipe.
     Path("recipes/m").symlink_to(tmp_path / "models" / "m")
     recipe = read_recipe("recipes/recipe.yaml").recipe
     assert recipe.train
+    assert recipe.train.data == ("recipes/text.txt", "hf:a/b")
     assert recipe.train.base == "./recipes/m"
 
     monkeypatch.chdir(tmp_path / "models")
@@ -281,11 +280,9 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
 
-    changes = set_flags(["train.steps=1", "train.eval_data=book.txt"])
+    changes = set_flags(["train.steps=1"])
     values = json.loads(invoke("first/ctxextend.yaml", *changes, "--json").stdout)
-    warning = "book.txt is in both --data and --eval-data"
     assert values["train"]["steps"] == 1
-    assert any(text.startswith(warning) for text in values["warnings"])
 
     book = Path("book.txt")
     book.write_text(book.read_text() + "more")
@@ -294,14 +291,6 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     assert "not the one that the recipe was written for: book.txt has changed." in changed.stderr
     accepted = invoke("first/ctxextend.yaml", "--set", "train.data=book.txt", "-o", "other")
     assert accepted.exit_code == 0
-
-    # Of several processes, only the first one evaluates.
-    other = replace(result.train, is_first=False)
-    monkeypatch.setattr("ctxextend.training.train.train_source", lambda *_, **__: other)
-    again = ctxextend.run(recipe, force=True)
-    assert again.output == Path("first")
-    assert again.train == other
-    assert again.evaluate is None
 
 
 def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ctxextend import evaluate, text_data
+from ctxextend import text_data
 from ctxextend.errors import DataError
 from ctxextend.text_data import (
     CHUNK_SIZE,
     check_paths,
     check_texts,
-    empty_files,
     read_chunks,
     read_documents,
     split_chunks,
@@ -44,7 +43,7 @@ def write_column(path: Path, texts: Any, name: str = "text") -> Path:
 
 # ---- files and folders
 
-WRONG_NAMES = ("hf:", "hf:name", "hf:a/b/c/d", "hf://datasets/a/b", "hf:a/b:", "hf:a/b@", "hf:a /b")
+WRONG_NAMES = ("hf:name", "hf:a/b/c/d", "hf:a/b:")
 
 
 def test_check_paths_skips_checkpoints_runs_and_hidden_files_in_a_folder(tmp_path: Path) -> None:
@@ -105,19 +104,6 @@ def test_check_texts_rejects_a_blank_file_only_if_it_was_given(tmp_path: Path) -
         check_texts([str(tmp_path / "b.txt")])
 
 
-def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt", "fine")
-    for name in ("b.rst", "c.md", "d.txt", "e.txt"):
-        write(tmp_path / name, "")
-    assert check_paths([str(tmp_path)]) == [tmp_path / "a.txt"]
-    note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
-    assert list(empty_files([str(tmp_path), str(tmp_path / "a.txt")])) == [note]
-
-    write(tmp_path / "a.txt", "fine words " * 100)
-    evaluation = evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64)
-    assert note in evaluation.notes
-
-
 # ---- documents and chunks
 
 
@@ -137,44 +123,27 @@ def test_read_documents_yields_text_files_and_lines_of_jsonl(tmp_path: Path) -> 
     assert list(read_documents([str(others)], "body")) == ["x"]
 
 
-CSV_FILES = [("a[1].csv", ","), ("a.TSV", "\t")]
-
-
-@pytest.mark.parametrize(("name", "separator"), CSV_FILES)
+@pytest.mark.parametrize(("name", "separator"), [("a[1].csv", ","), ("a.TSV", "\t")])
 def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_path: Path) -> None:
-    many = [f"row {n}" for n in range(200)]
-    rows = [
-        ["n", "body"],
-        ["1", '"two ""lines"",\nÄ"'],
-        ["x", ""],
-        ["3", "42"],
-        *([str(n), text] for n, text in enumerate(many)),
-    ]
-    lines = [f"{separator.join(row)}\n" for row in rows]
+    long = "word " * 30_000  # more than the csv module allows by default
     file = tmp_path / name
-    file.write_text("".join(lines), encoding="utf-8-sig")
+    lines = list[str]()
+    for text in ("body", '"two ""lines"",\nÄ"', "", "42", long):
+        lines.append(f"n{separator}{text}\n")
+    file.write_bytes("".join([*lines, "n\n\n"]).encode("utf-8-sig"))
 
     texts = list(read_documents([str(file)], "body"))
-    assert texts == ['two "lines",\nÄ', "42", *many]
+    assert texts == ['two "lines",\nÄ', "42", long]
     assert list(read_documents([str(tmp_path)], "body")) == texts
+
+    # A file without rows must have the field too.
+    file.write_text(f"n{separator}body\n")
+    assert list(read_documents([str(file)], "body")) == []
     message = rf"{re.escape(name)} has no field 'text'; found n, body\. Set .* with --text-field"
     with pytest.raises(DataError, match=message):
         list(read_documents([str(file)]))
 
-
-@pytest.mark.parametrize(("name", "separator"), CSV_FILES)
-def test_read_documents_of_csv_without_rows(name: str, separator: str, tmp_path: Path) -> None:
-    file = tmp_path / name
-    file.write_text(f"n{separator}body\n")
-    assert list(read_documents([str(file)], "body")) == []
-    with pytest.raises(DataError, match=r"has no field 'text'; found n, body\."):
-        list(read_documents([str(file)]))
-
-
-@pytest.mark.parametrize("name", ["a[1].csv", "a.TSV"])
-def test_read_documents_reports_csv_that_is_not_utf_8(name: str, tmp_path: Path) -> None:
-    file = tmp_path / name
-    file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
+    file.write_bytes(b"body\nh\xe9\n")
     with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
         list(read_documents([str(file)], "body"))
 
@@ -206,16 +175,12 @@ def test_read_documents_reports_truncated_parquet(tmp_path: Path) -> None:
             b'{"text": "a"',
             r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object",
         ),
-        (
-            b"[" * 100_000,
-            r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object",
-        ),
+        (b"[" * 100_000, r"Line 2 of .*b\.jsonl is not valid JSON"),
         (b"[1, 2]", r"Line 2 of .*b\.jsonl has no field 'text'; found a list"),
-        (b'{"other": 1}', "found other"),
         (b'{"text": 3}', r"Line 2 of .*b\.jsonl has int instead of text in field 'text'"),
         (b'{"text": "caf\xe9"}', r"b.jsonl cannot be read: .*byte 0xe9.*iconv"),
     ],
-    ids=["cut", "deep", "list", "key", "number", "latin"],
+    ids=["cut", "deep", "list", "number", "latin"],
 )
 def test_read_chunks_reports_the_invalid_line(line: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "fine"}\n' + line)
@@ -272,7 +237,7 @@ from ctxextend.text_data import check_texts, read_documents, read_chunks
 results = []
 for name, field in json.loads(sys.argv[1]):
     try:
-        check_texts([name], field)
+        check_texts([name], field, imports_datasets=True)
         results.append([list(read_documents([name], field, 4)), list(read_chunks([name], field))])
     except DataError as error:
         results.append([error.message, error.hint])
@@ -296,23 +261,10 @@ HUB_FAULTS = [
         "hf:OWNER/NAME[/CONFIG]",
     ),
     (
-        "hf:own/set/none",
-        "text",
-        "'none' not found. Available: ['plain', 'other']",
-        "hf:OWNER/NAME[/CONFIG]",
-    ),
-    (
         "hf:own/set/plain:none",
         "text",
         "Bad split: none. Available splits: ['train', 'test']",
         "[:SPLIT]",
-    ),
-    ("hf:own/set@v9", "text", "Revision 'v9' doesn't exist", "@REVISION"),
-    (
-        "hf:own/none",
-        "text",
-        "'own/none' doesn't exist on the Hub or cannot be accessed",
-        "the network",
     ),
     ("hf:own/gated", "text", "gated", "hf auth login"),
     ("hf:own/set/plain", "body", "has no field 'body'; found text, n", "with --text-field"),
@@ -364,8 +316,7 @@ def test_read_documents_reports_what_to_install(
 ) -> None:
     monkeypatch.setattr(text_data, "find_spec", lambda name: None)
     columns = write_column(tmp_path / "a.parquet", ["one"])
-    rows = write(tmp_path / "a.csv", "text\none\n")
     message = r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'"
-    for path in (str(columns), str(rows), "hf:a/b"):
+    for path in (str(columns), "hf:a/b"):
         with pytest.raises(DataError, match=message):
             list(read_documents([path]))

@@ -54,8 +54,4 @@ def describe_stop(command: str | None) -> str:
         return f"Stopped: {', '.join(complete)} {are} complete."
     if command in WITHOUT_OUTPUT:
         return f"Stopped: nothing was {WITHOUT_OUTPUT[command]}."
-    discarded = ""
-    for run in runs:
-        if run.discarded_step:
-            discarded += f", and the saved state of step {run.discarded_step} was discarded"
-    return f"Stopped: nothing was written{discarded}. {START_AGAIN}"
+    return f"Stopped: nothing was written. {START_AGAIN}"

@@ -258,6 +258,6 @@ def show_steps(console: Console, result: "RunResult") -> None:
     elif isinstance(result.train, TrainResult):
         show_training(console, result.train)
         console.data(str(result.train.output))
-        if result.evaluate is None and not result.train.is_adapter:
+        if result.evaluate is None:
             folder = shlex.quote(str(result.train.output))
             console.next_steps(f"ctxextend evaluate {folder} --data TEXT")

@@ -21,15 +21,10 @@ def show_training(console: Console, trained: "TrainResult") -> None:
 def _lines(trained: "TrainResult") -> Iterator[str]:
     before = trained.loss_before
     after = trained.loss_after
-    losses = _change_text((before, after))
+    losses = f"{before:.4f} -> {after:.4f}"
     if trained.objective in PERPLEXITY_OBJECTIVES:
         losses += f", perplexity {_perplexity(before)} -> {_perplexity(after)}"
     yield f"held-out loss {losses}"
-    first = trained.short_positions
-    if trained.loss_short is not None and trained.loss_long is not None:
-        short = _change_text(trained.loss_short)
-        long = _change_text(trained.loss_long)
-        yield f"positions below {first}: {short}, from {first} on: {long}"
     sequences = counted(trained.held_out_sequences, "sequence")
     tokens = counted(trained.held_out_tokens, "token")
     saved = "saved the untrained weights"
@@ -39,15 +34,10 @@ def _lines(trained: "TrainResult") -> Iterator[str]:
     if trained.saved_step == trained.best_step:
         best = " (best)"
     yield f"evaluated on {sequences}, {tokens}; {saved}{best}"
-    cost = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    cost = time_text(trained.seconds)
     if trained.peak_bytes:
         cost += f", peak memory {size_text(trained.peak_bytes)}"
     yield f"trained on {trained.tokens:,} tokens in {cost}"
-
-
-def _change_text(losses: tuple[float, float]) -> str:
-    before, after = losses
-    return f"{before:.4f} -> {after:.4f}"
 
 
 def _perplexity(loss: float) -> str:

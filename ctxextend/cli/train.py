@@ -19,8 +19,7 @@ def train(ref: CheckpointRef, settings: Train, saving: Run, console: Console) ->
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all --resume
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --dry-run
 
-    Trains language models to predict tokens, and distils other models from their base. On several
-    devices: torchrun --nproc-per-node 2 -m ctxextend train ...
+    Trains language models to predict tokens, and distils other models from their base.
     """
     from ctxextend.pipeline import run_recipe
     from ctxextend.recipe import Recipe

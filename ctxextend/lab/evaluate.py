@@ -35,12 +35,12 @@ from ctxextend.lab.search_set import SearchSet, read_search_set
 from ctxextend.lab.stated_files import StatedFiles, open_to_evaluate
 from ctxextend.lab.texts import Texts, context_lengths, cut_windows
 from ctxextend.lab.unseen_text import read_start, read_unseen
-from ctxextend.models.devices import check_device, torch_threads
+from ctxextend.models.devices import torch_threads
 from ctxextend.opening.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.settings import MIN_WINDOW, NO_BASE, Candidates, CheckpointRef, Evaluate
-from ctxextend.text_data import check_beginnings, empty_files
+from ctxextend.text_data import check_texts
 
 PYTHON_TEXT = "The text is Python's documentation. Pass your own with --data."
 TRAINED_AND_BASE = (
@@ -172,18 +172,16 @@ class Remarks:
 
 
 def check_start(settings: Evaluate) -> None:
-    """Check what can be checked before any library is imported: text, base and device.
+    """Check what can be checked before any library is imported: text and base.
 
     Raises:
         DataError: A text cannot be read.
         SourceError: The base that the settings name does not exist.
-        ResizeError: The device is not available.
     """
     if settings.data:
-        check_beginnings(settings.data, settings.text_field)
+        check_texts(settings.data, settings.text_field)
     if settings.base not in (None, NO_BASE):
         resolve_source(settings.base, only_headers=True)
-    check_device(settings.device)
 
 
 def _open_candidates(
@@ -233,7 +231,6 @@ def _open_documents(
     tokenizer = files[0].tokenizer
     documents: Iterator[Ids] | None = None
     if settings.data:
-        remarks.notes += empty_files(settings.data)
         documents, warnings = read_unseen(files, settings, length)
         remarks.warnings += warnings
     elif settings.search is None:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
 import numpy as np
@@ -188,8 +188,8 @@ def set_length(
     with torch.random.fork_rng(devices=[]):
         changes = _length_attributes(model, edits)
     _set_configs(model, edits)
-    for change in changes:
-        setattr(change.module, change.name, change.value)
+    for module, name, value in changes:
+        setattr(module, name, value)
     _forget_long_frequencies(model)
     set_tables(model, weights)
 
@@ -210,7 +210,9 @@ def _set_configs(model: Any, edits: Mapping[Keys, Any]) -> None:
     """Set values in the config of a model, and in the copies that submodules have of its parts."""
     set_config(model.config, edits)
     for copied, path in _copied_configs(model):
-        set_config(copied, _edits_inside(edits, path))
+        depth = len(path)
+        inside = {keys[depth:]: value for keys, value in edits.items() if keys[:depth] == path}
+        set_config(copied, inside)
 
 
 def _copied_configs(model: Any) -> Iterator[tuple[Any, Keys]]:
@@ -240,49 +242,13 @@ def _nested_configs(config: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
             yield from _nested_configs(value, (*path, key))
 
 
-def _edits_inside(edits: Mapping[Keys, Any], path: Keys) -> dict[Keys, Any]:
-    """Return the values to set in the object at a path, by their paths in it."""
-    depth = len(path)
-    return {keys[depth:]: value for keys, value in edits.items() if keys[:depth] == path}
+def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> list[tuple[Any, str, Any]]:
+    """Return what differs between models with the old and the edited config.
 
+    Modules that the user removed or replaced are left out.
 
-class _Attribute(NamedTuple):
-    """A new value of an attribute, or a buffer, of a module."""
-
-    module: Any
-    name: str
-    value: Any
-
-
-class _Versions(NamedTuple):
-    """A module of the model, and the same module for the old and the new length."""
-
-    module: Any  # of the model
-    old: Any  # of a model with the old config, without values
-    new: Any  # of a model with the edited config, without values
-    initializer: Any  # the module around `new`, or itself, that initialises its buffers
-
-
-def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> list[_Attribute]:
-    """Return what differs between models with the old and the edited config, and its new values.
-
-    Raises:
-        CheckpointError: The model is not of a transformers class.
-    """
-    changes = list[_Attribute]()
-    for versions in _versions(model, edits):
-        values = {
-            **_new_attributes(versions),
-            **_new_cached_lengths(versions),
-            **_new_buffers(versions),
-        }
-        for name, value in values.items():
-            changes.append(_Attribute(module=versions.module, name=name, value=value))
-    return changes
-
-
-def _versions(model: Any, edits: Mapping[Keys, Any]) -> Iterator[_Versions]:
-    """Yield the modules of a model, without those that the user removed or replaced.
+    Returns:
+        Modules of the model, each with the name of an attribute or buffer, and its new value.
 
     Raises:
         CheckpointError: The model is not of a transformers class.
@@ -300,25 +266,21 @@ def _versions(model: Any, edits: Mapping[Keys, Any]) -> Iterator[_Versions]:
         new_model = type(model)(new_config)
     modules = dict(model.named_modules())
     old_modules = dict(old_model.named_modules())
-    initializers = _initializers(new_model)
+    initializers: dict[str, Any] = {}  # the nearest module around each that can initialise it
+    changes = []
     for path, new in new_model.named_modules():
+        initializers[path] = new
+        if not hasattr(new, "_init_weights"):
+            initializers[path] = initializers[path.rpartition(".")[0]]
         module = modules.get(path)
-        if type(module) is type(new):
-            yield _Versions(
-                module=module,
-                old=old_modules[path],
-                new=new,
-                initializer=initializers[path],
-            )
-
-
-def _initializers(model: Any) -> dict[str, Any]:
-    """Return, by the path of each module, the nearest one around it that can initialise it."""
-    found: dict[str, Any] = {}
-    for path, module in model.named_modules():
-        parent = path.rpartition(".")[0]
-        found[path] = module if hasattr(module, "_init_weights") else found[parent]
-    return found
+        if type(module) is not type(new):
+            continue
+        old = old_modules[path]
+        values = _new_attributes(module, old, new)
+        values |= _new_buffers(module, old, new, initializers[path])
+        for name, value in values.items():
+            changes.append((module, name, value))
+    return changes
 
 
 def _frequency_buffers(module: Any) -> list[str]:
@@ -326,65 +288,44 @@ def _frequency_buffers(module: Any) -> list[str]:
     return [name for name in module._non_persistent_buffers_set if name.endswith("inv_freq")]
 
 
-def _new_attributes(versions: _Versions) -> dict[str, Any]:
+def _new_attributes(module: Any, old: Any, new: Any) -> dict[str, Any]:
     """Return the plain attributes of a module that get another value.
 
     A rotary module gets all of them but the mode: it changes some while it runs, so the module of
-    the model may differ from that with the old config.
-    """
-    attributes = _plain_attributes(versions.new)
-    if _frequency_buffers(versions.new):
-        attributes.pop("training", None)  # the mode is the user's
-        return attributes
-    old = vars(versions.old)
-    return {name: value for name, value in attributes.items() if old.get(name) != value}
-
-
-def _plain_attributes(module: Any) -> dict[str, Any]:
-    """Return the attributes of a module that can be compared.
-
-    ``rope_type`` is one: with several types of layers, it is a dict of texts.
+    the model may differ from that with the old config. With several types of layers, ``rope_type``
+    is a dict of texts, and while it runs, the module gets a cached length for each type.
     """
     attributes = dict[str, Any]()
-    for name, value in vars(module).items():
+    for name, value in vars(new).items():
         if isinstance(value, int | float | str | tuple) or name == "rope_type":
             attributes[name] = value
+    if not _frequency_buffers(new):
+        before = vars(old)
+        return {name: value for name, value in attributes.items() if before.get(name) != value}
+    attributes.pop("training", None)  # the mode is the user's
+    for name in vars(module):
+        if name.endswith("max_seq_len_cached"):
+            attributes[name] = new.max_seq_len_cached
     return attributes
 
 
-def _new_cached_lengths(versions: _Versions) -> dict[str, int]:
-    """Return the length for which a rotary module has computed its frequencies: that of `new`.
-
-    With several types of layers, the module of the model gets an attribute for each type while it
-    runs, and all are set.
-    """
-    if not _frequency_buffers(versions.new):
-        return {}
-    lengths: dict[str, int] = {}
-    for name in vars(versions.module):
-        if name.endswith("max_seq_len_cached"):
-            lengths[name] = versions.new.max_seq_len_cached
-    return lengths
-
-
-def _new_buffers(versions: _Versions) -> "dict[str, torch.Tensor]":
+def _new_buffers(module: Any, old: Any, new: Any, initializer: Any) -> "dict[str, torch.Tensor]":
     """Return the buffers of a module that get another shape, and all rotary frequencies.
 
     To compute them, `new` gets values.
     """
-    new = versions.new
     frequencies = _frequency_buffers(new)
     changed = list[str]()
     for name, buffer in new.named_buffers(recurse=False):
-        if name in frequencies or buffer.shape != versions.old.get_buffer(name).shape:
+        if name in frequencies or buffer.shape != old.get_buffer(name).shape:
             changed.append(name)
     if not changed:
         return {}
     new.to_empty(device="cpu", recurse=False)
-    versions.initializer._init_weights(new)
+    initializer._init_weights(new)
     buffers: dict[str, torch.Tensor] = {}
     for name in changed:
-        current = versions.module.get_buffer(name)
+        current = module.get_buffer(name)
         buffers[name] = new.get_buffer(name).clone().to(current.device, current.dtype)
     return buffers
 

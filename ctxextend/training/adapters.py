@@ -1,28 +1,20 @@
 """Low-rank adapters (LoRA) on the linear layers of transformer blocks, by peft."""
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
-from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
-from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
-from safetensors.torch import save
+from peft import LoraConfig, inject_adapter_in_model
 from transformers.pytorch_utils import Conv1D
 
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.lab.eval_model import EvalModel
-from ctxextend.models.extend import to_tensor
-from ctxextend.settings import CheckpointRef, Train
-from ctxextend.training.trainable import TrainableParameters
+from ctxextend.settings import Train
 
 SCALING = 2  # of an adapter's product: peft's lora_alpha divided by the rank
 LINEAR_LAYERS = (torch.nn.Linear, Conv1D)
 # Blocks are items of a list, so the names of their layers contain a number.
 IN_BLOCK = re.compile(r"\.\d+\.")
-PEFT_PREFIX = "base_model.model."  # of the names of tensors in an adapter's file
 
 
 def add_adapters(model: EvalModel, names: Mapping[str, str], settings: Train) -> dict[str, str]:
@@ -56,10 +48,8 @@ def add_adapters(model: EvalModel, names: Mapping[str, str], settings: Train) ->
         message = f"--lora cannot adapt {model.name}: its files have no {absent}."
         raise CheckpointError(message, "Remove --lora.")
     torch.manual_seed(settings.seed)
-    number = re.compile(r"\\\.\d+(?=\\\.)")  # of a block
-    patterns = {number.sub(r"\\.\\d+", re.escape(name)) for name in layers}
     config = LoraConfig(
-        target_modules="|".join(sorted(patterns)),
+        target_modules=[*layers],
         fan_in_fan_out=Conv1D in layers.values(),  # weights of shape (in, out)
     )
     config.r = rank
@@ -70,26 +60,3 @@ def add_adapters(model: EvalModel, names: Mapping[str, str], settings: Train) ->
         if parameter in weights:
             adapted[tensor] = parameter.removesuffix(".weight")
     return adapted
-
-
-def adapter_files(
-    trained: TrainableParameters, tables: Mapping[str, NDArray[Any]], ref: CheckpointRef
-) -> dict[str, bytes]:
-    """Return the files of a PEFT adapter for a checkpoint, by name.
-
-    `tables` are position tables by parameter name, which the adapter contains as a whole.
-    """
-    network: Any = trained.model
-    values = {name: trained.value(name) for name in trained.parameters}
-    tensors = get_peft_model_state_dict(network, values, save_embedding_layers=False)
-    tensors |= {name: to_tensor(table) for name, table in tables.items()}
-    tensors = {f"{PEFT_PREFIX}{name}": value.contiguous() for name, value in tensors.items()}
-    files = {SAFETENSORS_WEIGHTS_NAME: save(tensors, {"format": "pt"})}
-    config = network.peft_config["default"]
-    config.base_model_name_or_path = ref.source
-    config.revision = ref.revision
-    config.inference_mode = True
-    config.modules_to_save = [name.removesuffix(".weight") for name in tables] or None
-    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=list)
-    files[CONFIG_NAME] = text.encode()
-    return files

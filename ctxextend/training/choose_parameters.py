@@ -7,7 +7,7 @@ from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.lab.eval_model import CAUSAL, ENCODER
 from ctxextend.models.load import match_parameters
 from ctxextend.settings import FROZEN
-from ctxextend.training.memory import checkpoint_activations, disable_dropout
+from ctxextend.training.memory import disable_dropout
 from ctxextend.training.trainable import Names, TrainableParameters
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ ENCODER_RATE = 2e-5
 CONTRASTIVE_RATE = 5e-5
 # Adapters learn best at so many times that rate (Schulman et al. 2025, "LoRA Without Regret").
 ADAPTER_FACTOR = 10
-LONG_SEQUENCE = 1024  # tokens above which activations are recomputed to save memory
 POOLER = "pooler."  # in the names of parameters that no objective uses
 
 
@@ -64,12 +63,6 @@ def choose_parameters(run: "TrainingRun") -> TrainableParameters:
         from ctxextend.training.adapters import add_adapters
 
         adapters = add_adapters(run.model, names, settings)
-        if settings.save_adapter and not is_frozen and not table.endswith(".weight"):
-            message = (
-                f"{files.table_name} is not the weight of a module, so a PEFT adapter cannot "
-                "contain it."
-            )
-            raise TrainingError(message, "Save merged weights: remove --save-adapter.")
         # Adapters are in no file, so they have no tensor: their names stand for it.
         trained = {name: name for name, value in network.named_parameters() if value.requires_grad}
     elif settings.trains_weights:
@@ -89,8 +82,6 @@ def choose_parameters(run: "TrainingRun") -> TrainableParameters:
         adapters=adapters,
     )
     disable_dropout(network)
-    if run.length > LONG_SEQUENCE:
-        checkpoint_activations(network)
     return trainable
 
 

@@ -1,4 +1,4 @@
-"""Training in less memory: chunked loss, recomputed activations; and no dropout."""
+"""Training in less memory: chunked loss, gradient checkpointing; and no dropout."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,16 +13,6 @@ from ctxextend.training.train_data import IGNORE_INDEX
 
 # Maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary.
 CHUNK_LOGITS = 2**24
-# Activation functions of transformers that consist of several operations.
-MULTI_OP_ACTIVATIONS = (
-    "NewGELUActivation",
-    "FastGELUActivation",
-    "QuickGELUActivation",
-    "AccurateGELUActivation",
-    "ClippedGELUActivation",
-    "ReLUSquaredActivation",
-    "LaplaceActivation",
-)
 
 
 def chunked_loss(head: torch.nn.Linear, states: Tensor, labels: Tensor) -> Tensor:
@@ -122,13 +112,3 @@ def checkpoint_layers(model: Any) -> bool:
     else:
         model.gradient_checkpointing_enable(arguments)
     return True
-
-
-def checkpoint_activations(model: torch.nn.Module) -> None:
-    """Recompute multi-op activations in the backward pass.
-
-    GPT-2's GELU would store four tensors of input size.
-    """
-    for module in model.modules():
-        if type(module).__name__ in MULTI_OP_ACTIVATIONS:
-            module.forward = partial(checkpoint, type(module).forward, module, use_reentrant=False)

@@ -12,9 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ctxextend.errors import (
     CheckpointError,
-    TrainingError,
     UnsupportedModelError,
-    install_command,
 )
 from ctxextend.lab import eval_model
 from ctxextend.lab.embedding import POOLINGS, last_states, read_pooling
@@ -32,10 +30,8 @@ class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model.
 
     If the LM head is separate, which the constructor checks on short texts, logits are computed in
-    chunks. `position_ids`: whether `forward` is called with position ids. In evaluation mode,
-    losses at positions below `short_positions` and from there on are also returned apart. With a
-    teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to
-    held-out losses.
+    chunks. `position_ids`: whether `forward` is called with position ids. With a teacher, `weight`
+    times the mean of `Teacher.errors` is added in training mode only, not to held-out losses.
 
     Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions
         into its copy with rotary ones on short texts, then trains it on long ones. Doing both at
@@ -49,12 +45,10 @@ class LanguageModeling(torch.nn.Module):
         weight: float = 1.0,
         *,
         position_ids: bool = False,
-        short_positions: int | None = None,
     ) -> None:
         super().__init__()
         self.kind = model.kind
         self.weight = weight
-        self.short_positions = short_positions
         self.teacher: Teacher | None = None
         if teacher is not None:
             self.teacher = Teacher(teacher, model, overlapping=False)
@@ -72,31 +66,19 @@ class LanguageModeling(torch.nn.Module):
 
         Texts are not padded. Labels are not shifted for a causal model; those equal to
         `IGNORE_INDEX` are ignored. Position ids count from the first usable position; None means
-        default positions. ``sums``, shape (2, 2), are the nats, then the number, of tokens at short
-        and at long positions. A token counts at its own position, not at that of the token before
-        it, from which a causal model predicts it.
+        default positions. ``tokens`` is how many are predicted.
         """
         result = self._read(input_ids, position_ids)
         outputs = result.logits
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=labels.device)
         if self.kind == CAUSAL:
             outputs = outputs[:, :-1]
             labels = labels[:, 1:]
-            position_ids = position_ids[..., 1:]
-        if not self.training:
-            is_long = position_ids >= (self.short_positions or 0)
-            parts = [labels.masked_fill(hidden, IGNORE_INDEX) for hidden in (is_long, ~is_long)]
-            losses = torch.stack([self._loss(outputs, part) for part in parts])
-            counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
-            nats = losses.masked_fill(counts == 0, 0) * counts
-            return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
         loss = self._loss(outputs, labels)
-        if self.teacher is not None:
+        if self.training and self.teacher is not None:
             windows, targets = self.teacher.read(input_ids)
             errors = self.teacher.errors(result.hidden_states[-1].float(), targets, windows)
             loss = loss + self.weight * errors.mean()
-        return {"loss": loss}
+        return {"loss": loss, "tokens": (labels != IGNORE_INDEX).sum()}
 
     @property
     def head(self) -> Any:
@@ -147,7 +129,6 @@ class TableDistillation(LanguageModeling):
         base: EvalModel,
         share: float,
         *,
-        short_positions: int | None,
         tokens: int | None = None,
     ) -> None:
         """Check that the base can teach the student, and put it in evaluation mode.
@@ -169,7 +150,7 @@ class TableDistillation(LanguageModeling):
             except UnsupportedModelError:
                 has_position_ids = False
         self.moves_windows_of_texts = has_position_ids and tokens is not None
-        super().__init__(model, position_ids=has_position_ids, short_positions=short_positions)
+        super().__init__(model, position_ids=has_position_ids)
         check_vocabularies(model, base)
         self.base = base  # not a submodule: it is neither trained nor saved
         self.base_has_separate_head = open_scorer(base).has_separate_head
@@ -378,7 +359,7 @@ class Distillation(torch.nn.Module):
 
 
 class Contrastive(torch.nn.Module):
-    """Loss of finding the positive of each anchor among all texts of a batch, on all devices.
+    """Loss of finding the positive of each anchor among all texts of a batch.
 
     It is sentence-transformers' `MultipleNegativesRankingLoss`; activations of micro-batches are
     computed again in the backward pass. With a teacher, `weight` times the mean of 1 - cosine
@@ -394,16 +375,8 @@ class Contrastive(torch.nn.Module):
     def __init__(
         self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool
     ) -> None:
-        """Create the loss and the pooling of the student.
+        from sentence_transformers.sentence_transformer import losses, modules
 
-        Raises:
-            TrainingError: sentence-transformers is not installed.
-        """
-        try:
-            from sentence_transformers.sentence_transformer import losses, modules
-        except ImportError as error:
-            message = "--contrastive requires sentence-transformers 6, which is not installed."
-            raise TrainingError(message, install_command("sentence_transformers")) from error
         super().__init__()
         self.model = student.model
         self.teacher = teacher
@@ -428,7 +401,6 @@ class Contrastive(torch.nn.Module):
         micro_batches = [torch.split(values, size) for values in ordered]
         embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
         anchors, *others = torch.split(torch.cat(embedded), len(input_ids))
-        self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
         with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
             loss: Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
         if self.teacher is not None and self.training:

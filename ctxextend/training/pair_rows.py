@@ -1,14 +1,12 @@
 """Files of pairs of texts for contrastive training."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctxextend.errors import DataError, counted
+from ctxextend.errors import DataError
 from ctxextend.held_out import fingerprint
 from ctxextend.lab.search_set import read_rows
-from ctxextend.text_data import BEGINNING
 
 COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional
 REQUIRED_COLUMNS = COLUMNS[:2]
@@ -30,37 +28,17 @@ def read_pairs(paths: Sequence[str]) -> PairRows:
             one has none, or the reverse.
     """
     number_of = dict[str, int]()  # by text
-    pairs = []
-    for texts in _rows(paths):
-        pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
-    # Held-out pairs are not windows of tokens, so a file's first token is never used.
-    files = [fingerprint(Path(path)) | {"first_token": 0} for path in paths]
-    return PairRows(texts=list(number_of), pairs=pairs, files=files)
-
-
-def check_pairs(paths: Sequence[str]) -> None:
-    """Read the first rows of each file, to report errors before libraries are imported.
-
-    Raises:
-        DataError: As `read_pairs`, of these rows.
-    """
-    for path in paths:
-        for _ in islice(_rows([path]), BEGINNING):
-            pass
-
-
-def _rows(paths: Sequence[str]) -> Iterator[list[str]]:
-    count = 0  # texts of the first row
+    pairs = list[list[int]]()
     for path in paths:
         for where, row in read_rows(Path(path), *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
             filled = [text for text in texts if isinstance(text, str) and text.strip()]
-            count = count or len(texts)
-            hint = "Fill all fields, and give every line a negative, or none."
-            if len(filled) != count:
-                message = f"{where} has {counted(len(filled), 'text')} instead of {count}."
+            numbers = [number_of.setdefault(text, len(number_of)) for text in filled]
+            pairs.append(numbers)
+            if not len(numbers) == len(texts) == len(pairs[0]):
+                message = f"{where} has an empty text, or more or fewer texts than the first line."
+                hint = "Fill all fields, and give every line a negative, or none."
                 raise DataError(message, hint)
-            if len(filled) != len(texts):
-                message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
-                raise DataError(message, hint)
-            yield texts
+    # Held-out pairs are not windows of tokens, so a file's first token is never used.
+    files = [fingerprint(Path(path)) | {"first_token": 0} for path in paths]
+    return PairRows(texts=list(number_of), pairs=pairs, files=files)

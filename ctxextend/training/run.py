@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.lab import eval_model
 from ctxextend.lab.embedding import read_pooling
 from ctxextend.lab.eval_model import ENCODER, MASKED, EvalModel
-from ctxextend.models.load import loads_from_folder
+from ctxextend.models.devices import open_device
 from ctxextend.provenance import find_base, read_provenance
 from ctxextend.settings import ATTENTION_WINDOWS, MIN_WINDOW
 from ctxextend.training.choose_parameters import choose_parameters, default_learning_rate
@@ -25,7 +24,6 @@ from ctxextend.training.objectives import (
     TableDistillation,
 )
 from ctxextend.training.pairs import Documents, PairDataset, Pairs
-from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,
     new_rows,
@@ -51,9 +49,6 @@ from ctxextend.training.training_text import (
     read_training_text,
 )
 
-if TYPE_CHECKING:
-    from accelerate import PartialState
-
 # Default weights of distillation. After a conversion, 4 is better than 1 after 100 steps on
 # gpt2-byte-128 and tiny-gpt2; in contrastive training, 5 is measured on MiniLM.
 CONVERTED_DISTILL = 4.0
@@ -66,6 +61,9 @@ CONVERTED_ENCODER_RATE = 1e-4
 # Held-out sequences of a short run, where evaluation would take most of the time.
 HELD_OUT_PER_STEP = 2
 MIN_HELD_OUT = 4
+# Maximum tokens per micro-batch: larger ones are not faster.
+CPU_TOKENS = 4096
+ACCELERATOR_TOKENS = 16_384
 
 
 class TrainingRun:
@@ -82,30 +80,24 @@ class TrainingRun:
     def __init__(
         self,
         source: TrainingSource,
-        devices: "PartialState",
         folder: RunFolder,
         notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Fill in unset settings, and tokenize the text into the run folder unless it is there.
 
         Raises:
-            TrainingError: A setting does not fit the checkpoint or the devices.
+            TrainingError: A setting does not fit the checkpoint or the device.
+            ResizeError: The device does not exist.
             DataError: The text cannot be read, or is too short.
             OutputError: The run folder cannot be written.
             CtxextendError: The base checkpoint cannot be opened.
         """
         settings = source.settings
         self.source = source
-        self.devices = devices
+        self.device = open_device(settings.device)
         self.folder = folder
         self.files = eval_model.open_files(source.prepare_model(folder))
         name = self.files.ref.source
-        if settings.save_adapter and not loads_from_folder(self.files.checkpoint):
-            message = (
-                f"transformers does not load the weights of {name} by themselves, so an adapter "
-                "for them has no base."
-            )
-            raise TrainingError(message, "Save merged weights: remove --save-adapter.")
         self.provenance = read_provenance(self.files.checkpoint)
         self.base = find_base(self.provenance, settings.base, self.files.ref.tokenizer)
         settings, notes = choose_trainable(self.files, settings)
@@ -117,19 +109,23 @@ class TrainingRun:
         shortest = max(MIN_WINDOW, special + 2)
         check_sequences(name, self.files.max_len, settings, shortest)
         precision = settings.precision
-        device = devices.device.type
-        if device == "cpu" and precision == "fp16":
+        if self.device.index:  # transformers' Trainer uses the first
+            message = (
+                f"--device {self.device} is not supported: training uses the first visible device."
+            )
+            raise TrainingError(message, f"Set CUDA_VISIBLE_DEVICES={self.device.index}.")
+        if self.device.type == "cpu" and precision == "fp16":
             message = "Training in fp16 is not supported on a CPU."
             raise TrainingError(message, "Use --precision bf16 or fp32.")
         if precision == "auto":
-            precision = eval_model.auto_precision(device)
+            precision = eval_model.auto_precision(self.device.type)
         self.span = settings.seq_len or self.files.max_len  # positions available to a sequence
         self.length = settings.window or self.span  # tokens per sequence, special ones included
         self.text_length = self.length - special  # without special tokens
         self.whole_text = self.span - special  # tokens that all positions can read
         self.settings = replace(settings, seq_len=self.span, precision=precision)
         # Sizes to try, in sequences, largest first.
-        self.micro_batches = micro_batch_sizes(devices, settings, self.length)
+        self.micro_batches = self._micro_batch_sizes()
         # Positions that the base has; None if unknown, or if sequences use no others.
         self.short_positions = short_positions(self.files, self.base, self.span)
         self.text = read_training_text(self, notify)
@@ -137,9 +133,17 @@ class TrainingRun:
         self.planned_steps = folder.planned_steps or settings.steps
         self.notes = notes
         self.warnings = (
-            *trained_on_warnings(name, self.text.seen, f"{NO_HELD_OUT} text with --eval-data."),
+            *trained_on_warnings(name, self.text.seen, f"{NO_HELD_OUT} text with --data."),
             *untrained_row_warnings(self.files, self.settings, self.provenance),
         )
+
+    def _micro_batch_sizes(self) -> list[int]:
+        batch_size = self.settings.batch_size
+        if self.settings.per_device_batch_size:
+            return [self.settings.per_device_batch_size]
+        tokens = CPU_TOKENS if self.device.type == "cpu" else ACCELERATOR_TOKENS
+        largest = min(batch_size, max(tokens // self.length, 1))
+        return [size for size in range(largest, 0, -1) if batch_size % size == 0]
 
     @property
     def was_converted(self) -> bool:
@@ -172,9 +176,7 @@ class TrainingRun:
             UnsupportedModelError: The model needs other inputs than text, or does not accept
                 position ids, which windows need.
         """
-        # A sharded model is loaded on the CPU: none of the devices may hold all of it.
-        device = "cpu" if self.settings.fsdp else self.settings.device
-        self.model = eval_model.load_eval_model(self.files, self._dtype, device)
+        self.model = eval_model.load_eval_model(self.files, self._dtype, self.settings.device)
         self._check_kind()
         self._fill_in_defaults()
         settings = self.settings
@@ -295,16 +297,9 @@ class TrainingRun:
                 model,
                 teacher,
                 weight,
-                short_positions=self.short_positions,
                 tokens=None if has_windows else self.text_length,
             )
-        return LanguageModeling(
-            model,
-            teacher,
-            weight,
-            position_ids=has_windows,
-            short_positions=self.short_positions,
-        )
+        return LanguageModeling(model, teacher, weight, position_ids=has_windows)
 
     def training_items(self, count: int) -> NumberedItems:
         """Return the sequences or pairs to train on.

@@ -24,8 +24,7 @@ def train(
 
     Causal and masked language models learn to predict tokens; encoders without an LM head are
     distilled from their base checkpoint, so that they reproduce, on long texts, its hidden states
-    on windows that it can read. Under torchrun or accelerate, call this in every process; the main
-    process saves.
+    on windows that it can read.
 
     Raises:
         CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
@@ -37,7 +36,7 @@ def train(
     """
     recipe = Recipe(ref, train=settings)
     source = TrainingSource.open(recipe, None)
-    source.check_start(saving.output, force=saving.force, resume=saving.resume)
+    source.check_start(saving.output, force=saving.force)
 
     from ctxextend.training.train import train_source
 

@@ -2,23 +2,18 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any
 
 from ctxextend.checkpoint.atomic_output import check_disk_space
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.writing import write_output
-from ctxextend.errors import ResizeError, counted, listed
-from ctxextend.held_out import shared_texts
-from ctxextend.models.devices import open_device, torch_threads
+from ctxextend.errors import counted
+from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.settings import Train
-from ctxextend.text_data import check_texts, empty_files
-from ctxextend.training.parallel import open_devices
 from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
@@ -51,9 +46,8 @@ def train_source(
     """
     path = source.output_path(output)
     settings = source.settings
-    texts = (*settings.data, *settings.eval_data)
     with open_run(source, path, force=force, resume=resume, notify=notify) as run:
-        notes = [*source.notes, *run.notes, *empty_files(texts)]
+        notes = [*source.notes, *run.notes]
         if resume and run.folder.save is None:
             notes.append("Nothing to resume: training starts at step 0.")
         for note in notes:
@@ -89,37 +83,16 @@ def open_run(
     Raises:
         CtxextendError: As `train`.
     """
-    settings = source.settings
-    if settings.save_adapter and (source.planned is not None or source.recipe.evaluate is not None):
-        message = (
-            "--save-adapter cannot be combined with other steps: an adapter belongs to an "
-            "existing checkpoint."
-        )
-        hint = "Run the other steps first, then ctxextend train MODEL --lora R --save-adapter."
-        raise ResizeError(message, hint)
-    devices = open_devices(settings.device, fsdp=settings.fsdp)
-    with ExitStack() as stack:
-        # The main process comes first: the others find what it downloads and writes.
-        with devices.main_process_first():
-            folder = RunFolder.for_output(path)
-            if devices.is_main_process:
-                identity = run_settings(source.recipe, source.model)
-                opened = open_run_folder(
-                    path, identity, resume=resume, force=force, keeps_saves=keeps_saves
-                )
-                # It stays locked when the other processes go on, until the output is written.
-                folder = stack.enter_context(opened)
-                # The folder of a run to resume has the text as token ids already.
-                if folder.save is None:
-                    _check_texts(settings)
-            run = TrainingRun(source, devices, folder, notify)
+    identity = run_settings(source.recipe, source.model)
+    with open_run_folder(
+        path, identity, resume=resume, force=force, keeps_saves=keeps_saves
+    ) as folder:
+        run = TrainingRun(source, folder, notify)
         run.load()
-        if devices.is_main_process:
-            # The new weights are written while up to two saved states exist.
-            sizes = {f"{SAVE}{number}": run.trainable.save_bytes for number in (1, 2)}
-            if not settings.save_adapter:
-                sizes |= {name: layout.size for name, layout in run.trainable.layouts.items()}
-            check_disk_space(path, sizes)
+        # A state is written while the previous one exists.
+        sizes = {f"{SAVE}{number}": run.trainable.save_bytes for number in (1, 2)}
+        sizes |= {name: layout.size for name, layout in run.trainable.layouts.items()}
+        check_disk_space(path, sizes)
         yield run
 
 
@@ -140,9 +113,8 @@ def save_trained(
     """
     warnings = (*run.source.warnings, *run.warnings, *_warnings(run, result))
     result = replace(result, warnings=warnings)
-    if run.devices.is_main_process:
-        write_output(trained_output(run, result), force=force, check=check)
-        run.folder.remove()
+    write_output(trained_output(run, result), force=force, check=check)
+    run.folder.remove()
     return result
 
 
@@ -155,14 +127,9 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
         CtxextendError: As `train`, if the run could not start.
     """
     settings = source.settings
-    _check_texts(settings)
-    # What `TrainingRun` reads of accelerate's state.
-    devices: Any = SimpleNamespace(
-        device=open_device(settings.device), num_processes=1, is_main_process=True
-    )
-    first_step = replace(source.recipe, train=replace(settings, fsdp=False, steps=1))
+    first_step = replace(source.recipe, train=replace(settings, steps=1))
     with TemporaryDirectory() as folder:
-        run = TrainingRun(replace(source, recipe=first_step), devices, RunFolder(Path(folder)))
+        run = TrainingRun(replace(source, recipe=first_step), RunFolder(Path(folder)))
     return TrainingPlan(
         output=output,
         source=source.recipe.checkpoint.source,
@@ -178,26 +145,18 @@ def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
     )
 
 
-def _check_texts(settings: Train) -> None:
-    if settings.contrastive != "pairs":  # which are checked when they are read
-        check_texts((*settings.data, *settings.eval_data), settings.text_field)
-
-
 def _summary(run: TrainingRun) -> str:
     settings = run.settings
     # The value of --trainable says it, unless adapters are trained too.
     trained = settings.trainable if settings.lora is None else settings.trained_text
-    devices = counted(run.devices.num_processes, "device")
     parts = [
         f"{counted(run.trainable.count, 'trainable parameter')} ({trained})",
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of "
         f"{run.length:,} tokens",
-        f"micro-batch {run.micro_batches[0]} on {devices}",
+        f"micro-batch {run.micro_batches[0]} on {run.device}",
+        settings.precision,
+        f"lr {run.lr:.3g}",
     ]
-    if settings.fsdp:
-        parts.append("sharded")
-    parts.append(settings.precision)
-    parts.append(f"lr {run.lr:.3g}")
     if settings.distill and run.distils_table:
         parts.append("distilled from its base")
     elif settings.distill:
@@ -209,13 +168,6 @@ def _warnings(run: TrainingRun, result: TrainResult) -> Iterator[str]:
     settings = run.settings
     if not result.has_fallen or result.loss_last > result.loss_before:
         yield _loss_warning(settings, result)
-    shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
-    if shared:
-        names = listed([str(text) for text in shared])
-        yield (
-            f"{names} is in both --data and --eval-data: the held-out loss does not measure new "
-            "text."
-        )
     planned = run.planned_steps
     if planned != settings.steps:
         yield (

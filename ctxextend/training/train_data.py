@@ -40,11 +40,6 @@ class Text(NamedTuple):
     tokens: Tokens  # shape (tokens,)
     spans: Ids  # first token and end of each part, in order, shape (parts, 2)
 
-    @classmethod
-    def whole(cls, tokens: Tokens) -> "Text":
-        """Return a text that is a single part."""
-        return cls(tokens=tokens, spans=np.array([[0, len(tokens)]]))
-
 
 def write_tokens(
     chunks: Iterable[Ids], path: Path, notify: Callable[[str], None] = lambda text: None

@@ -1,12 +1,10 @@
 """The result of a training run, and of its dry run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ctxextend.checkpoint.folder import ADAPTER_CONFIG
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.lab.statistics import Estimate
@@ -16,7 +14,7 @@ class Steps:
     """The steps of a training, as text."""
 
     steps: int  # optimizer steps
-    batch_size: int  # sequences per step, over all devices
+    batch_size: int  # sequences per step
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
 
@@ -46,10 +44,8 @@ class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_befor
     lora: int | None  # rank of adapters, in addition to a table
     parameters: int  # trainable parameters
     steps: int  # optimizer steps
-    batch_size: int  # sequences per step, over all devices
+    batch_size: int  # sequences per step
     per_device_batch_size: int  # the micro-batch
-    devices: int
-    sharding: str | None  # ``fsdp2`` with ``--fsdp``
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
     lr: float  # peak learning rate
@@ -67,33 +63,17 @@ class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_befor
     improvement: Estimate | None
     # Wall clock of steps and evaluations, including those before an interruption.
     seconds: float
-    # Peak memory of a process, or of its accelerator if it has one; None if unknown.
+    # Peak memory of the process, or of its accelerator if it has one; None if unknown.
     peak_bytes: int | None
     precision: str  # of the computation
     threads: int  # of the CPU
-    # Of language models, positions that the base has; None if unknown, or if sequences use no
-    # others.
-    short_positions: int | None
-    # Pairs of `loss_before` and `loss_after` at positions that the base has, and at longer ones;
-    # None for encoders.
-    loss_short: tuple[float, float] | None
-    loss_long: tuple[float, float] | None
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
     # Whether windows that the base reads from position 0 on trained only a table: `distill` is then
     # the share of distillation.
     distils_table: bool = field(default=False, metadata=not_in_json)
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
-    # Whether this process wrote the output.
-    is_first: bool = field(default=True, metadata=not_in_json)
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-
-    json_properties: ClassVar = ("tokens_per_second",)
-
-    @property
-    def is_adapter(self) -> bool:
-        """Whether the output is a PEFT adapter."""
-        return (self.output / ADAPTER_CONFIG).is_file()
 
     @property
     def has_fallen(self) -> bool:
@@ -104,13 +84,6 @@ class TrainResult(Steps, Result, shows=("source", "output", "steps", "loss_befor
     def saves_trained(self) -> bool:
         """Whether the saved weights are trained; else no later ones were better."""
         return self.saved_step > 0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens trained on per second, excluding evaluations; NaN if no time is left."""
-        evaluating = sum(line.get("eval_runtime", 0.0) for line in self.log)
-        training = self.seconds - evaluating
-        return self.tokens / training if training > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,7 +96,7 @@ class TrainingPlan(Steps, Result, shows=("source", "trainable", "steps")):
     lora: int | None  # the rank of adapters, if any
     precision: str  # of the computation
     steps: int  # optimizer steps
-    batch_size: int  # sequences per step, over all devices
+    batch_size: int  # sequences per step
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
     notes: tuple[str, ...]

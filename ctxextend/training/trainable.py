@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.safetensors_file import numpy_dtype
@@ -169,13 +168,3 @@ class TrainableParameters:
 
         optimizer.register_step_pre_hook(before)
         optimizer.register_step_post_hook(after)
-
-    def gather(self, *, keep: bool) -> None:
-        """Replace sharded `masters` by whole ones on the CPU, or drop them.
-
-        All processes call it.
-        """
-        for name, value in self.masters.items():
-            if isinstance(value, DTensor):
-                whole = value.full_tensor()
-                self.masters[name] = whole.to("cpu") if keep else whole.new_empty(0)

@@ -6,7 +6,6 @@ from ctxextend.errors import TrainingError
 from ctxextend.lab.eval_model import ResizableFiles
 from ctxextend.settings import Train
 from ctxextend.tables.layouts import find_formula
-from ctxextend.training.training_source import refuse_rows, without_rows
 
 
 def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
@@ -24,17 +23,20 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
     if settings.contrastive and not requested and not settings.lora:
         return replace(settings, trainable="all"), ()
     if not table.rows:
-        if trains_rows:
-            refuse_rows(table.scheme, settings)
+        reason = f"its positions ({table.scheme}) have no rows to train"
         trained = "All weights"
         trainable = "all"
+        hint = "Use --trainable all."
         if settings.lora:
             trained = "Adapters"
             trainable = "all-but-positions"
-        notes = [f"{trained} are trained: {without_rows(table.scheme)}."]
+            hint = "Remove --trainable."
+        if trains_rows:
+            raise TrainingError(f"--trainable {requested}: {reason}.", hint)
+        settings = replace(settings, trainable=trainable)
         if requested:
-            notes = []
-        return replace(settings, trainable=trainable), tuple(notes)
+            return settings, ()
+        return settings, (f"{trained} are trained: {reason}.",)
     if requested == "all-but-positions":
         return settings, ()
     if table.stored_rows == "frozen" or table.name not in files.checkpoint.weights.entries:

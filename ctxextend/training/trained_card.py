@@ -21,12 +21,6 @@ OBJECTIVES = {
 }
 # What a table learns from its base, which reads windows from position 0 on.
 DISTILLED_TABLE = "to predict anywhere what its base checkpoint predicts in windows it can read"
-# What distillation next to another objective also trains a model to do, by that objective.
-SIDE_OBJECTIVES = {
-    "causal": OBJECTIVES["distilled"],
-    "masked": OBJECTIVES["distilled"],
-    "contrastive": "to keep its base checkpoint's embeddings of anchors",
-}
 
 
 def trained_card(run: TrainingRun, result: TrainResult) -> str:
@@ -47,7 +41,6 @@ def trained_card(run: TrainingRun, result: TrainResult) -> str:
     return extended_card(
         run.files.checkpoint,
         run.provenance,
-        is_adapter=run.settings.save_adapter,
         title=printable(result.output.name),
         section=section,
         trained_at=run.files.max_len,
@@ -55,12 +48,9 @@ def trained_card(run: TrainingRun, result: TrainResult) -> str:
 
 
 def _objective_text(result: TrainResult) -> str:
+    if result.distils_table and result.distill == 1:
+        return DISTILLED_TABLE
     text = OBJECTIVES[result.objective]
-    distill_weight = result.distill
-    if result.distils_table and distill_weight:
-        if distill_weight == 1:
-            return DISTILLED_TABLE
-        return f"{text} and, with a share of {distill_weight:g}, {DISTILLED_TABLE}"
-    if distill_weight:
-        text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[result.objective]}"
+    if result.distill:
+        text += f" and, with weight {result.distill:g}, to stay close to its base checkpoint"
     return text

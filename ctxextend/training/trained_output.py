@@ -1,14 +1,8 @@
-"""The output of a training run: a checkpoint, or an adapter, with recipe, card and logs."""
+"""The output of a training run: a checkpoint with recipe, card and log."""
 
 import json
-from dataclasses import replace
-from importlib.util import find_spec
-from typing import Any
-
-from numpy.typing import NDArray
 
 from ctxextend.card import CARD_FILE, LOG_FILE, UNDECODED
-from ctxextend.checkpoint.checkpoint import Weights
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.checkpoint.json_edit import edit
 from ctxextend.checkpoint.writing import NewTensors, Output
@@ -18,15 +12,12 @@ from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trained_card import trained_card
 from ctxextend.training.trained_recipe import trained_recipe
-from ctxextend.training.training_figure import training_figure
-
-CURVE_FILE = "train_loss.png"
 
 
 def trained_output(run: TrainingRun, result: TrainResult) -> Output:
     """Return the output of a finished run, to be written by `write_output`.
 
-    Its tensors are known before it is written, so its recipe is complete. The recipe, card and logs
+    Its tensors are known before it is written, so its recipe is complete. The recipe, card and log
     of the run replace files of the same name.
 
     Raises:
@@ -34,27 +25,15 @@ def trained_output(run: TrainingRun, result: TrainResult) -> Output:
     """
     trainable = run.trainable
     source = trainable.checkpoint
-    layouts = trainable.layouts
-    if run.settings.save_adapter:
-        from ctxextend.training.adapters import adapter_files
-
-        source = replace(source, weights=Weights(files={}), copied=())  # nothing is copied
-        layouts = {}
-        table = run.files.table_name
-        tables = dict[str, NDArray[Any]]()
-        if table in trainable.names:
-            tables[trainable.table] = trainable.tensor(table)
-        files = adapter_files(trainable, tables, run.source.model.ref)
-    else:
-        files = {name: text.encode() for name, text in source.generated.items()}
-        # What transformers does not write: rotary settings in both dialects, since it writes only
-        # ``rope_parameters`` when it saves a model, and keys of the length for other engines.
-        changes = missing_engine_keys(run.files.opened)
-        changes |= both_dialects(run.files.opened.architecture.locations)
-        if changes and source.has_config:
-            text = source.text(source.config_file)
-            changes = in_existing_objects(source.config, changes)
-            files[source.config_file] = edit(text, changes).encode()
+    files = {name: text.encode() for name, text in source.generated.items()}
+    # What transformers does not write: rotary settings in both dialects, since it writes only
+    # ``rope_parameters`` when it saves a model, and keys of the length for other engines.
+    changes = missing_engine_keys(run.files.opened)
+    changes |= both_dialects(run.files.opened.architecture.locations)
+    if changes and source.has_config:
+        text = source.text(source.config_file)
+        changes = in_existing_objects(source.config, changes)
+        files[source.config_file] = edit(text, changes).encode()
     recipe = trained_recipe(run, result)
     texts = {
         RECIPE_FILE: recipe,
@@ -62,13 +41,10 @@ def trained_output(run: TrainingRun, result: TrainResult) -> Output:
         LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
     }
     files |= {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
-    if find_spec("matplotlib") is not None:
-        title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
-        files[CURVE_FILE] = training_figure(result.log, title, result.short_positions)
     return Output(
         source=source,
         path=result.output,
-        layouts=layouts,
+        layouts=trainable.layouts,
         texts=files,
         compute=lambda path: NewTensors(tensor=trainable.tensor, recipe=files[RECIPE_FILE]),
     )

@@ -17,7 +17,6 @@ RECORDED = (
     "objective",
     "parameters",
     "tokens",
-    "devices",
     "threads",
     "loss_before",
     "loss_after",
@@ -26,7 +25,6 @@ RECORDED = (
     "best_step",
     "saved_step",
 )
-MAX_LISTED_TEXTS = 200  # maximum number of text files that a recipe lists, to keep it short
 
 
 def trained_recipe(run: TrainingRun, result: TrainResult) -> str:
@@ -79,10 +77,6 @@ def _facts(run: TrainingRun, result: TrainResult) -> dict[str, Any]:
     adapters = run.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
-    for name, items in [*facts.items()]:
-        if isinstance(items, list) and len(items) > MAX_LISTED_TEXTS:
-            facts[name] = items[:MAX_LISTED_TEXTS]
-            facts[f"{name}_not_listed"] = len(items) - MAX_LISTED_TEXTS
     if run.planned_steps != result.steps:
         facts["planned_steps"] = run.planned_steps
     libraries = ["torch", "transformers", "accelerate"]

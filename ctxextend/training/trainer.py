@@ -5,24 +5,18 @@ import shutil
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, release_memory
+from accelerate.utils import release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -36,24 +30,19 @@ from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.objectives import Contrastive
-from ctxextend.training.parallel import shard
 from ctxextend.training.run import TrainingRun
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.training_run import SAVE
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
-STATE = "state"  # folder of a saved state
-BEST = "best of "  # prefix of the best values in it
-ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names in a saved state
-SAVES = 10  # default number of saved states
+STATE = "trained.pt"  # of a saved state: trainable parameters, and their best values so far
+SAVES = 10  # saved states
 EVALUATIONS = 4  # default number of evaluations after the initial one
 UNFINISHED = "unfinished"  # the folder of a saved state that is being written
 # Seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C.
 SAME_SIGNAL = 2.0
-# Parts of the held-out loss of language models: at the positions that the base has, and others.
-LOSS_PARTS = ("short", "long")
-# Of held-out sequences: their nats, then their tokens, by part of `LOSS_PARTS`; (sequences, 2, 2).
+# Of held-out sequences: their nats and their tokens, shape (sequences, 2).
 Sums = NDArray[np.float64]
 
 
@@ -75,15 +64,9 @@ def run_training(
         OutputError: A state cannot be saved.
     """
     objective: Any = run.objective
-    if run.settings.fsdp:
-        checkpoint_layers(objective.model)
-        names = run.trainable.names
-        tables = [names[table.name] for table in run.files.tables if table.name in names]
-        shard(objective, tables, run.devices)
     attempts = [(size, False) for size in run.micro_batches]
     attempts.append((run.micro_batches[-1], True))
-    with quiet_transformers(), StopRequest() as stop, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    with quiet_transformers(), StopRequest() as stop:
         for micro_batch, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(objective.model):
                 break
@@ -97,8 +80,7 @@ def run_training(
                 failure = error.with_traceback(None)  # its frames keep tensors in memory
             else:
                 return trainer.finish()
-            is_first_step = trainer.state.global_step <= start
-            if is_checkpointed or not is_first_step or run.devices.num_processes > 1:
+            if is_checkpointed or trainer.state.global_step > start:
                 break
             notify(f"Out of memory with micro-batch {micro_batch}: retrying with less memory.")
             objective.zero_grad()
@@ -110,18 +92,13 @@ def run_training(
     raise TrainingError(message, hint) from failure
 
 
-def held_out_losses(log: Iterable[Mapping[str, Any]], name: str = "eval_loss") -> dict[int, float]:
-    """Return the held-out losses of a log by step, in order.
-
-    See `RunTrainer.evaluate` for names.
-    """
-    return {line["step"]: line[name] for line in log if name in line}
+def held_out_losses(log: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the held-out losses of a log by step, in order."""
+    return {line["step"]: line["eval_loss"] for line in log if "eval_loss" in line}
 
 
 def read_held_out(objective: Any, items: NumberedItems, batches: Iterable[Sequence[int]]) -> Sums:
     """Return the losses of batches of held-out items, which are given by their numbers.
-
-    Of models without positions of two kinds, all tokens count as those at long positions.
 
     Args:
         objective: In evaluation mode.
@@ -136,28 +113,24 @@ def read_held_out(objective: Any, items: NumberedItems, batches: Iterable[Sequen
             batch[name] = value.to(device)
         with torch.no_grad():
             result = objective(**batch)
-        if "sums" in result:
-            sums.append(result["sums"].double().cpu().numpy())
-        else:
-            tokens = int((batch["input_ids"] != IGNORE_INDEX).sum())
-            sums.append(np.array([[0, float(result["loss"]) * tokens], [0, tokens]]))
+        tokens = int(result.get("tokens", (batch["input_ids"] != IGNORE_INDEX).sum()))
+        sums.append([float(result["loss"]) * tokens, tokens])
     return np.array(sums)
 
 
 def _training_arguments(run: TrainingRun, micro_batch: int) -> TrainingArguments:
     settings = run.settings
-    devices = run.devices
-    is_cpu = devices.device.type == "cpu"
+    is_cpu = run.device.type == "cpu"
     if settings.contrastive:
         # The objective compares all pairs of a step, and splits them itself.
-        micro_batch = settings.batch_size // devices.num_processes
+        micro_batch = settings.batch_size
     # Half-precision parameters are computed in their own dtype.
     autocast = settings.precision if run.model.model.dtype == torch.float32 else "fp32"
     arguments = TrainingArguments(
         output_dir=str(run.folder.path),
         max_steps=settings.steps,
         per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=settings.batch_size // (micro_batch * devices.num_processes),
+        gradient_accumulation_steps=settings.batch_size // micro_batch,
         learning_rate=run.lr,
         weight_decay=settings.weight_decay,
         # In windows, a table ends with a lower loss after a linear schedule than after a cosine.
@@ -167,7 +140,7 @@ def _training_arguments(run: TrainingRun, micro_batch: int) -> TrainingArguments
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps" if run.folder.keeps_saves else "no",
-        save_steps=settings.save_every or max(settings.steps // SAVES, 1),
+        save_steps=max(settings.steps // SAVES, 1),
         eval_strategy="steps",
         eval_steps=settings.eval_every or math.ceil(settings.steps / EVALUATIONS),
         eval_on_start=run.folder.save is None,
@@ -179,12 +152,8 @@ def _training_arguments(run: TrainingRun, micro_batch: int) -> TrainingArguments
         seed=settings.seed,
         report_to="none",
         disable_tqdm=True,
-        ddp_backend="gloo" if is_cpu and devices.num_processes > 1 else None,
-        ddp_find_unused_parameters=settings.trains_weights,
         dataloader_pin_memory=not is_cpu,
     )
-    # Otherwise the precision of accelerate's launcher would take precedence.
-    arguments.mixed_precision = "no" if autocast == "fp32" else autocast
     # Otherwise Trainer would split a micro-batch across several GPUs.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
@@ -223,17 +192,12 @@ class RunTrainer(Trainer, TrainerCallback):
             callbacks=[self],
         )
         self.remove_callback(PrinterCallback)  # it prints to stdout
-        # The last step whose weights are known to give a finite loss; later saved states are
-        # removed if the loss becomes NaN.
-        self.last_finite_step = min(run.folder.steps, default=0)
         self._start_time = 0.0
         self._reported = 0  # steps
         self._held_out = math.nan
-        self.peak = peak_memory(run.devices.device)
+        self.peak = peak_memory(run.device)
         self.best: dict[str, Tensor] = {}  # values of the step with the lowest held-out loss
         self.sums: dict[int, Sums] = {}  # by step; none of before the run was resumed
-        # Set after Trainer's constructor, which refuses to save the optimizer of such a model.
-        self.is_distributed_loading_by_transformers = run.settings.fsdp
 
     def fit(self) -> None:
         """Train to the last step, or until a signal arrives.
@@ -251,20 +215,12 @@ class RunTrainer(Trainer, TrainerCallback):
             if step >= steps and step not in held_out_losses(self.state.log_history):
                 self.evaluate()
         except NotFiniteError:
-            folder.remove_saves([step for step in folder.steps if step > self.last_finite_step])
             step = self.state.global_step
             message = f"The loss became NaN or infinite at step {step} of {steps}."
-            restart = f"Restart with an --lr below {run.lr:.2g}"
+            hint = f"Restart with --force and an --lr below {run.lr:.2g}."
             if step == 0:
                 message = f"The loss of {run.model.name} is NaN or infinite before the first step."
                 hint = "Check its table with ctxextend inspect, or train with --precision fp32."
-            elif folder.save is None:
-                message += " No state was saved."
-                hint = f"{restart}."
-            else:
-                message += f" The state of step {folder.step} is saved in {folder.save}."
-                finish = f"the same command and --resume --steps {folder.step}"
-                hint = f"{restart} and --force, or finish at step {folder.step} with {finish}."
             raise TrainingError(message, hint) from None
 
     def finish(self) -> TrainResult:
@@ -285,12 +241,6 @@ class RunTrainer(Trainer, TrainerCallback):
         saved = best if settings.save == "best" else step
         if saved != step:
             run.trainable.load(self.best)
-        run.trainable.gather(keep=run.devices.is_main_process)
-        parts = dict[str, tuple[float, float] | None]()
-        for part in LOSS_PARTS:
-            of_part = held_out_losses(log, f"eval_loss_{part}")
-            is_known = 0 in of_part and saved in of_part
-            parts[part] = (of_part[0], of_part[saved]) if is_known else None
         objective = run.model.kind
         if objective == ENCODER:
             objective = "contrastive" if settings.contrastive else "distilled"
@@ -306,8 +256,6 @@ class RunTrainer(Trainer, TrainerCallback):
             steps=step,
             batch_size=settings.batch_size,
             per_device_batch_size=self.micro_batch,
-            devices=run.devices.num_processes,
-            sharding="fsdp2" if settings.fsdp else None,
             seq_len=run.span,
             window=run.length,
             lr=run.lr,
@@ -325,20 +273,15 @@ class RunTrainer(Trainer, TrainerCallback):
             peak_bytes=self.peak(),
             precision=settings.precision,
             threads=torch.get_num_threads(),
-            short_positions=run.short_positions,
-            loss_short=parts["short"],
-            loss_long=parts["long"],
             log=log,
-            is_first=run.devices.is_main_process,
         )
 
     def _improvement(self, saved: int) -> Estimate | None:
         """Return how much lower the held-out loss of a step is, if sequences are to be paired."""
         if not self.run.distils_table or not {0, saved} <= self.sums.keys():
             return None
-        before = self.sums[0]
-        gained = before[:, 0] - self.sums[saved][:, 0]
-        return estimate_ratio(gained.sum(axis=1), before[:, 1].sum(axis=1).astype(np.int64))
+        before, tokens = self.sums[0].T
+        return estimate_ratio(before - self.sums[saved][:, 0], tokens.astype(np.int64))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Start the clock, or continue that of an interrupted run."""
@@ -357,7 +300,6 @@ class RunTrainer(Trainer, TrainerCallback):
         self._held_out = logs.get("eval_loss", self._held_out)
         step = state.global_step
         settings = self.run.settings
-        folder = self.run.folder
         if "loss" in logs:
             label = f"step {step}/{settings.steps}"
             if not settings.distill:  # else it is another quantity than the held-out loss
@@ -368,37 +310,27 @@ class RunTrainer(Trainer, TrainerCallback):
             self._reported = step
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
-        if "loss" in logs:  # computed with the weights of the previous step
-            self.last_finite_step = max(self.last_finite_step, step - 1)
-            if state.is_world_process_zero:
-                folder.remove_saves(folder.steps[1:])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal arrived during a save: another step may take long."""
-        if self.stop.is_requested():
+        if self.stop.signal is not None:
             control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Evaluate and save after the last step; save and stop after a signal."""
         if state.global_step >= state.max_steps:
             control.should_evaluate = True
-        elif self.stop.is_requested():
+        elif self.stop.signal is not None:
             control.should_training_stop = True
         else:
             return
         control.should_save = self.run.folder.keeps_saves
-
-    @contextmanager
-    def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
-        """Defer nothing: gradients would take as much memory as the whole model."""
-        yield
 
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
         """Create AdamW, which updates float32 values."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(*arguments)
         if is_new:
-            self._adam = optimizer  # accelerate wraps it
             self.run.trainable.attach(optimizer)
         return optimizer
 
@@ -406,44 +338,23 @@ class RunTrainer(Trainer, TrainerCallback):
         """Compute the held-out loss, weighted by tokens, and keep the best weights.
 
         Sequences are read one by one, so that the loss is the same for all batch sizes, and that
-        of two steps can be paired. The log gets ``eval_loss``, ``eval_tokens`` and
-        ``eval_runtime`` and, if the base has fewer positions, ``eval_loss_short`` and
-        ``eval_loss_long``.
+        of two steps can be paired. The log gets ``eval_loss`` and ``eval_tokens``.
         """
         run = self.run
-        start_time = time.perf_counter()
         count = len(run.held_out)
         batches = [[number] for number in range(count)]
         if run.settings.contrastive:  # all pairs are compared
             batches = [[*range(count)]]
-        processes = self.accelerator.num_processes
-        own = batches[self.accelerator.process_index :: processes]
-        # Every process runs a sharded model equally often: the last batch of some is not used.
-        padding = [batches[0]] * (math.ceil(len(batches) / processes) - len(own))
         run.objective.eval()
-        read = read_held_out(self.model, run.held_out, own + padding)[: len(own)]
-        sums = np.empty((len(batches), 2, 2))
-        for first, part in enumerate(gather_object([read])):
-            sums[first::processes] = part
+        sums = read_held_out(self.model, run.held_out, batches)
         self.sums[self.state.global_step] = sums
         nats, tokens = sums.sum(axis=0)
-        loss = float(nats.sum() / tokens.sum())
-        metrics = {
-            "eval_loss": loss,
-            "eval_tokens": float(tokens.sum()),
-            "eval_runtime": time.perf_counter() - start_time,
-        }
-        if run.short_positions is not None and run.model.kind != ENCODER:
-            for part, total, number in zip(LOSS_PARTS, nats, tokens, strict=True):
-                if number:
-                    metrics[f"eval_loss_{part}"] = float(total / number)
+        loss = float(nats / tokens)
+        metrics = {"eval_loss": loss, "eval_tokens": float(tokens)}
         lowest = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if run.settings.save == "best" and loss < lowest:
             for name, value in run.trainable.masters.items():
-                if isinstance(value, DTensor):
-                    self.best[name] = value.detach().clone()
-                else:
-                    self.best[name] = value.detach().to("cpu", copy=True)
+                self.best[name] = value.detach().to("cpu", copy=True)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
@@ -461,84 +372,43 @@ class RunTrainer(Trainer, TrainerCallback):
         """
         folder = self.run.folder
         unfinished = folder.saves / UNFINISHED
-        if self.is_world_process_zero():
-            shutil.rmtree(unfinished, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
+        name = f"{SAVE}{self.state.global_step}"
+        shutil.rmtree(unfinished, ignore_errors=True)
         try:
             super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()
-            if self.is_world_process_zero():
-                name = f"{SAVE}{self.state.global_step}"
-                for path in (*(unfinished / name).iterdir(), unfinished / name):
-                    sync(path)
-                if not (folder.saves / name).exists():  # else this step is saved already
-                    (unfinished / name).rename(folder.saves / name)
-                    sync(folder.saves)
-                shutil.rmtree(unfinished, ignore_errors=True)
-        except (OSError, RuntimeError, CheckpointException) as failure:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            error: BaseException = failure
-            if isinstance(failure, CheckpointException):  # one for each process that failed
-                error, _ = next(iter(failure.failures.values()))
-            if not isinstance(error, OSError | RuntimeError):
-                raise
+            for path in (*(unfinished / name).iterdir(), unfinished / name):
+                sync(path)
+            if not (folder.saves / name).exists():  # else this step is saved already
+                (unfinished / name).rename(folder.saves / name)
+                sync(folder.saves)
+        except (OSError, RuntimeError) as error:
             previous = "no earlier state exists"
             if folder.save is not None:
                 previous = f"the previous state, {folder.save}, is complete"
+            shutil.rmtree(unfinished, ignore_errors=True)
             _, space = disk_space(folder.saves, {SAVE: self.run.trainable.save_bytes})
             message = (
                 f"Saving to {folder.saves} failed ({one_line(error)}); {previous}. A saved state "
                 f"{space}."
             )
             hint = "Free disk space, then resume with --resume."
-            raise OutputError(message, hint) from failure
-        self.accelerator.wait_for_everyone()
+            raise OutputError(message, hint) from error
+        shutil.rmtree(unfinished, ignore_errors=True)
+        folder.remove_earlier_saves()
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Save nothing here.
-
-        The optimizer's state contains the parameters, and all others are in the source.
-        """
+        """Save trainable parameters, and their best values; all others are in the source."""
+        folder = Path(str(output_dir))
+        folder.mkdir(parents=True)
+        torch.save({"last": self.run.trainable.masters, "best": self.best}, folder / STATE)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load nothing here: `_load_optimizer_and_scheduler` loads the parameters."""
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save trainable parameters, their best values and AdamW's state, a part per process."""
-        save(self._state(), checkpoint_id=Path(output_dir) / STATE)
-
-    def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
-        """Load what was saved, by any number of processes."""
-        if checkpoint_folder is None:
-            return
-        masters = self.run.trainable.masters
-        path = Path(checkpoint_folder) / STATE
-        saved = FileSystemReader(path).read_metadata().state_dict_metadata
-        if any(name.startswith(BEST) for name in saved):
-            self.best = {name: value.detach().clone() for name, value in masters.items()}
-        for master in masters.values():
-            zeros = {key: torch.zeros_like(master) for key in ADAM_MOMENTS}
-            self._adam.state[master] = zeros | {"step": torch.zeros(())}
-        state = self._state()
-        load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
-        self.run.trainable.load(masters)
-        # The schedule does not depend on the steps of the interrupted run.
-        scheduler: Any = self.lr_scheduler
-        scheduler.last_epoch = self.run.folder.step - 1
-        scheduler._step_count = self.run.folder.step
-        scheduler.step()
-
-    def _state(self) -> dict[str, Tensor]:
-        state = dict[str, Tensor]()
-        for name, master in self.run.trainable.masters.items():
-            state[name] = master
-            for key, value in self._adam.state[master].items():
-                state[f"{key} of {name}"] = value
-        for name, value in self.best.items():
-            state[f"{BEST}{name}"] = value
-        return state
+        """Load what `_save` saved."""
+        state = torch.load(Path(resume_from_checkpoint) / STATE, "cpu", weights_only=True)
+        self.best = state["best"]
+        self.run.trainable.load(state["last"])
 
 
 class StopRequest(ExitStack):
@@ -559,7 +429,3 @@ class StopRequest(ExitStack):
             self._received_at = time.monotonic()
         elif time.monotonic() - self._received_at > SAME_SIGNAL:
             raise KeyboardInterrupt
-
-    def is_requested(self) -> bool:
-        """Whether any process of the run received a signal: all must stop after the same step."""
-        return any(gather_object([self.signal is not None]))

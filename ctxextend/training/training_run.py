@@ -3,9 +3,9 @@
 NAME.training/
   run.json         settings of the run, and the fingerprint of the source's weights
   resized/         the resized checkpoint, if the run resizes first
-  data.bin         the text of --data as token ids; eval_data.bin is that of --eval-data
-  texts.json       the files that both were read from
-  saves/           the last saved states; one that is being written has another name
+  data.bin         the text as token ids
+  texts.json       the files that it was read from
+  saves/           the last saved state; one that is being written has another name
 """
 
 import json
@@ -27,7 +27,6 @@ CHANGEABLE = (
     "steps",
     "per_device_batch_size",
     "eval_every",
-    "save_every",
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
@@ -41,7 +40,6 @@ class RunFolder:
 
     path: Path
     keeps_saves: bool = True  # False for a tuning, which cannot be resumed
-    discarded_step: int = 0  # the last saved step of an earlier run that was discarded; 0: none
 
     @classmethod
     def for_output(cls, output: Path) -> "RunFolder":
@@ -54,20 +52,15 @@ class RunFolder:
         return self.path / "saves"
 
     @property
-    def steps(self) -> list[int]:
-        """The steps of complete saved states, last first."""
-        numbers = [path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")]
-        return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
-
-    @property
     def step(self) -> int:
-        """The step of the last saved state; 0 if there is none."""
-        return max(self.steps, default=0)
+        """The step of the last complete saved state; 0 if there is none."""
+        numbers = [path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")]
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     @property
     def save(self) -> Path | None:
         """The folder of the last complete saved state; None if there is none."""
-        if not self.steps:
+        if not self.step:
             return None
         return self.saves / f"{SAVE}{self.step}"
 
@@ -82,11 +75,12 @@ class RunFolder:
         with suppress(OSError):
             atomic_output.remove_atomically(self.path)
 
-    def remove_saves(self, steps: list[int]) -> None:
-        """Remove the saved states of some steps; none is left incomplete under its name."""
+    def remove_earlier_saves(self) -> None:
+        """Remove all saved states but the last; none is left incomplete under its name."""
         with suppress(OSError):
-            for step in steps:
-                atomic_output.remove_atomically(self.saves / f"{SAVE}{step}")
+            for path in [*self.saves.iterdir()]:
+                if path != self.save:
+                    atomic_output.remove_atomically(path)
 
 
 def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
@@ -104,20 +98,6 @@ def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
             settings |= {f"{name}.{key}": value for key, value in values.items()}
     settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
-
-
-def check_run_folder(
-    output: Path, recipe: Recipe, source: OpenedModel, *, resume: bool, force: bool
-) -> None:
-    """Raise the errors of `open_run_folder` about an earlier run; neither lock nor write.
-
-    Raises:
-        TrainingError: The folder contains the saved state of another run, or of a run that
-            `resume` and `force` do not mention.
-    """
-    folder = RunFolder.for_output(output)
-    if folder.step and (resume or not force):
-        _check_settings(folder, run_settings(recipe, source), resume=resume)
 
 
 @contextmanager
@@ -162,8 +142,6 @@ def open_run_folder(
         is_resumed = resume and folder.save is not None
         if is_resumed:
             planned_steps = folder.planned_steps or planned_steps
-        else:
-            folder = replace(folder, discarded_step=folder.step)
         opened.append(folder)
         if not is_resumed:
             # Saved states first, the settings last: so no run resumes from half of the states, and

@@ -4,12 +4,10 @@ import os
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from ctxextend.checkpoint.atomic_output import check_output
 from ctxextend.checkpoint.source import resolve_source
 from ctxextend.errors import MethodError, ResizeError, TrainingError, install_command
-from ctxextend.models.devices import check_device
 from ctxextend.notes import Level
 from ctxextend.opening.opened_model import OpenedModel, open_model
 from ctxextend.plan import Plan
@@ -18,14 +16,8 @@ from ctxextend.planned import Planned
 from ctxextend.recipe import Recipe
 from ctxextend.settings import CheckpointRef, Train
 from ctxextend.tables.method_facts import FORMULA
-from ctxextend.tables.rope_types import NONE
-from ctxextend.text_data import check_beginnings
-from ctxextend.training.pair_rows import check_pairs
-from ctxextend.training.training_run import RunFolder, check_run_folder
-
-# The variables by which launchers tell a process how many there are.
-# Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
-PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+from ctxextend.text_data import check_texts
+from ctxextend.training.training_run import RunFolder
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class TrainingSource:
         if self.planned is None:
             return self.model
         resized = folder.path / "resized"
-        # Else another process or an interrupted run has written it: all of it, from the same plan.
+        # Else an interrupted run has written it: all of it, from the same plan.
         if not resized.exists():
             self.planned.execute(resized)
         named = self.model.ref  # messages show the reference that the user passed
@@ -93,22 +85,17 @@ class TrainingSource:
             warnings = tuple(note.text for note in notes if note.level is Level.WARNING)
         return warnings
 
-    def check_start(
-        self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
-    ) -> None:
-        """Check what can be checked without torch: libraries, output, text, lengths, device.
+    def check_start(self, output: str | os.PathLike[str] | None, *, force: bool) -> None:
+        """Check what can be checked without torch: libraries, output, text, lengths.
 
         Args:
             output, force: As in `train`.
-            resume: As in `train`; None for a dry run, which leaves an interrupted run as it is.
 
         Raises:
             SourceError: The base that the settings name does not exist.
             OutputError: The output cannot be written.
             DataError: A text cannot be read.
-            TrainingError: A library is missing, a sequence needs more positions than there are, or
-                an interrupted run would be discarded or is another one.
-            ResizeError: The device is not available.
+            TrainingError: A library is missing, or a sequence needs more positions than there are.
         """
         settings = self.settings
         check_libraries(settings)
@@ -116,62 +103,18 @@ class TrainingSource:
         checkpoint = self.model.checkpoint
         # Their sizes are checked once the tensors to save are known: see `open_run`.
         check_output(path, checkpoint.protected, dict.fromkeys(checkpoint.files, 0), force=force)
-        if resume is not None:
-            check_run_folder(path, self.recipe, self.model, resume=resume, force=force)
-        is_launched = any(name in os.environ for name in PROCESS_COUNTS)
-        if resume is not None and settings.fsdp and not is_launched:
-            refuse_one_process()
-        table = self.model.tables[0]
-        max_len = table.length()
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # of torchrun and accelerate launch
+            message = "Training in several processes is not supported."
+            raise TrainingError(message, "Start one, without torchrun or accelerate launch.")
+        max_len = self.model.tables[0].length()
         if self.planned is not None:
             max_len = self.planned.plan.max_len_after
-        elif not table.rows and settings.trainable in ("new", "positions"):
-            refuse_rows(table.scheme, settings)
         if settings.base is not None:
             resolve_source(settings.base, only_headers=True)
         # The folder of a run to resume has the text as token ids already.
-        if RunFolder.for_output(path).save is None:
-            texts = (*settings.data, *settings.eval_data)
-            if settings.contrastive == "pairs":
-                check_pairs(texts)
-            else:
-                check_beginnings(texts, settings.text_field)
+        if RunFolder.for_output(path).save is None and settings.contrastive != "pairs":
+            check_texts(settings.data, settings.text_field)
         check_sequences(self.model.ref.source, max_len, settings)
-        check_device(settings.device)
-
-
-def without_rows(scheme: str) -> str:
-    """Say that positions of a scheme have no rows to train."""
-    if scheme == NONE:
-        return "the model has no positions to train"
-    return f"{scheme} positions have no rows to train"
-
-
-def refuse_rows(scheme: str, settings: Train) -> NoReturn:
-    """Refuse to train the rows of a model that has none.
-
-    Raises:
-        TrainingError: Always.
-    """
-    hint = "Use --trainable all."
-    if settings.lora:
-        hint = "Remove --trainable."
-    message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
-    raise TrainingError(message, hint)
-
-
-def refuse_one_process() -> NoReturn:
-    """Refuse to shard a model across one process.
-
-    Raises:
-        TrainingError: Always.
-    """
-    hint = (
-        "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
-        "--fsdp."
-    )
-    message = "--fsdp shards a model across processes, but there is only one."
-    raise TrainingError(message, hint)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ctxextend.checkpoint.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.errors import DataError, flag_name
+from ctxextend.errors import DataError
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.text_data import without_surrogates
 from ctxextend.training.pair_rows import read_pairs
 from ctxextend.training.pairs import number_positives
-from ctxextend.training.train_data import Text, Tokens, open_tokens, write_tokens
+from ctxextend.training.train_data import Text, open_tokens, write_tokens
 
 if TYPE_CHECKING:
     from ctxextend.training.run import TrainingRun
@@ -25,6 +25,7 @@ MIN_READ = 20 * 65_536
 # Full-length windows are held out if the text is at least so many times as long.
 MIN_FULL_WINDOWS = 10
 MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
+TOKENS_FILE = "data.bin"
 TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
 Notify = Callable[[str], None]
@@ -35,7 +36,7 @@ class TrainingText(NamedTuple):
 
     train: Text
     held_out: Text
-    facts: Facts  # for the recipe: files of ``data`` and ``eval_data``, ``held_out``
+    facts: Facts  # for the recipe: files of ``data``, ``held_out``
     seen: tuple[str, ...]  # files of the held-out text that the model was trained on before
 
 
@@ -49,25 +50,25 @@ def read_training_text(run: "TrainingRun", notify: Notify) -> TrainingText:
     settings = run.settings
     folder = run.folder.path
     texts_file = folder / TEXTS_FILE
-    if run.devices.is_main_process and not texts_file.exists():
+    if not texts_file.exists():
         _tokenize(run, notify)
-    facts: Facts
-    facts, pairs = json.loads(texts_file.read_text("utf-8"))
-    tokens = {name: open_tokens(folder / f"{name}.bin") for name in facts}
+    files, pairs = json.loads(texts_file.read_text("utf-8"))
+    data = open_tokens(folder / TOKENS_FILE)
     trained_before = trained_texts(run.files.trainings)
-    *_, held_out_name = facts  # the last one
-    seen = [file for file in facts[held_out_name] if text_key(file) in trained_before]
+    seen = [file for file in files if text_key(file) in trained_before]
     names = tuple(file["name"] for file in seen)
+    facts = {"data": files}
     if settings.contrastive == "pairs":
-        texts = [Text(tokens[name], np.array(rows)) for name, rows in pairs.items()]
-        if not settings.eval_data:
-            texts = _split_pairs(texts[0])
-        return TrainingText(texts[0], texts[1], facts, names)
-    _check_length(run, tokens)
-    if settings.eval_data:
-        texts = [Text.whole(ids) for ids in tokens.values()]
-        return TrainingText(texts[0], texts[1], facts, names)
-    data = tokens["data"]
+        train, held_out = _split_pairs(Text(data, np.array(pairs)))
+        return TrainingText(train, held_out, facts, names)
+    required = 2 * run.text_length
+    if len(data) < required:
+        message = (
+            f"The text has {len(data):,} tokens, but one sequence to train on and one to hold out "
+            f"require {required:,}."
+        )
+        hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
+        raise DataError(message, hint)
     windows = _choose_windows(run, len(data))
     needed = run.whole_text if settings.compares_tables else run.text_length
     earlier = _earlier_windows(seen, trained_before, len(data), settings.text_field)
@@ -83,62 +84,44 @@ def read_training_text(run: "TrainingRun", notify: Notify) -> TrainingText:
 def _tokenize(run: "TrainingRun", notify: Notify) -> None:
     tokenizer = run.files.tokenizer
     settings = run.settings
-    most = settings.tokens
-    if most is None:
-        trained = settings.steps * settings.batch_size * run.text_length
-        # Short runs read more text than they train on, so that enough is held out.
-        most = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * run.span
-    texts = {"data": (settings.data, most)}
-    if settings.eval_data:
-        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + run.text_length)
-    facts = Facts()
-    pairs = dict[str, Any]()  # first token and end of each text of each pair
-    for name, (paths, maximum) in texts.items():
-        tokens_file = run.folder.path / f"{name}.bin"
-        if settings.contrastive == "pairs":
-            rows = read_pairs(paths)
-            encoded = (tokenizer.encode(without_surrogates(text)) for text in rows.texts)
-            sizes = write_tokens(encoded, tokens_file, notify)
-            facts[name] = rows.files
-            ends = np.cumsum(sizes)
-            spans = np.stack([ends - sizes, ends], axis=1)[np.array(rows.pairs)]
-            pairs[name] = spans.tolist()
-        else:
-            facts[name] = []
-            ids = read_ids(
-                paths,
-                settings.text_field,
-                tokenizer.encode,
-                tokenizer.separator,
-                maximum,
-                facts[name],
-            )
-            write_tokens(ids, tokens_file, notify)
+    tokens_file = run.folder.path / TOKENS_FILE
+    files = list[Facts]()
+    pairs = list[Any]()  # first token and end of each text of each pair
+    if settings.contrastive == "pairs":
+        rows = read_pairs(settings.data)
+        files = rows.files
+        encoded = (tokenizer.encode(without_surrogates(text)) for text in rows.texts)
+        sizes = write_tokens(encoded, tokens_file, notify)
+        ends = np.cumsum(sizes)
+        pairs = np.stack([ends - sizes, ends], axis=1)[np.array(rows.pairs)].tolist()
+    else:
+        most = settings.tokens
+        if most is None:
+            trained = settings.steps * settings.batch_size * run.text_length
+            # Short runs read more text than they train on, so that enough is held out.
+            most = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * run.span
+        ids = read_ids(
+            settings.data,
+            settings.text_field,
+            tokenizer.encode,
+            tokenizer.separator,
+            most,
+            files,
+        )
+        write_tokens(ids, tokens_file, notify)
     texts_file = run.folder.path / TEXTS_FILE
     with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
-        staged.write_text(json.dumps([facts, pairs]), "utf-8")
+        staged.write_text(json.dumps([files, pairs]), "utf-8")
 
 
-def _check_length(run: "TrainingRun", texts: Mapping[str, Tokens]) -> None:
-    use = "one sequence to train on and one to hold out require"
-    required = 2 * run.text_length
-    if "eval_data" in texts:
-        use = "a sequence requires"
-        required = run.text_length
-    for name, tokens in texts.items():
-        if len(tokens) < required:
-            label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
-            hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
-            raise DataError(f"{label} has {len(tokens):,} tokens, but {use} {required:,}.", hint)
-
-
-def _split_pairs(text: Text) -> list[Text]:
+def _split_pairs(text: Text) -> tuple[Text, Text]:
     """Return the pairs to train on, and those to hold out: all pairs of one positive in 20."""
     positives = number_positives(text)
     # One "window" is one positive.
     held_out = HeldOut.for_text(tokens=int(positives.max()) + 1, window=1).spans[:, 0]
     is_held_out = np.isin(positives, held_out)
-    return [Text(text.tokens, text.spans[mask]) for mask in (~is_held_out, is_held_out)]
+    train = Text(text.tokens, text.spans[~is_held_out])
+    return train, Text(text.tokens, text.spans[is_held_out])
 
 
 def _choose_windows(run: "TrainingRun", tokens: int) -> HeldOut:

@@ -54,9 +54,6 @@ MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
 FEWEST_STEPS = 20
-# A step takes as long as so many readings of its sequences: at least, and usually.
-LEAST_PASSES = 3
-USUAL_PASSES = 5
 LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"
 
 
@@ -69,10 +66,9 @@ class Tuning(Result, shows=("training", "seconds")):
     """
 
     # ``steps``, ``batch_size``, ``window``, ``lr``, ``trainable``, ``improvement``, ``is_kept``,
-    # ``short``, ``long``, ``windows`` and ``length``; None if there was no time.
+    # ``windows`` and ``length``; None if there was no time.
     training: Mapping[str, Any] | None
     is_encoder: bool
-    first_position: int  # that the base does not have
     budget: int  # seconds, as the user gave them
     seconds: float  # taken
     # The budget that suffices for a training; None if the time did.
@@ -142,7 +138,6 @@ def tune_table(
     tuning = Tuning(
         training=None,
         is_encoder=kind == ENCODER,
-        first_position=plan.max_len_before,
         budget=budget,
         seconds=round(time.perf_counter() - started, 3),
         seconds_needed=needed,
@@ -159,8 +154,6 @@ def tune_table(
             "trainable": trained.trainable,
             "improvement": trained.improvement,
             "is_kept": is_kept,
-            "short": trained.loss_short,
-            "long": trained.loss_long,
             "windows": trained.held_out_sequences,
             "length": length,
         }
@@ -221,7 +214,6 @@ def plan_steps(run: TrainingRun, deadline: float) -> None:
     Raises:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
-    batch_size = run.settings.batch_size
     run.objective.eval()
     reading = 0.0  # a held-out sequence
     for _ in range(2):  # the first one warms up, unless it is slow
@@ -231,10 +223,6 @@ def plan_steps(run: TrainingRun, deadline: float) -> None:
                 read_held_out(run.objective, run.held_out, [[0]])
             reading = time.perf_counter() - started
     evaluation = reading * len(run.held_out)
-    if run.model.model.device.type == "cpu":  # elsewhere, it says little about training
-        readings = FEWEST_STEPS * batch_size * reading
-        if time.perf_counter() + LEAST_PASSES * readings + 2 * evaluation > deadline:
-            raise TimeTooShortError(USUAL_PASSES * readings + 2 * evaluation)
     step = TRAINER_SECONDS
     for index, size in enumerate(run.micro_batches):
         try:
@@ -282,7 +270,7 @@ def _time_gradients(run: TrainingRun, size: int) -> float:
         objective.zero_grad()
         timed = times[1:] or times  # the first one warms up
         seconds += sum(timed) / len(timed)
-    batches: int = -(-step // (size * run.devices.num_processes))
+    batches: int = -(-step // size)
     return batches * seconds / 2
 
 
@@ -319,13 +307,8 @@ def _describe(tuning: Tuning, method: str) -> str:
         if not tuning.is_encoder:
             text += f". {LEARN_FROM_TEXT}"
         return text
-    text = f"{what} is lower by {_amount(improvement, tuning)}"
-    if training["short"] is not None and training["long"] is not None:
-        parts = []
-        for before, after in (training["short"], training["long"]):
-            parts.append(f"{number(exponential(before))} -> {number(exponential(after))}")
-        text += f" (below position {tuning.first_position:,} {parts[0]}, from there on {parts[1]})"
-    return f"{tuned}, then {steps}; {text} on {place}"
+    amount = _amount(improvement, tuning)
+    return f"{tuned}, then {steps}; {what} is lower by {amount} on {place}"
 
 
 def _amount(improvement: Estimate, tuning: Tuning) -> str:

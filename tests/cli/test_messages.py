@@ -16,7 +16,7 @@ from tests.helpers.trainings import command_flags, invoke
 
 COMMAND = [sys.executable, "-m", "ctxextend"]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
-# Flags of other programs: runtimes, exporters, torchrun and cp.
+# Flags of other programs: runtimes, exporters and cp.
 OTHER_PROGRAMS = {
     "--max-model-len",
     "--context-length",

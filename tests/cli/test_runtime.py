@@ -19,7 +19,6 @@ from ctxextend import ResizeError, TrainingError, resize, train
 from ctxextend.cli.app import build_app
 from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
-from ctxextend.training.parallel import open_devices
 from tests.helpers.parameters import slow
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import write_book
@@ -31,36 +30,6 @@ TINY = torch.nn.Linear(10, 10)
 # ---- threads
 
 
-def cgroups(root: Path, own: str, files: dict[str, str]) -> Path:
-    """Create /proc and /sys with files of cgroups."""
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(own)
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    return root
-
-
-QUOTAS: list[tuple[str, dict[str, str], int]] = [
-    ("0::/box/inner\n", {"box/inner/cpu.max": "150000 100000"}, 2),
-    ("0::/box/inner\n", {"box/inner/cpu.max": "max 100000", "box/cpu.max": "100000 100000"}, 1),
-    ("0::/box/inner\n", {"box/inner/cpu.max": "400000 100000", "box/cpu.max": "50000 100000"}, 1),
-    ("0::/not/mounted\n", {"cpu.max": "200000 100000"}, 2),
-    ("0::/box\n", {"box/cpu.max": "max 100000"}, 8),
-    ("5:memory:/a\n0::/\n", {"cpu.max": "100000 100000"}, 1),
-]
-
-
-@pytest.mark.parametrize(("own", "files", "expected"), QUOTAS)
-def test_available_cpus_returns_the_lowest_quota_of_a_cgroup_and_its_parents(
-    own: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    root = cgroups(tmp_path, own, files)
-    assert devices.available_cpus(root) == expected
-
-
 @pytest.fixture
 def five_threads() -> Iterator[None]:
     """Set the threads of torch to five during a test."""
@@ -70,21 +39,11 @@ def five_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_available_cpus_respects_affinity_without_cgroups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    assert devices.available_cpus(tmp_path) == 2
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert devices.available_cpus(tmp_path) == 1
-
-
 @pytest.mark.usefixtures("five_threads")
 @pytest.mark.parametrize(
     ("threads", "module", "variables", "expected"),
     [
-        (None, MODEL, (), 3),
+        (None, MODEL, (), 5),
         (None, TINY, (), 1),
         (2, MODEL, (), 2),
         (6, TINY, ("OMP_NUM_THREADS",), 6),
@@ -102,7 +61,6 @@ def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
     monkeypatch.delenv("OMP_NUM_THREADS")
     for name in variables:
         monkeypatch.setenv(name, "5")
-    monkeypatch.setattr(devices, "available_cpus", lambda: 3)
     model: Any = SimpleNamespace(parameters=module.parameters, device=torch.device("cpu"))
 
     with devices.torch_threads(model, threads):
@@ -163,8 +121,7 @@ def test_commands_reject_unavailable_devices(arguments: str) -> None:
     command = f"{arguments} --data book.txt --device xpu"
     done = CliRunner().invoke(build_app(), command.split())
     assert done.exit_code == 1
-    reason = "the installed torch is built without it"
-    assert done.stderr == f"Error: Device 'xpu' is not available: {reason}.\nUse cpu.\n"
+    assert done.stderr.endswith("Error: Device 'xpu' is not available.\nUse cpu.\n")
 
 
 @pytest.fixture
@@ -194,9 +151,10 @@ def test_open_device_rejects_unavailable_devices_and_lists_others() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_open_devices_rejects_a_numbered_device() -> None:
-    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1 and use --device cuda"):
-        open_devices("cuda:1")
+def test_train_rejects_a_numbered_device() -> None:
+    write_book()
+    with pytest.raises(TrainingError, match=r"Set CUDA_VISIBLE_DEVICES=1\."):
+        train("tiny-gpt2", "book.txt", 1, device="cuda:1")
 
 
 def test_recipe_of_an_output_omits_device_and_threads() -> None:

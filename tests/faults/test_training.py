@@ -28,8 +28,6 @@ TRAIN = (
     "book.txt",
     "--steps",
     3,
-    "--save-every",
-    1,
     "--batch-size",
     4,
     "-o",
@@ -106,7 +104,7 @@ def test_train_killed_at_any_call_resumes_from_its_last_save(training: Training)
 
 
 def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
-    train = "{data: book.txt, steps: 2, save_every: 1, batch_size: 4}"
+    train = "{data: book.txt, steps: 2, batch_size: 4}"
     Path("recipe.yaml").write_text(
         f"source: source\nresize: {{to: 40, method: copy}}\ntrain: {train}\noutput: out"
     )

@@ -2,12 +2,9 @@
 
 import contextlib
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from ctxextend.cli.app import build_app
 from ctxextend.training.run import TrainingRun
 from ctxextend.training.trainer import RunTrainer
 from tests.helpers import pico
-from tests.helpers.repository import ROOT
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 32
@@ -82,23 +78,6 @@ def train(source: object, output: str, *flags: object, steps: int = 4) -> Result
     return done
 
 
-def launch(
-    processes: int, program: Sequence[str], *arguments: object, **variables: str
-) -> "subprocess.CompletedProcess[str]":
-    """Run a program in several processes, with further environment variables."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        str(processes),
-        *program,
-        *map(str, arguments),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 def write_book(words: int = 1200, seed: int = 0) -> None:
     """Write book.txt, a text whose next word is easy to learn to predict."""
     draw = random.Random(seed)
@@ -150,8 +129,6 @@ def log_of(folder: Path) -> list[dict[str, float]]:
         "step",
         "loss",
         "eval_loss",
-        "eval_loss_short",
-        "eval_loss_long",
         "grad_norm",
         "learning_rate",
     )

@@ -13,7 +13,7 @@ from ctxextend.held_out import HeldOut, held_out_windows
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.text_tokenizer import TextTokenizer
 from tests.helpers.scores import score_of
-from tests.helpers.trainings import invoke, make_resized, train, write_book
+from tests.helpers.trainings import make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of
 
 OTHER_TEXT = text_of([number * 7 % 27 for number in range(1200)])
@@ -102,16 +102,6 @@ def test_evaluate_reads_other_files_in_full(source: Path) -> None:
     assert any("was trained on book.txt: " in warning for warning in found.warnings)
 
 
-def test_evaluate_warns_of_training_text_without_held_out_windows(source: Path) -> None:
-    train(source, "trained", "--eval-data", "other.txt")
-    done = invoke("evaluate", "trained", "--data", "book.txt", "--measure", "position", "--json")
-    warnings = json.loads(done.stdout)["warnings"]
-    (warning,) = (one for one in warnings if "trained on" in one)
-    assert warning.startswith(f"trained {NOT_HELD_OUT}")
-    assert f"Warning: {warning}" in done.stderr
-    assert trained_on_warnings(run_evaluate("trained", "other.txt")) == []
-
-
 def test_evaluate_with_another_tokenizer_warns_of_training_text(source: Path) -> None:
     train(source, "trained")
     shutil.copytree(source, "other")
@@ -184,17 +174,13 @@ def test_train_holds_out_windows_of_earlier_trainings(
     assert uses_held_out_windows(run_evaluate("second", "book.txt"))
 
 
-def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
+def test_train_warns_if_held_out_text_was_trained_on_before(source: Path) -> None:
     train(source, "first", "--seq-len", 16)
-    Path("new.txt").write_text(NEW_TEXT)
-    new_data = ("--data", "new.txt", "--eval-data", "book.txt", "--lr", 0.001)
-    longer = train("first", "longer", "--json")
-    second = invoke("train", "first", *new_data, "--steps", 1, "--json")
-    for done in (longer, second):
-        (warning,) = json.loads(done.stdout)["warnings"]
-        assert warning.startswith(f"first {NOT_HELD_OUT}")
-        assert done.stderr.count(f"Warning: {warning}\n") == 1
-        assert done.stderr.index(warning) < done.stderr.index(" trainable parameters")
+    done = train("first", "longer", "--json")
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert warning.startswith(f"first {NOT_HELD_OUT}")
+    assert done.stderr.count(f"Warning: {warning}\n") == 1
+    assert done.stderr.index(warning) < done.stderr.index(" trainable parameters")
 
 
 def test_methods_are_measured_on_held_out_windows(source: Path) -> None:
@@ -204,7 +190,7 @@ def test_methods_are_measured_on_held_out_windows(source: Path) -> None:
 
 
 def test_a_warning_names_each_model_that_was_trained_on_a_text(source: Path) -> None:
-    train(source, "first", "--eval-data", "other.txt")
-    train("first", "second")
+    train(source, "first", "--seq-len", 16)
+    train("first", "second", "--seq-len", 16)
     found = ctxextend.evaluate(["first", source, "second"], data="book.txt", measure="position")
     assert [one.partition(" ")[0] for one in trained_on_warnings(found)] == ["first", "second"]

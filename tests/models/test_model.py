@@ -15,29 +15,19 @@ MakePico = Callable[..., pico.Pico]
 NEW = 40
 SETTINGS: list[dict[str, Any]] = [
     *({"to": NEW, **pico.resize_settings(method)} for method in pico.LEARNED_METHODS),
-    {"to": NEW, "method": "hierarchical:alpha=0.25"},
-    {"to": NEW, "method": "random:seed=3"},
     {"to": NEW, "method": "linear", "keep_first": 3},
-    {"to": NEW, "method": "sinusoidal:scope=all"},
     {"to": 7},
     {"to": 16},
 ]
-DTYPES = [torch.float64, torch.float16, torch.bfloat16]
 
 
 @pytest.mark.parametrize(
     ("model_type", "settings", "dtype"),
     [
         *(("gpt2", settings, torch.float32) for settings in SETTINGS),
-        *(
-            ("gpt2", {"to": NEW, "method": method}, dtype)
-            for method in ("copy", "linear")
-            for dtype in DTYPES
-        ),
-        *(
-            (encoder, {"to": NEW, "method": "linear"}, torch.float32)
-            for encoder in ("bert", "roberta")
-        ),
+        ("gpt2", {"to": NEW, "method": "linear"}, torch.float16),
+        ("gpt2", {"to": NEW, "method": "linear"}, torch.bfloat16),
+        ("roberta", {"to": NEW, "method": "linear"}, torch.float64),
     ],
     ids=str,
 )
@@ -154,21 +144,6 @@ def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) ->
     assert model.config.resid_pdrop == 0.9
 
 
-def test_extend_model_keeps_the_random_state() -> None:
-    config = transformers.IBertConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        vocab_size=32,
-        max_position_embeddings=18,
-    )
-    model = transformers.IBertModel(config)
-    state = torch.random.get_rng_state()
-    extend_model(model, to=NEW)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -221,12 +196,7 @@ def make_wrapped() -> Any:
         (make_mamba, UnsupportedModelError, "uses no position embeddings"),
         (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
         (make_on_meta_device, ResizeError, "meta device"),
-        (
-            lambda: torch.nn.Linear(2, 2),
-            CheckpointError,
-            "Linear has no transformers config.*not a wrapper",
-        ),
-        (lambda: None, CheckpointError, "NoneType has no transformers config"),
+        (lambda: torch.nn.Linear(2, 2), CheckpointError, "Linear has no transformers config"),
     ],
 )
 def test_extend_model_rejects_unsupported_models(

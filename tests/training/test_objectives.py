@@ -1,11 +1,8 @@
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.lab import position_ids
 from ctxextend.lab.eval_model import CAUSAL, MASKED
 from ctxextend.lab.position_ids import position_base
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
@@ -91,21 +88,7 @@ def test_position_base_rejects_models_that_compute_positions_themselves(model_ty
     assert LanguageModeling(model).position_base == 0
 
 
-def test_position_base_rejects_models_that_do_not_attend_across_a_jump(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def without_mask(
-        model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None
-    ) -> dict[str, Any]:
-        return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
-
-    model = make_model("gpt2")
-    monkeypatch.setattr(position_ids, "prepare_inputs", without_mask)
-    with pytest.raises(UnsupportedModelError):
-        position_base(model)
-
-
-@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "roberta"])
 def test_language_modeling_trains_the_rows_of_its_position_ids(model_type: str) -> None:
     model = make_model(model_type)
     ids = text(8, 1)

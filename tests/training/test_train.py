@@ -24,14 +24,14 @@ from tests.helpers.trainings import (
     equal_rows,
     files_here,
     invoke,
-    launch,
     log_of,
     make_encoder,
+    make_resized,
     make_source,
     table_of,
     train,
 )
-from tests.helpers.word_tokenizer import add_tokenizer, text_of
+from tests.helpers.word_tokenizer import add_tokenizer
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
@@ -121,9 +121,7 @@ def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> N
     ("then", "both"),
     [
         ("all-but-positions", "all-but-positions"),
-        ("positions", "all"),
         ("new", "all"),
-        ("all", "all"),
     ],
 )
 def test_train_of_a_trained_checkpoint_records_all_that_was_trained(
@@ -216,8 +214,7 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert distilled[-1] != plain[-1]
 
 
-@pytest.mark.figures
-def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
+def test_train_writes_its_recipe_card_and_log(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
 
@@ -226,9 +223,6 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     evaluated_steps = [line["step"] for line in log if "eval_loss" in line]
     assert trained_steps == [1, 2, 3, 4]
     assert evaluated_steps == [0, 2, 4]
-    curve = Path("out/train_loss.png").read_bytes()
-    assert curve.startswith(b"\x89PNG")
-
     card = Path("out/README.md").read_text()
     losses = held_out_losses("out")
     assert f"{losses[0]:.4f} before training, {losses[-1]:.4f} after step 4" in card
@@ -298,48 +292,21 @@ def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base
         assert f"base {source}: " in evaluated
 
 
-def test_train_precision_overrides_that_of_a_launcher(
-    gpt2: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(gpt2, "exact", "--precision", "fp32", steps=2)
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    train(gpt2, "launched", "--precision", "fp32", steps=2)
-    assert log_of(Path("launched")) == log_of(Path("exact"))
+@pytest.mark.parametrize("trainable", ["new", "all"])
+def test_train_updates_float32_values_of_half_precision_parameters(trainable: str) -> None:
+    source = make_resized(Path("source").absolute(), "gpt2", dtype=torch.bfloat16)
+    # A rate so small that the steps would be lost in bfloat16, whose neighbours above 0.5 differ by
+    # 0.004 or more.
+    flags = ("--trainable", trainable, "--precision", "bf16", "--lr", 1e-3)
+    done = train(source, "out", *flags, "--json", steps=12)
+    assert json.loads(done.stdout)["precision"] == "bf16"
 
-
-@pytest.mark.slow
-def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
-    documents: list[str] = []
-    for start in range(100):
-        numbers = [(start + step) % 27 for step in range(20)]
-        documents.append(json.dumps({"text": text_of(numbers)}))
-    Path("book.jsonl").write_text("\n".join(documents))
-    arguments = [
-        "train",
-        gpt2,
-        "--data",
-        "book.jsonl",
-        "--steps",
-        4,
-        "--batch-size",
-        4,
-        "--trainable",
-        "all",
-    ]
-    done = invoke(*arguments, "-o", "one")
-    assert done.exit_code == 0
-
-    for _ in range(2):  # these processes can fail at exit, after everything is written
-        launched = launch(2, ["-m", "ctxextend"], *arguments, "-o", "two")
-        if Path("two").exists():
-            break
-    assert launched.stdout == "two\n", launched.stderr
-    assert "micro-batch 2 on 2 devices" in launched.stderr
-    assert launched.stderr.count("held-out loss") == 1
-    for line, other in zip(log_of(Path("one")), log_of(Path("two")), strict=True):
-        assert line == pytest.approx(other, abs=1e-5)
-    one = load_file("one/model.safetensors")
-    two = load_file("two/model.safetensors")
-    for name in (WPE, "transformer.wte.weight"):
-        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0)
-    assert files_here() == ["book.jsonl", "book.txt", "one", "two"]
+    assert load_file("out/model.safetensors")[WPE].dtype == torch.bfloat16
+    before = table_of(source)
+    after = table_of(Path("out"))
+    is_large = np.abs(before) > 0.5
+    if trainable == "new":
+        is_large[:OLD] = False
+        assert changed_tensors(source, Path("out")) == {WPE}
+        assert (after[:OLD] == before[:OLD]).all()
+    assert (after != before)[is_large].mean() > 0.2

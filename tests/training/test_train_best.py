@@ -151,10 +151,3 @@ def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: st
 
     seeded = train(source, "seeded", 1e-9, "--seed", 7, steps=1)
     assert seeded["held_out_sequences"] == 4
-
-
-def test_train_evaluates_at_the_start_and_four_times_by_default(gpt2: Path) -> None:
-    flags = ("--data", "book.txt", "--steps", 10, "--batch-size", 1)
-    done = invoke("train", gpt2, *flags, "-o", "out")
-    assert done.exit_code == 0
-    assert sorted(losses_of("out")) == [0, 3, 6, 9, 10]

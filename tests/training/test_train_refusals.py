@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from ctxextend import resize
+from ctxextend import convert, resize
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
@@ -16,41 +16,19 @@ from tests.helpers.word_tokenizer import add_tokenizer
 pytestmark = pytest.mark.usefixtures("book")
 SCHEMA = SCHEMAS["train"]
 
-TEXTS = {
-    **{
-        "empty.txt": b"",
-        "blank.txt": b" \n ",
-        "short.txt": b"w1 w2 w3",
-        "latin.txt": b"w1 \xff\xfe",
-    },
-    "body.jsonl": b'{"body": "w1"}',
-}
-
 
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
         ("--data missing.txt", 1, "missing.txt does not exist. Pass an existing file or folder."),
-        ("--data empty.txt", 1, "empty.txt is empty."),
-        ("--data body.jsonl", 1, "Line 1 of body.jsonl has no field 'text'; found body."),
         (
             "--data short.txt",
             1,
             "has 3 tokens, but one sequence to train on and one to hold out require 64.",
         ),
-        (
-            "--data book.txt --eval-data short.txt",
-            1,
-            "text of --eval-data has 3 tokens, but a sequence requires 32.",
-        ),
         ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
         ("--data book.txt --trainable new --base nowhere", 1, "nowhere is not a local folder"),
         ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
-        (
-            "--data book.txt --steps 99999999999999999999999",
-            2,
-            "--steps must be at most 2,147,483,647",
-        ),
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
 )
@@ -67,8 +45,7 @@ def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
         pytest.fail("a model was loaded")
 
     monkeypatch.setattr("ctxextend.lab.eval_model.load_eval_model", load)
-    for name, text in TEXTS.items():
-        Path(name).write_bytes(text)
+    Path("short.txt").write_text("w1 w2 w3")
     done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out", *dry_run)
     shown = " ".join(done.stderr.split())
     assert done.exit_code == code
@@ -125,6 +102,17 @@ def test_train_rejects_models_without_an_objective(
     assert not list(Path.cwd().glob("out*"))
 
 
+def test_train_rejects_new_rows_of_positions_without_rows(gpt2: Path) -> None:
+    convert(gpt2.with_name("long-old"), "rotary", OLD, output="twin")
+    message = "--trainable new: its positions (rotary) have no rows to train.\nUse --trainable all."
+    refuse("twin", message, "--trainable", "new")
+
+
+def test_train_rejects_several_processes(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refuse(gpt2, "Training in several processes is not supported.")
+
+
 # ---- notes, warnings and JSON
 
 
@@ -156,9 +144,3 @@ def test_train_json_matches_its_schema(gpt2: Path) -> None:
     assert result["window"] == 8
     assert result["tokens"] == 4 * 4 * 8
     assert result["objective"] == "causal"
-
-    evaluating = 0.0
-    for line in Path("out/train_log.jsonl").read_text().splitlines():
-        evaluating += json.loads(line).get("eval_runtime", 0)
-    rate = result["tokens"] / (result["seconds"] - evaluating)
-    assert result["tokens_per_second"] == pytest.approx(rate, rel=0.01)
