@@ -123,7 +123,7 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
     text = f"Inputs up to {kept} tokens give {same}{conditions}."
     if plan.short_inputs is ShortInputs.CHANGED:
         effect = choice.facts.short_inputs
-        if any(change.long_inputs_as for change in plan.changes):
+        if any(change.switches for change in plan.changes):
             effect = "the attention factor applies to short inputs too, so their outputs change"
         if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
             effect = "learned rows are replaced, so outputs for short inputs change too"

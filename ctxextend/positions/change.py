@@ -68,9 +68,8 @@ class Change:
     settings: Mapping[str, Parameters] = field(default_factory=dict, metadata=not_in_json)
     # Whether any position changes its meaning, and not only limits.
     scales: bool = field(default=False, metadata=not_in_json)
-    # Settings that give inputs of any length what `settings` give inputs beyond the old length,
-    # where only these get other frequencies.
-    long_inputs_as: Mapping[str, Parameters] = field(default_factory=dict, metadata=not_in_json)
+    # Whether only inputs beyond the old length get other frequencies.
+    switches: bool = field(default=False, metadata=not_in_json)
     tensors: tuple[NewTensor, ...] = field(default=(), metadata=not_in_json)
     dropped: tuple[str, ...] = field(default=(), metadata=not_in_json)  # buffers not to write
     # Rows that no training has changed; None if they were not looked at.

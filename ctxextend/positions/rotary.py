@@ -64,10 +64,8 @@ from ctxextend.tables.rope_types import (
     rotates,
 )
 from ctxextend.tables.rotary_methods import (
-    MSCALE,
     RopeLengths,
     can_switch,
-    long_settings,
     resize_rope,
 )
 
@@ -212,7 +210,7 @@ class Rotary(Positions):
             after[TYPE] == "dynamic" and layers.parameters[TYPE] != "dynamic"
             for layers, after in change.changed_layers
         )
-        if change.long_inputs_as or becomes_dynamic:
+        if change.switches or becomes_dynamic:
             length = change.same_up_to
             text = (
                 f"An input of up to {length} tokens gets the frequencies of long ones in a batch "
@@ -287,15 +285,12 @@ class Rotary(Positions):
             return change
         choices = dict[str, MethodChoice]()
         resized = dict[str, Parameters]()
-        long_inputs_as = dict[str, Parameters]()
         stated_after = after
         for layers in self.scaled_layers:
-            parameters, choice, long = self._resize_layers(layers, settings, after)
+            parameters, choice = self._resize_layers(layers, settings, after)
             kind = layers.layer_type
             choices[kind] = choice
             resized[kind] = parameters
-            if long:
-                long_inputs_as[kind] = long
             # A file whose key states the first trained length keeps this convention.
             is_key_kept = layer_lengths(self, layers).key_is_first_trained
             if choice.facts.keeps_max_len or is_key_kept:
@@ -306,7 +301,6 @@ class Rotary(Positions):
             change,
             choice=replace(first, reason="; ".join(reasons)),
             settings=resized,
-            long_inputs_as=long_inputs_as,
             stated_after=stated_after,
         )
 
@@ -326,9 +320,16 @@ class Rotary(Positions):
             if new != old and choice.name not in KEEPING_METHODS:
                 scales = True
                 worst = max(worst, self._short_inputs(old, new, choice))
-        if change.long_inputs_as:
-            same_up_to = min(change.settings[kind][TRAINED] for kind in change.long_inputs_as)
-        return replace(change, scales=scales, short_inputs=worst, same_up_to=same_up_to)
+        switched = [kind for kind, choice in choices.items() if choice.name == SWITCH]
+        if switched:
+            same_up_to = min(change.settings[kind][TRAINED] for kind in switched)
+        return replace(
+            change,
+            scales=scales,
+            short_inputs=worst,
+            same_up_to=same_up_to,
+            switches=bool(switched),
+        )
 
     def _check_settings(self, settings: Resize) -> None:
         name = settings.choice.name
@@ -359,11 +360,8 @@ class Rotary(Positions):
 
     def _resize_layers(
         self, layers: RopeLayers, settings: Resize, after: int
-    ) -> tuple[Parameters, MethodChoice, Parameters]:
+    ) -> tuple[Parameters, MethodChoice]:
         """Return new settings of the layers of one type, and the method.
-
-        The last settings give all inputs what the new ones give long ones; empty if these give no
-        others.
 
         Raises:
             MethodError: The method does not apply to the settings.
@@ -403,11 +401,7 @@ class Rotary(Positions):
             )
             hint = f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer."
             raise ResizeError(message, hint)
-        long_inputs_as: Parameters = {}
-        if choice.name == SWITCH:
-            given = {key: value for key, value in choice.settings.items() if key != MSCALE}
-            long_inputs_as = long_settings(layers.parameters, rope_lengths, dim, **given)
-        return parameters, choice, long_inputs_as
+        return parameters, choice
 
     def _check_query_scaling(self, before: Parameters, after: Parameters) -> None:
         """Raise MethodError if settings that get a first trained length move the query scaling.

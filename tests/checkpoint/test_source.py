@@ -131,7 +131,6 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         for command in (
             ("inspect", folder),
             ("resize", folder, "--to", 40),
-            ("verify", folder, "--base", folder, "--method", "copy", "--to", 40),
         ):
             done = invoke(*command)
             assert done.exit_code == 1
