@@ -61,7 +61,6 @@ def load(
     checkpoint: Checkpoint,
     model_class: str | None,
     dtype: str = "float32",
-    config: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
@@ -72,7 +71,6 @@ def load(
         checkpoint: The checkpoint; see `check_loadable`.
         model_class: The class of transformers; AutoModel if it is None or unknown.
         dtype: The name of the dtype.
-        config: What is used instead of the content of config.json.
 
     Returns:
         The model, in evaluation mode, and the tensors that do not fit it.
@@ -89,7 +87,7 @@ def load(
         try:
             # Finding a class imports its module, which may need a library that is not installed.
             loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
-            model, info = _from_pretrained(checkpoint, loader, dtype, config)
+            model, info = _from_pretrained(checkpoint, loader, dtype)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
@@ -105,9 +103,7 @@ def load(
     return model.train(False), info
 
 
-def _from_pretrained(
-    checkpoint: Checkpoint, loader: Any, dtype: str, values: Mapping[str, Any] | None
-) -> tuple[Any, LoadingInfo]:
+def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
     import torch
     import transformers
 
@@ -120,15 +116,12 @@ def _from_pretrained(
         trust_remote_code=False,  # by default transformers asks whether to run the code
     )
     folder = checkpoint.root / checkpoint.model
-    config = None
-    if values is not None:
-        config = transformers.AutoConfig.for_model(**values)
     if loads_from_folder(checkpoint):
-        model, info = from_pretrained(folder, config=config)
+        model, info = from_pretrained(folder)
     else:
-        if config is None and checkpoint.config_file in checkpoint.generated:  # of nanoGPT
+        if checkpoint.config_file in checkpoint.generated:  # of nanoGPT
             config = transformers.AutoConfig.for_model(**checkpoint.config)
-        elif config is None:
+        else:
             config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
             config = config_class.from_pretrained(str(folder), trust_remote_code=False)
         state = dict[str, torch.Tensor]()
