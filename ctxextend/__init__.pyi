@@ -21,7 +21,7 @@ from ctxextend.errors import (
     VerificationError,
 )
 from ctxextend.families.listing import FamilyTable
-from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
+from ctxextend.inspection.inspection_result import Inspection, Limit
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import Score
 from ctxextend.notes import Note
@@ -47,9 +47,7 @@ __all__ = [
     "DataError",
     "Evaluation",
     "FamilyTable",
-    "Finding",
     "Inspection",
-    "LibraryLimit",
     "Limit",
     "Method",
     "MethodError",

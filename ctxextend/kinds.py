@@ -279,22 +279,4 @@ def _read_table(value: Any) -> TableName:
 TABLE = Kind(str, _read_table)
 
 
-def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
-    if value == "all" or isinstance(value, tuple):
-        return value  # type: ignore[no-any-return]
-    if re.fullmatch(r"\d+", str(value)):
-        return int(value), int(value) + 1
-    written = re.fullmatch(r"(-?\d+)?:(-?\d+)?", str(value))
-    if written is not None:
-        start = int(written[1]) if written[1] else None
-        stop = int(written[2]) if written[2] else None
-        is_empty = start is not None and stop is not None and 0 <= stop <= start
-        if not is_empty:
-            return start, stop
-    raise ValueError("A:B for rows A to B-1, or all")
-
-
-ROW_RANGE = Kind(str, _read_rows)
-
-
 ENGINE = Kind(str, lambda value: find_engine(str(value)).key, names=lambda: tuple(ENGINES))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult
 
 # The notes of a resize that a training after it makes untrue.
-BEFORE_TRAINING_ONLY = (Code.UNTRAINED, Code.SHORT_INPUTS, Code.KEEPING)
+BEFORE_TRAINING_ONLY = (Code.UNTRAINED, Code.SHORT_INPUTS)
 
 
 @keyword_arguments(CheckpointRef, Resize)

@@ -1002,10 +1002,6 @@ class Inspect(Figures):
         is_argument=True,
         kw_only=False,
     )
-    # Ends of a slice, or ``all``.
-    rows: tuple[int | None, int | None] | str | None = setting(
-        kinds.ROW_RANGE, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
-    )
     check: bool = flag(
         "Print only the verdict; exit 3 if limits disagree.",
     )
@@ -1020,10 +1016,7 @@ class Inspect(Figures):
         kinds.ANY_TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
     )
 
-    conflicts: ClassVar[Sequence[Conflict]] = (
-        requires("format", "check"),
-        excludes("format", "rows"),
-    )
+    conflicts: ClassVar[Sequence[Conflict]] = (requires("format", "check"),)
 
 
 @settings_class

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ctxextend.cli.console import Console, Page, Pieces, rendered
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.inspect import add_inspections
+from ctxextend.cli.inspect import add_inspection
 from ctxextend.cli.resize import show_output, show_plan
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.train import add_training_plan
@@ -73,7 +73,7 @@ def show(result: Result, console: Transcript) -> None:
             add_evaluation(page, result)
         case Inspection():
             console.note(*result.notes)
-            add_inspections(page, [result])
+            add_inspection(page, result)
         case Verification():
             console.note(*result.notes)
             add_verification(page, result)

@@ -1,13 +1,13 @@
 """Plan the values of Mistral's params.json, which vLLM reads before config.json."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ctxextend.checkpoint.filenames import PARAMS_FILE
-from ctxextend.checkpoint.json_edit import Edit, shown_value
-from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.limits.statements import following_value, generating_table, params_lengths
+from ctxextend.checkpoint.json_edit import Edit
+from ctxextend.errors import MethodError
+from ctxextend.limits.statements import generating_table
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.positions.change import Change
 from ctxextend.tables.frequencies import yarn_attention_factor
@@ -23,61 +23,25 @@ from ctxextend.tables.rope_types import (
     yarn_betas,
 )
 
-YARN_DEFAULTS = {"apply_scale": True, "beta": 32, "alpha": 1}
 ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed
 
 
-def params_edits(
-    model: OpenedModel, changes: Sequence[Change], *, fix_limits: bool
-) -> Iterator[Edit]:
-    """Yield the edits of a params.json, which states the positions of the language model.
+def params_edits(model: OpenedModel, changes: Sequence[Change]) -> Iterator[Edit]:
+    """Yield the edits of the rotary settings in a params.json, which are the language model's.
 
     Raises:
-        CheckpointError: It disagrees with config.json.
-        MethodError: It cannot state the new rotary settings.
+        MethodError: It cannot state the new ones.
     """
-    params = model.checkpoint.params
+    params = model.checkpoint.params or {}
     generating = generating_table(model.tables)
-    if params is None or generating is None:
-        return
     for change in changes:
-        if change.name != generating.name or change.positions.rows:
+        if generating is None or change.name != generating.name or change.positions.rows:
             continue
-        before = change.max_len_before
-        for key, value in params_lengths(model.checkpoint).items():
-            after = following_value(change.positions, value, before, change.max_len_after)
-            if after is None and not fix_limits:
-                message = (
-                    f"{PARAMS_FILE} and config.json disagree: {key} is {value}, and the context "
-                    f"length {before}."
-                )
-                hint = "Correct the wrong one, or pass --fix-limits to set both."
-                raise CheckpointError(message, hint)
-            after = after or change.max_len_after
-            if after != value:
-                yield Edit(file=PARAMS_FILE, path=(key,), before=value, after=after)
         for layers, settings in change.changed_layers:
-            values = _setting_changes(PARAMS_FILE, params, layers.parameters, settings)
-            for key, after in values.items():
-                yield Edit(file=PARAMS_FILE, path=(key,), before=params.get(key), after=after)
-
-
-def _setting_changes(
-    file: str, params: Mapping[str, Any], settings: Parameters, new: Parameters
-) -> dict[str, Any]:
-    before = _in_params(file, settings)
-    after = _in_params(file, new)
-    for key, value in before.items():
-        stated = params.get(key) or None
-        if key == "yarn" and isinstance(stated, Mapping):
-            stated = {**stated, **YARN_DEFAULTS, **stated}
-        if stated != value and not (key == THETA and stated is None):
-            message = (
-                f"{PARAMS_FILE} and config.json disagree: {key} is {shown_value(stated)}, and by "
-                f"config.json {shown_value(value)}."
-            )
-            raise CheckpointError(message, "Correct the wrong one: vLLM reads params.json.")
-    return {key: value for key, value in after.items() if value != before[key]}
+            before = _in_params(PARAMS_FILE, layers.parameters)
+            for key, after in _in_params(PARAMS_FILE, settings).items():
+                if after != before[key]:
+                    yield Edit(file=PARAMS_FILE, path=(key,), before=params.get(key), after=after)
 
 
 def _in_params(file: str, settings: Parameters) -> dict[str, Any]:

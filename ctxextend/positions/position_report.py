@@ -48,8 +48,9 @@ class RopeReport:
     trained_length: int  # in tokens, before any scaling
     positions: int  # length that the settings serve, in tokens
     attention_factor: float  # by which cosines and sines are multiplied
-    wavelengths: NDArray[np.float64]  # in inputs of `positions` tokens, shape (pairs,)
-    unscaled_wavelengths: NDArray[np.float64]  # in inputs of the trained length, shape (pairs,)
+    # In inputs of `positions` tokens, and of the trained length, shape (pairs,).
+    wavelengths: NDArray[np.float64] = field(metadata=not_in_json)
+    unscaled_wavelengths: NDArray[np.float64] = field(metadata=not_in_json)
     partial_turns: int  # pairs that never complete a turn
     trained_partial_turns: int  # pairs that never completed a turn within the trained length
     slowed: int  # pairs whose wavelength has grown

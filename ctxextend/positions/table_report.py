@@ -56,7 +56,8 @@ class TableReport(
     bytes: int  # size in the file
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
-    norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
+    # Norm of each row including reserved rows, shape (rows,).
+    norms: NDArray[np.float64] = field(metadata=not_in_json)
     # How sinusoidal its rows are; None if rows are not finite, or equal.
     sinusoidal: LayoutFit | None
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
@@ -71,7 +72,6 @@ class TableReport(
     values: NDArray[Any] = field(metadata=not_in_json)
 
     json_properties: ClassVar = (
-        "cosines_to_next",
         "norm",
         "neighbour_cosine",
         "effective_rank",
@@ -86,11 +86,6 @@ class TableReport(
         "duplicate_count",
         "seams",
     )
-
-    @property
-    def cosines_to_next(self) -> NDArray[np.float64]:
-        """Cosines of rows to the next ones, without reserved rows."""
-        return self.stats.cosines
 
     @property
     def norm(self) -> dict[str, float | None]:
@@ -118,10 +113,10 @@ class TableReport(
 
     @property
     def outliers(self) -> list[dict[str, Any]]:
-        """Unusual rows: ``row`` and ``reason``."""
+        """The first unusual rows: ``row`` and ``reason``."""
         return [
             {"row": position + self.reserved_rows, "reason": reason}
-            for position, reason in self.outlier_reasons.items()
+            for position, reason in [*self.outlier_reasons.items()][:MAX_LISTED]
         ]
 
     @property
@@ -162,8 +157,8 @@ class TableReport(
 
     @property
     def duplicates(self) -> list[list[int]]:
-        """Groups of equal rows."""
-        groups = self.repetition.groups
+        """The first groups of equal rows, and the first rows of each."""
+        groups = [group[:MAX_LISTED] for group in self.repetition.groups[:MAX_LISTED]]
         return [[position + self.reserved_rows for position in group] for group in groups]
 
     @property
@@ -173,9 +168,9 @@ class TableReport(
 
     @property
     def seams(self) -> list[dict[str, Any]]:
-        """Where it jumps: ``length`` of an older table, ``positions`` and their ``count``."""
+        """Where it jumps: ``length`` of an older table, first ``positions`` and their ``count``."""
         return [
-            {"length": length, "positions": positions, "count": len(positions)}
+            {"length": length, "positions": positions[:MAX_LISTED], "count": len(positions)}
             for length, positions in self.seams_of_lengths.items()
         ]
 
@@ -248,52 +243,6 @@ def describe_defects(table: TableReport) -> Iterator[str]:
     if more > 0:
         yield f"duplicate rows: {more} more groups"
     yield from describe_random(table.untrained)
-
-
-# Statistics of single rows
-
-
-@dataclass(frozen=True)
-class RowReport:
-    """The statistics of one row."""
-
-    row: int  # including reserved rows
-    position: int | None  # None of reserved rows, and of rows after the last position
-    norm: float
-    cosine_to_next: float | None
-    origin: str  # ``reserved``, ``learned`` or ``new``; empty if unknown
-    remarks: list[str]
-
-
-def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
-    """Yield the statistics of some rows; indices include reserved rows."""
-    seams = {position for positions in table.seams_of_lengths.values() for position in positions}
-    for row in range(*rows.indices(table.rows)):
-        position = row - table.reserved_rows
-        is_usable = 0 <= position < table.positions
-        cosine_to_next = None
-        if 0 <= position < len(table.stats.cosines):
-            cosine_to_next = table.stats.cosines[position]
-        origin = "reserved"
-        if position >= 0:
-            origin = "new" if table.is_new(position) else "learned"
-            if table.new_rows is None:
-                origin = ""
-        remarks = {
-            "NaN or infinity": position in table.stats.nonfinite,
-            "zero row": position in table.stats.zeros,
-            "looks untrained": position in table.untrained,
-            "seam": position in seams,
-            table.outlier_reasons.get(position, ""): position in table.outlier_reasons,
-        }
-        yield RowReport(
-            row=row,
-            position=position if is_usable else None,
-            norm=table.norms[row],
-            cosine_to_next=cosine_to_next,
-            origin=origin,
-            remarks=[remark for remark, applies in remarks.items() if applies],
-        )
 
 
 # Measuring a table
