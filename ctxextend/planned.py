@@ -31,7 +31,6 @@ from ctxextend.settings import (
     CheckpointRef,
     Convert,
     Resize,
-    Train,
     option_of,
 )
 
@@ -370,9 +369,8 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     seconds: float = 0.0  # wall-clock time
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
-    # The results of further steps: a `TrainResult`, or the settings of a training that is only
-    # planned; a `Tuning`.
-    train: Result | Train | None = None
+    # With ``--tune``: a `TrainResult`, and a `Tuning`.
+    train: Result | None = None
     tuning: Result | None = None
     # The flags with which a runtime serves the source itself, if they were requested.
     flags: str | None = None
@@ -469,7 +467,6 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
     """
     model = open_model(ref, only_headers=only_headers)
     requested = {
-        "--train": settings.train,
         "--tune": settings.tune,
         "--for": settings.engine not in (None, model.checkpoint.engine),
     }

@@ -204,7 +204,7 @@ class App(WithHelpAll, TyperGroup):
         except (KeyboardInterrupt, Terminated) as stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # while partial results are printed
             _remove_bar()
-            console.interrupted(describe_stop(ctx.invoked_subcommand))
+            console.interrupted(describe_stop())
             code = INTERRUPTED
             if isinstance(stop, Terminated):
                 code = stop.code
@@ -275,9 +275,8 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
 
                     remove_unfinished()
             # What was kept; nothing may be imported.
-            command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
             with suppress(Exception):
-                Console("--json" in sys.argv).interrupted(describe_stop(command))
+                Console("--json" in sys.argv).interrupted(describe_stop())
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)

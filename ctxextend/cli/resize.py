@@ -55,7 +55,7 @@ def finish(command: str, console: Console, result: "ResizeResult") -> None:
         result = replace(result, flags=flags)
         console.data(flags)
     elif result.dry_run:
-        show_plan(console, result.source, result, train=result.train)
+        show_plan(console, result.source, result)
     else:
         show_output(console, result)
     console.result(command, result, warnings=None)
@@ -247,11 +247,6 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     page.values(items, margin=LABEL_WIDTH)
     console.report(page.lines)
     _show_notes(console, result)
-    if result.train is not None and result.tuning is None:
-        from ctxextend.training.train_result import TrainResult  # few outputs are trained
-
-        assert isinstance(result.train, TrainResult)
-        show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
     if not result.add_weights:  # else the command that adds them is next

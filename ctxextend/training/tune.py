@@ -57,7 +57,7 @@ FEWEST_STEPS = 20
 # A step takes as long as so many readings of its sequences: at least, and usually.
 LEAST_PASSES = 3
 USUAL_PASSES = 5
-LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"
+LEARN_FROM_TEXT = "To learn from the text instead, resize without --tune and use train"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

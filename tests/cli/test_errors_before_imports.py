@@ -50,8 +50,6 @@ READERS = (
     "evaluate tiny-gpt2 --to 256 --data",
     "evaluate tiny-gpt2 tiny-gpt2 --data",
     "resize tiny-gpt2 --to 256 --tune",
-    "resize tiny-gpt2 --to 256 --steps 1 --train",
-    "convert tiny-gpt2 --to 256 --scheme rotary --steps 1 --train",
 )
 OTHER_ERRORS = {
     "evaluate tiny-gpt2 --data ok.txt --length 512": "too short for windows of 512 tokens",
@@ -68,7 +66,6 @@ OTHER_ERRORS = {
         "does not have the fields anchor, positive"
     ),
     "resize tiny-gpt2 --to 256 --tune ok.txt --output exists": "exists exists.",
-    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
     "evaluate tiny-gpt2 --to 64 --data ok.txt": "--to 64 changes nothing to measure",
@@ -82,10 +79,6 @@ OTHER_ERRORS = {
         "--contrastive requires sentence-transformers"
     ),
     "resize tiny-gpt2 --to 256 --tune ok.txt without accelerate": "requires accelerate",
-    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 without accelerate": "requires accelerate",
-    "convert tiny-gpt2 --to 256 --scheme rotary --train ok.txt --steps 1 without accelerate": (
-        "requires accelerate"
-    ),
     "train tiny-gpt2 --data ok.txt --steps 1 --output interrupted": (
         "contains an interrupted run. Resume it with --resume, or restart with --force."
     ),

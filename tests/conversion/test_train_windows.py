@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 from ctxextend import convert, evaluate, resize
 from tests.helpers.trainings import (
     make_encoder,
-    make_source,
     succeed,
     write_book,
 )
@@ -91,19 +90,3 @@ def test_evaluate_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) ->
     result = evaluate(["windows", "resized"], search=SEARCH)
     assert {*result.order} == {"windows", "resized"}
     assert not any("longer contexts" in text for text in result.warnings)
-
-
-@pytest.mark.parametrize("scheme", ["window", "rotary"])
-def test_convert_and_train_at_once_has_the_source_as_teacher(scheme: str, tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", "bert")
-    write_book()
-    flags: list[object] = ["--scheme", scheme, "--to", NEW]
-    if scheme == "window":
-        flags += ["--attention-window", WINDOW]
-    succeed("convert", source, *flags, "--train", "book.txt", "--steps", 2, "-o", "at-once")
-    succeed("convert", source, *flags, "-o", "converted")
-    succeed("train", "converted", "--data", "book.txt", "--steps", 2, "-o", "in-two-steps")
-    weights = [Path(name) / "model.safetensors" for name in ("at-once", "in-two-steps")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    for name in ("at-once", "in-two-steps"):  # the recipe of each names the base
-        assert evaluate(name, "book.txt", tokens=256, measure="context").base is not None

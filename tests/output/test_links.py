@@ -231,7 +231,6 @@ def test_resize_detects_that_a_linked_source_changed_while_it_was_read() -> None
     ("settings", "message"),
     [
         ({"edit_only": True}, "--link cannot be used with --edit-only"),
-        ({"train": "book.txt", "steps": 1}, "--link cannot be used with --train"),
         ({"tune": "book.txt"}, "--link cannot be used with --tune, which trains"),
     ],
 )
@@ -242,15 +241,6 @@ def test_resize_refuses_links_of_weights_that_are_not_copied(
     with pytest.raises(ResizeError, match=message):
         resize("tiny-gpt2", 256, link=True, output="out", **settings)
     assert not Path("out").exists()
-
-
-def test_convert_refuses_links_of_weights_that_are_trained() -> None:
-    done = invoke(
-        *("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "256", "--link"),
-        *("--train", "book.txt", "--steps", "1"),
-    )
-    assert done.exit_code == 2
-    assert "--link cannot be used with --train" in done.stderr
 
 
 def test_verify_finds_an_edit_in_place_of_a_linked_file() -> None:

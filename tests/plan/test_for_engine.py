@@ -298,8 +298,6 @@ def test_only_mlx_is_named_for_its_own_weights() -> None:
     assert result["serve"] == "mlx_lm.server --model out"
     assert "transformers" not in done.stderr
     assert verify("out")
-    report = json.loads(succeed("inspect", "out", "--json").stdout)["models"][0]
-    assert [item["name"] for item in report["libraries"]] == ["mlx-lm"]
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,6 @@ def test_resize_tune_stays_within_its_budget(source: Path) -> None:
         ({"budget": 0}, ResizeError, "--budget must be at least 1, got 0"),
         ({"to": LEARNED}, ResizeError, "creates no new rows to tune"),
         ({"tune": "little.txt"}, DataError, "has 15 windows of 48 tokens, but .* requires 16"),
-        ({"train": "book.txt", "steps": 1}, ResizeError, "--train cannot be used with --tune"),
         ({"edit_only": True}, ResizeError, "--edit-only cannot be used with --tune"),
     ],
 )
