@@ -69,7 +69,6 @@ from ctxextend.tables.rope_types import (
 from ctxextend.tables.rotary_methods import (
     MSCALE,
     RopeLengths,
-    can_switch,
     long_settings,
     resize_rope,
 )
@@ -207,13 +206,6 @@ class Rotary(Positions):
         if stated is None:
             stated = self.value(self.effective_key)
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
-
-    @property
-    def can_switch(self) -> bool:  # type: ignore[override]
-        """Whether `SWITCH` applies to the settings of all layers that can scale."""
-        return SWITCH in self.methods and all(
-            can_switch(layers.parameters) for layers in self.scaled_layers
-        )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
         """Yield what to know of inputs that cross the old length, and of attention windows.

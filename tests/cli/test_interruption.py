@@ -1,8 +1,6 @@
 """Ctrl-C and SIGTERM print one line: what was kept, and how to go on."""
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from typer.testing import CliRunner, Result
 
 from ctxextend.cli.app import _handle_signal, build_app
 from ctxextend.training.trainer import RunTrainer
-from tests.helpers.repository import ROOT
 from tests.helpers.trainings import fix_steps
 
 NOTHING = "Stopped: nothing was written.\n"
@@ -123,33 +120,3 @@ def test_resize_stopped_while_tuning_writes_nothing(
 
 
 # A signal during a destructor, whose exceptions Python prints and ignores.
-IN_DESTRUCTOR = """
-import os, signal, sys, time
-from ctxextend.__main__ import main
-
-class Destroyed:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
-
-def destroy(*arguments):
-    Destroyed()
-    time.sleep(60)
-
-import ctxextend.inspection.inspect
-ctxextend.inspection.inspect.inspect_model = destroy
-main()
-"""
-
-
-def test_a_signal_during_a_destructor_is_not_lost() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_DESTRUCTOR, "inspect", "tiny-gpt2"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 130
-    assert done.stderr == NOTHING

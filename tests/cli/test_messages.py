@@ -81,10 +81,6 @@ def test_every_flag_in_a_text_of_the_package_exists() -> None:
     assert len(flags) > 200
 
 
-def test_help_all_of_the_app_is_its_help() -> None:
-    assert invoke("--help-all").stdout == invoke("--help").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [

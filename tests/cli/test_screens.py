@@ -116,7 +116,7 @@ def test_every_golden_file_is_tested() -> None:
     assert files == sorted([*NAMES, *results.NAMES])
 
 
-@pytest.mark.parametrize("width", [72, 120])
+@pytest.mark.parametrize("width", [80, 120])
 def test_inspect_screen_has_no_line_longer_than_its_width(
     width: int, tmp_path: Path, make_pico: MakePico
 ) -> None:

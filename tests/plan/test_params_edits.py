@@ -101,13 +101,6 @@ def make_with_query_scaling(*, params: dict[str, Any], rope: dict[str, Any]) -> 
     return make("ministral", model_type="ministral3", params=in_params, config=config)
 
 
-def test_resize_corrects_the_first_length_in_llama_4_scaling_with_that_of_yarn() -> None:
-    make_with_query_scaling(params={"yarn": YARN}, rope=YARN_IN_CONFIG)
-    stated = resize_twice("ministral", NEW, trained_length=128)
-    assert stated["yarn"]["original_max_position_embeddings"] == 128
-    assert stated["llama_4_scaling"] == {**SCALING, "original_max_position_embeddings": 128}
-
-
 def test_resize_keeps_llama_4_scaling_next_to_yarn() -> None:
     make_with_query_scaling(params={"yarn": YARN}, rope=YARN_IN_CONFIG)
     stated = resize_twice("ministral", NEW)
@@ -135,17 +128,6 @@ def test_resize_without_params_json_refuses_to_move_the_scaling_of_queries() -> 
     mistral_format.weights_of(folder).unlink()
     with pytest.raises(MethodError, match="by which llama_4_scaling_beta scales queries"):
         plan_resize(folder, NEW)
-
-
-def test_a_scaling_of_queries_by_0_is_none() -> None:
-    in_config = {**YARN_IN_CONFIG, "llama_4_scaling_beta": 0}
-    make(
-        "ministral",
-        model_type="ministral3",
-        params={"yarn": YARN},
-        config={"rope_parameters": in_config},
-    )
-    assert "llama_4_scaling" not in resize_twice("ministral", NEW)
 
 
 @pytest.mark.parametrize("is_old", [False, True])

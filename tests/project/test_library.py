@@ -49,7 +49,7 @@ def test_stub_is_up_to_date() -> None:
     ],
 )
 def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'lenght'"):
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'lenght'"):
         call({"lenght": 3})
 
 
