@@ -73,18 +73,6 @@ def test_errors_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "suggested"),
-    [
-        (lambda: UNTYPED.evaluate("tiny-gpt2", to=256, methods="bands"), "method"),
-        (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, trainabel="all"), "trainable"),
-    ],
-)
-def test_unknown_keyword_suggests_the_nearest(call: Callable[[], object], suggested: str) -> None:
-    with pytest.raises(TypeError, match=rf"Did you mean {suggested}\?$"):
-        call()
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: UNTYPED.resize("tiny-gpt2", to=None), "--to is missing."),
