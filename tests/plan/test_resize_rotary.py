@@ -51,7 +51,6 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert done.stdout == "llama-64\n"
     assert "rope_parameters, 16 -> 64 positions by yarn" in done.stderr
     assert "Reads 64 tokens in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
-    assert "To keep outputs for short inputs, use --method switch.\n" in done.stderr
     config = read("llama-64/config.json")
     before = read("llama/config.json")
     rope = {
