@@ -138,7 +138,7 @@ def _plan_items(result: "ResizeResult") -> Items:
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
     plan = planned.plan
     if plan.convert is not None:
-        before = planned.model_type_before
+        before = planned.base.architecture.family.model_type
         yield "convert", f"{before} -> {plan.model_type} ({plan.convert.result})"
         if plan.convert.scheme != ATTENTION_WINDOWS:
             return

@@ -78,12 +78,8 @@ RESULTS: dict[str, Callable[[], Result]] = {
     "convert gpt --scheme rotary --to 32 -o out": lambda: ctxextend.convert(
         "gpt", "rotary", 32, output="again"
     ),
-    "run gpt-32/ctxextend.yaml -o out": lambda: ctxextend.run("gpt-32/ctxextend.yaml", "again"),
     f"evaluate gpt-32 {LOSSES}": lambda: ctxextend.evaluate("gpt-32", "book.txt", **SHORT),
     "evaluate root-32 --search search": lambda: ctxextend.evaluate("root-32", search="search"),
-    f"evaluate gpt --to 32 --method copy --method linear {LOSSES}": lambda: ctxextend.evaluate(
-        "gpt", "book.txt", to=32, method=["copy", "linear"], **SHORT
-    ),
     "verify gpt-32": lambda: ctxextend.verify("gpt-32"),
     "train gpt-32 --data book.txt --steps 2 -o trained": lambda: ctxextend.train(
         "gpt-32", "book.txt", 2, output="again"

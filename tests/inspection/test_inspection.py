@@ -124,7 +124,6 @@ def test_inspect_does_not_count_buffers_as_parameters(make_pico: MakePico) -> No
         (8, {}, range(0)),
         (40, {"method": "copy"}, range(16, 40)),
         (40, {"method": "linear"}, range(40)),
-        (40, {"method": "sinusoidal:scope=all", "keep_first": 1}, range(1, 40)),
     ],
 )
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
