@@ -38,7 +38,7 @@ _MODULES = {
     "families.listing": ("FamilyTable", "list_families"),
     "inspection.inspect": ("inspect",),
     "positions.position_report": ("RopeReport", "SchemeReport"),
-    "inspection.inspection_result": ("Finding", "Inspection", "LibraryLimit", "Limit"),
+    "inspection.inspection_result": ("Inspection", "Limit"),
     "positions.table_report": ("TableReport",),
     "models.extend": ("extend_model",),
     "pipeline": ("RunResult",),

@@ -21,7 +21,7 @@ from ctxextend.errors import (
     VerificationError,
 )
 from ctxextend.families.listing import FamilyTable
-from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
+from ctxextend.inspection.inspection_result import Inspection, Limit
 from ctxextend.lab.evaluation import Evaluation
 from ctxextend.lab.scores import Score
 from ctxextend.notes import Note
@@ -47,9 +47,7 @@ __all__ = [
     "DataError",
     "Evaluation",
     "FamilyTable",
-    "Finding",
     "Inspection",
-    "LibraryLimit",
     "Limit",
     "Method",
     "MethodError",
@@ -295,8 +293,6 @@ def convert(
     attention_window: int | str | None = None,
     method: str | None = None,
     encoder_only: bool = False,
-    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    steps: int | None = None,
     link: bool = False,
     verify: bool = False,
     force: bool = False,
@@ -330,8 +326,6 @@ def convert(
         attention_window: With window: tokens each attends to.
         method: With window: method of new rows.
         encoder_only: Drop the head, if it cannot be converted.
-        train: Then train on this text; requires --steps.
-        steps: Optimizer steps (other settings: use train or run).
         link: Link unchanged weights files instead of copying them.
         verify: Verify the output before moving it into place.
         force: Replace an existing checkpoint folder.
@@ -361,8 +355,6 @@ def resize(
     engine: str | None = None,
     fix_limits: bool = False,
     edit_only: bool = False,
-    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    steps: int | None = None,
     link: bool = False,
     verify: bool = False,
     output: str | PathLike[str] | None = None,
@@ -392,8 +384,6 @@ def resize(
         engine: Make it right in vllm, llama.cpp, ...
         fix_limits: Make all length limits agree with the table.
         edit_only: Write the edited small files, and no weights.
-        train: Then train on this text; requires --steps.
-        steps: Optimizer steps (other settings: use train or run).
         link: Link unchanged weights files instead of copying them.
         verify: Verify the output before moving it into place.
         output: Output folder or GGUF file.

@@ -80,17 +80,9 @@ class Result:
         return {"warnings": list(self.warnings), **to_json(self)}
 
     def __str__(self) -> str:
-        return str(_screens().as_text(self))
-
-    def _repr_html_(self) -> str:
-        """Return what the command prints, as notebooks show it."""
-        return str(_screens().as_html(self))
+        # The module with the screens of the command line knows every result.
+        return str(import_module("ctxextend.cli.result_screens").as_text(self))
 
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names)
         return f"{type(self).__name__}({attributes})"
-
-
-def _screens() -> Any:
-    """Return the module with the screens of the command line, which knows every result."""
-    return import_module("ctxextend.cli.result_screens")

@@ -7,7 +7,6 @@ from functools import wraps
 from textwrap import fill
 from typing import Any
 
-from ctxextend.errors import did_you_mean
 from ctxextend.settings import Settings, option_of, ordered_fields, read_settings
 
 
@@ -50,12 +49,6 @@ def keyword_arguments(
 
         @wraps(function)
         def call(*args: Any, **given: Any) -> Any:
-            unknown = given.keys() - parameters.keys()
-            if unknown:
-                name = min(unknown)
-                message = f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                hint = did_you_mean(name, parameters)
-                raise TypeError(f"{message}. {hint}" if hint else message)
             values = extended.bind(*args, **given).arguments
             others = {item.name: values.pop(item.name) for item in own if item.name in values}
             fields = {field_of[name]: value for name, value in values.items()}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.runtimes.engines import ENGINES, find_engine
+from ctxextend.runtimes.engines import find_engine
 
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
@@ -37,8 +37,7 @@ class Kind:
 
     accepts: Any  # the type of the values that Python callers pass
     read: Callable[[Any], Any]  # returns the value in its own type; raises ValueError
-    # Names that the shell completes, and that a misspelt value is compared with.
-    names: Callable[[], Collection[str]] = tuple
+    names: Collection[str] = ()  # that a misspelt value is compared with
     # Whether values are local paths, which recipes state relative to their folder.
     is_path: bool = False
     # Of paths: whether a value may also name a bundled checkpoint or one on the Hub.
@@ -179,7 +178,7 @@ WEIGHT = number("at least 0", lambda value: value >= 0)
 
 def choice(*names: str) -> Kind:
     """Return the kind of values that are one of some names."""
-    return text(f"one of {', '.join(names)}", names.__contains__, names=lambda: names)
+    return text(f"one of {', '.join(names)}", names.__contains__, names=names)
 
 
 def length(minimum: int = 1, maximum: int = MAX_COUNT) -> Kind:
@@ -215,22 +214,8 @@ def _read_method(value: Any) -> Any:
     return import_module("ctxextend.tables.methods").parse_method(value)
 
 
-def _all_methods() -> Collection[str]:
-    names = import_module("ctxextend.tables.method_names")
-    return tuple(dict.fromkeys([*names.table_method_names(), *names.rotary_method_names()]))
-
-
-METHOD = Kind(str, _read_method, names=_all_methods)
-METHOD_OR_ALL = Kind(
-    str,
-    lambda value: "all" if value == "all" else _read_method(value),
-    names=lambda: (*_all_methods(), "all"),
-)
-TABLE_METHOD = Kind(
-    str,
-    _read_method,
-    names=lambda: import_module("ctxextend.tables.method_names").table_method_names(),
-)
+METHOD = Kind(str, _read_method)
+METHOD_OR_ALL = Kind(str, lambda value: "all" if value == "all" else _read_method(value))
 
 
 def _read_model_type(value: Any) -> str:
@@ -244,11 +229,7 @@ def _read_model_type(value: Any) -> str:
     return value
 
 
-MODEL_TYPE = Kind(
-    str,
-    _read_model_type,
-    names=lambda: sorted(import_module("ctxextend.families.registry").known_names()),
-)
+MODEL_TYPE = Kind(str, _read_model_type)
 
 
 SUBFOLDER = text(
@@ -261,7 +242,7 @@ VARIANT = text(
 DEVICE = text(
     f"one of {', '.join(DEVICES)}",
     lambda value: value.partition(":")[0] in DEVICES,
-    names=lambda: DEVICES[:3],
+    names=DEVICES[:3],
 )
 
 
@@ -279,22 +260,4 @@ def _read_table(value: Any) -> TableName:
 TABLE = Kind(str, _read_table)
 
 
-def _read_rows(value: Any) -> tuple[int | None, int | None] | str:
-    if value == "all" or isinstance(value, tuple):
-        return value  # type: ignore[no-any-return]
-    if re.fullmatch(r"\d+", str(value)):
-        return int(value), int(value) + 1
-    written = re.fullmatch(r"(-?\d+)?:(-?\d+)?", str(value))
-    if written is not None:
-        start = int(written[1]) if written[1] else None
-        stop = int(written[2]) if written[2] else None
-        is_empty = start is not None and stop is not None and 0 <= stop <= start
-        if not is_empty:
-            return start, stop
-    raise ValueError("A:B for rows A to B-1, or all")
-
-
-ROW_RANGE = Kind(str, _read_rows)
-
-
-ENGINE = Kind(str, lambda value: find_engine(str(value)).key, names=lambda: tuple(ENGINES))
+ENGINE = Kind(str, lambda value: find_engine(str(value)).key)

@@ -15,7 +15,6 @@ class Code(StrEnum):
     """What a note is about."""
 
     METHOD = "method"  # which method is used, and why
-    KEEPING = "keeping"  # how to keep outputs of short inputs
     UNTRAINED = "untrained"  # what to expect beyond the old length before any training
     SHORT_INPUTS = "short-inputs"  # whether outputs of short inputs change
     PADDING = "padding"  # outputs depend on the length to which texts are padded

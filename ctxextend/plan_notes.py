@@ -1,23 +1,22 @@
 """The notes of a planned output: what to know before it is used."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
 from ctxextend.checkpoint.source import OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, listed
+from ctxextend.errors import listed
 from ctxextend.limits.edits import length_changes
 from ctxextend.limits.statements import (
     MAX_NEW_TOKENS,
-    config_length_keys,
+    MAXIMA,
+    LengthLimit,
+    Meaning,
     generating_table,
     generation_limits,
+    length_limits,
     lower_stated_length,
     may_lack_scaling,
     may_take,
-    readers,
 )
 from ctxextend.notes import Code, Level, Note
 from ctxextend.plan import Plan
@@ -25,7 +24,7 @@ from ctxextend.positions.change import Change, ShortInputs
 from ctxextend.positions.facts import BEYOND
 from ctxextend.positions.positions import Keys
 from ctxextend.serving.engine_statements import Statement, engine_notes
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.stats import describe_random, describe_rows
 
 # The start of a note and of cards, which `card` replaces after training.
@@ -34,13 +33,6 @@ NOT_TRAINED = "Not yet trained at {}."
 # Not yet useful and useful lengths: docs/results.md.
 FAR_FACTOR = 8
 FAR_FACTOR_OF_SEARCH = 16
-# Files whose auto_map names code that transformers runs with trust_remote_code=True.
-AUTO_MAP_FILES = (
-    "config.json",
-    "tokenizer_config.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-)
 
 
 def plan_notes(plan: Plan, runtimes: Sequence[Statement]) -> tuple[Note, ...]:
@@ -132,22 +124,6 @@ def _effect_notes(plan: Plan, *, truncated_before: bool) -> Iterator[Note]:
         text = f"{effect[:1].upper()}{effect[1:]}."
     yield Note(Code.SHORT_INPUTS, Level.NOTE, text)
 
-    # How to keep outputs for short inputs, which the default method changes; not in cards, since a
-    # recipe names the method. The flag must apply to all positions, and to the files.
-    keeping = {change.positions.keeping_method for change in plan.changes}
-    is_default = plan.settings.choice.name == DEFAULT_METHOD
-    if plan.short_inputs is not ShortInputs.CHANGED or not is_default or len(keeping) > 1:
-        return
-    flag = f"--method {keeping.pop()}"
-    if flag == f"--method {SWITCH}":
-        if not plan.changes[0].positions.can_switch or plan.engine is not None:
-            return
-    elif len({change.max_len_before for change in plan.changes}) == 1:
-        flag = f"--keep-first {plan.max_len_before}"
-    else:
-        flag += ", which is mostly worse for long ones"
-    yield Note(Code.KEEPING, Level.NOTE, f"To keep outputs for short inputs, use {flag}.")
-
 
 def old_lengths(plan: Plan) -> str:
     """Return the tables' old lengths: one number if they agree, else each with its part."""
@@ -228,17 +204,6 @@ def model_notes(plan: Plan) -> Iterator[Note]:
             "too, and load the adapter onto the result (adapter_config.json is not updated)."
         )
         yield Note(Code.ADAPTER, Level.WARNING, text)
-    named = plan.model.ref.table
-    lengths_before = {change.rows_before for change in plan.changes}
-    lengths_before |= {change.max_len_before for change in plan.changes}
-    if named is not None and plan.is_changed:
-        for entry in checkpoint.weights.entries.values():
-            is_other = entry.name != named.tensor and "pos" in entry.name
-            if is_other and lengths_before & set(entry.shape):
-                shape = list(entry.shape)
-                text = f"{entry.name} {shape} may depend on the length too, but is not changed."
-                yield Note(Code.TENSORS, Level.WARNING, text)
-
     yield from checkpoint.source.notes
     families = [change.positions.family for change in plan.changes]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]
@@ -248,7 +213,7 @@ def model_notes(plan: Plan) -> Iterator[Note]:
 
 
 def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
-    """Yield the files that are not copied, by reason, and a warning for auto_map entries."""
+    """Yield the files that are not copied, by reason."""
     by_reason = dict[str, list[str]]()
     for name, reason in checkpoint.omitted.items():
         by_reason.setdefault(reason, []).append(name)
@@ -261,23 +226,6 @@ def file_notes(checkpoint: Checkpoint) -> Iterator[Note]:
             hint = dereference_hint(checkpoint.root)
             text = f"Not copied: {listed(names)}, {kind} outside the folder. {hint}"
         yield Note(Code.FILES, level, text)
-
-    classes = dict[str, None]()  # ``modeling_x.XModel``, ``owner/repo--modeling_x.XModel``
-    for name in checkpoint.copied:
-        if PurePosixPath(name).name not in AUTO_MAP_FILES:
-            continue
-        auto_map: Any = None
-        with suppress(CheckpointError):  # reported when the file is edited
-            auto_map = checkpoint.read_object(name).get("auto_map")
-        for value in auto_map.values() if isinstance(auto_map, Mapping) else ():
-            values = value if isinstance(value, list) else [value]
-            classes |= {item: None for item in values if isinstance(item, str)}
-    if classes:
-        text = (
-            f"auto_map in the output's config files refers to code: {listed(list(classes))}. "
-            "Loading the output with trust_remote_code=True runs it, wherever it is."
-        )
-        yield Note(Code.OWN_CODE, Level.WARNING, text)
 
 
 # Length limits
@@ -345,26 +293,24 @@ def generation_notes(plan: Plan) -> Iterator[Note]:
             return
         alternative = ", or pass --fix-limits"
     generating = generating_table(plan.model.tables)
-    name = generating.name if generating else ""
-    table = next((table for table in plan.changes if table.name == name), None)
-    limits = generation_limits(plan.checkpoint)
-    limit = next((limit for limit in limits if limit.is_deciding), None)
-    if table is None or limit is None:
-        return
-    length = table.max_len_after
-    before = table.max_len_before
-    if plan.length_before is not None:
-        before = plan.length_before
-    if length <= before or limit.tokens >= length:
-        return
-    where = f"{limit.file} {'.'.join(limit.path)}"
-    if limit.key == MAX_NEW_TOKENS:
-        stops = f"generate() still stops after {limit.tokens} new tokens ({where})."
-        use = f"To write more of the {length}, raise it"
-    else:
-        stops = f"generate() still stops at {limit.tokens} tokens ({where})."
-        use = f"To use all {length}, set it to {length}"
-    yield Note(Code.GENERATION, Level.NOTE, f"{stops} {use}{alternative}.")
+    used = dict[str, LengthLimit]()
+    for limit in generation_limits(plan.checkpoint):
+        if limit.readers:
+            used[limit.path[-1]] = limit
+    stops = [used[key] for key in MAXIMA if key in used]
+    for table in plan.changes:
+        if generating is None or table.name != generating.name or not stops:
+            continue
+        limit = stops[0]
+        length = table.max_len_after
+        before = plan.length_before or table.max_len_before
+        if before < length > limit.value:
+            where = f"{limit.file} {'.'.join(limit.path)}"
+            text = f"generate() still stops at {limit.value} tokens ({where})."
+            if limit.path[-1] == MAX_NEW_TOKENS:
+                text = f"generate() still stops after {limit.value} new tokens ({where})."
+            text = f"{text} To use more of the {length}, raise it{alternative}."
+            yield Note(Code.GENERATION, Level.NOTE, text)
 
 
 def _key_notes(plan: Plan) -> Iterator[Note]:
@@ -373,21 +319,24 @@ def _key_notes(plan: Plan) -> Iterator[Note]:
     A key above the length of positions that are scaled may be the length of the training. Any other
     key stays wrong, unless it states the new length already, or ``--fix-limits`` sets it.
     """
-    model = plan.model
-    config = model.checkpoint.config
-    stated = dict[Keys, tuple[Change, int]]()
-    for table in plan.changes:
-        for path, value in config_length_keys(table.positions):
-            stated.setdefault(path, (table, value))
+    checkpoint = plan.checkpoint
+    table_of = {table.name: table for table in plan.changes}
+    stated = dict[tuple[str, Keys], LengthLimit]()
+    for limit in length_limits(checkpoint, plan.model.tables):
+        if limit.meaning is Meaning.LENGTH and limit.table in table_of:
+            stated.setdefault((limit.file, limit.path), limit)
     if not stated:
         return
-    for location, before, _ in length_changes(config, model.architecture, plan.changes):
-        for path, value in config_length_keys(location):
-            if value in location.values_of_length(before):
-                stated.pop(path, None)
+    architecture = plan.model.architecture
+    for location, before, _ in length_changes(checkpoint.config, architecture, plan.changes):
+        for key, limit in list(stated.items()):
+            if limit.value in location.values_of_length(before):
+                del stated[key]
 
-    for path, (table, value) in stated.items():
-        name = f"{model.checkpoint.config_file} {'.'.join(path)}"
+    for limit in stated.values():
+        value = limit.value
+        table = table_of[limit.table]
+        name = f"{limit.file} {'.'.join(limit.path)}"
         positions = table.positions
         after = table.max_len_after
         is_scaled = table.settings and table.method != LIMITS
@@ -404,7 +353,7 @@ def _key_notes(plan: Plan) -> Iterator[Note]:
             yield Note(Code.LENGTHS, Level.WARNING, text)
         elif not plan.settings.fix_limits and value not in positions.values_of_length(after):
             text = f"{name} is {value}, not {table.max_len_before}, and stays {value}"
-            effect = may_take(readers(positions, path), value)
+            effect = may_take(limit.readers, value)
             if effect:
                 text += f": {effect} of {after}"
             text += f". To set it to {after}, pass --fix-limits."

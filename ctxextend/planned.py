@@ -23,6 +23,7 @@ from ctxextend.plan import Plan, make_plan
 from ctxextend.plan_notes import plan_notes
 from ctxextend.positions.change import Change
 from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import plain_values
 from ctxextend.serving.engine_statements import Statement, folder_facts, statements
 from ctxextend.serving.for_engine import plan_for_engine, serving_command
 from ctxextend.settings import (
@@ -31,7 +32,6 @@ from ctxextend.settings import (
     CheckpointRef,
     Convert,
     Resize,
-    Train,
     option_of,
 )
 
@@ -55,13 +55,9 @@ OF_RESIZES = (
     "rebuilt_buffers",
 )
 OF_CONVERSIONS = (
-    "scheme",
-    "theta",
-    "attention_window",
+    "model_type",
+    "convert",
     "method",
-    "model_type_before",
-    "model_type_after",
-    "model_class",
     "max_len_before",
     "max_len_after",
     "tensors",
@@ -185,40 +181,10 @@ class PlannedValues(Result, shows=()):
     # Of a conversion
 
     @property
-    def scheme(self) -> str | None:
-        """The position scheme of a conversion, or ``window``; None of a resize."""
-        if self._planned.plan.convert is None:
-            return None
-        return self._planned.plan.convert.scheme
-
-    @property
-    def theta(self) -> float | None:
-        """The base of the rotary frequencies of a twin; None if it has no such setting."""
-        if self._planned.plan.convert is None:
-            return None
-        return self._planned.plan.convert.theta
-
-    @property
-    def attention_window(self) -> int | None:
-        """The tokens that each one attends to; None without attention windows."""
-        if self._planned.plan.convert is None:
-            return None
-        return self._planned.plan.convert.attention_window
-
-    @property
-    def model_type_before(self) -> str:
-        """The model type of the source."""
-        return self._planned.base.architecture.family.model_type
-
-    @property
-    def model_type_after(self) -> str:
-        """The model type of the output."""
-        return self.model_type
-
-    @property
-    def model_class(self) -> str | None:
-        """The class of the output in transformers; None if the config states none."""
-        return self._planned.plan.checkpoint.model_class
+    def convert(self) -> dict[str, Any]:
+        """The settings of a conversion, without defaults."""
+        settings = self._planned.plan.convert
+        return {} if settings is None else plain_values(settings)
 
     @property
     def tensors(self) -> Mapping[str, int]:
@@ -365,9 +331,8 @@ class ResizeResult(PlannedValues, shows=("output", "seconds")):
     seconds: float = 0.0  # wall-clock time
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
-    # The results of further steps: a `TrainResult`, or the settings of a training that is only
-    # planned; a `Tuning`.
-    train: Result | Train | None = None
+    # With ``--tune``: a `TrainResult`, and a `Tuning`.
+    train: Result | None = None
     tuning: Result | None = None
 
     @property
@@ -462,7 +427,6 @@ def plan_checkpoint(ref: CheckpointRef, settings: Resize, *, only_headers: bool 
     """
     model = open_model(ref, only_headers=only_headers)
     requested = {
-        "--train": settings.train,
         "--tune": settings.tune,
         "--for": settings.engine not in (None, model.checkpoint.engine),
     }

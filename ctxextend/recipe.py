@@ -214,8 +214,6 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
-    length: object = None  # of a resize, before it was changed
-    changed: Sequence[str] = ()  # keys whose values --set changed
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -303,13 +301,11 @@ def parse_recipe(
             entry = entry._replace(value=moved[key])
         entries[path] = entry
     no_line = Entry(None, 0, name)
-    length = entries.get("resize.to", no_line).value
-    changed_keys = list[str]()
     for change in changes:
         typed, equals, value = change.partition("=")
         if equals:
-            changed_keys.append(typed.strip().replace("-", "_"))
-            entries = _changed(entries, changed_keys[-1], value, f"--set {typed}")
+            key = typed.strip().replace("-", "_")
+            entries = _changed(entries, key, value, f"--set {typed}")
         else:
             message = "expected key=value, such as train.steps=100"
             errors.append((CHANGE, f"--set {change}: {message}"))
@@ -337,8 +333,6 @@ def parse_recipe(
         recipe=Recipe(ref, **steps, output=values.get("output")),
         provenance=values.get("provenance", {}),
         values=nested,
-        length=length,
-        changed=changed_keys,
     )
 
 

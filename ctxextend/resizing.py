@@ -1,4 +1,4 @@
-"""Resize or convert a checkpoint as the commands do: plan, tune, write, train, verify."""
+"""Resize or convert a checkpoint as the commands do: plan, tune, write, verify."""
 
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,6 @@ from ctxextend.settings import (
     CheckpointRef,
     Convert,
     Resize,
-    Run,
     Saving,
     Writing,
 )
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult
 
 # The notes of a resize that a training after it makes untrue.
-BEFORE_TRAINING_ONLY = (Code.UNTRAINED, Code.SHORT_INPUTS, Code.KEEPING)
+BEFORE_TRAINING_ONLY = (Code.UNTRAINED, Code.SHORT_INPUTS)
 
 
 @keyword_arguments(CheckpointRef, Resize)
@@ -89,7 +88,7 @@ def resize_checkpoint(
     if settings.tune:
         check_texts(settings.tune)
     writes_weights = not (settings.edit_only or settings.dry_run)
-    reads_text = bool(settings.tune or settings.train)
+    reads_text = bool(settings.tune)
     try:
         only_headers = not (writes_weights or reads_text)
         planned = plan_checkpoint(ref, settings, only_headers=only_headers)
@@ -106,7 +105,7 @@ def resize_checkpoint(
         planned = planned.without_weights()
     elif settings.link:
         planned = planned.with_links()
-    recipe = Recipe(ref, resize=planned.plan.settings, train=settings.training)
+    recipe = Recipe(ref, resize=planned.plan.settings)
     if not settings.dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
         check_before_writing(recipe, planned, settings)
@@ -116,11 +115,11 @@ def resize_checkpoint(
 
         tuning, trained = tune_table(planned, recipe, settings, events)
         if trained is None:  # what the text does not improve stays as planned
-            result = _write_or_train(recipe, planned, settings, events)
+            result = _write(planned, settings, events)
         else:
             result = replace(_trained_result(planned, trained), verified=settings.verify)
         return replace(result, tuning=tuning)
-    return _write_or_train(recipe, planned, settings, events)
+    return _write(planned, settings, events)
 
 
 def convert_checkpoint(
@@ -128,14 +127,14 @@ def convert_checkpoint(
 ) -> ResizeResult:
     """Convert a checkpoint; `events` says what the steps report. See `convert`."""
     events = events or Silence()
-    recipe = Recipe(ref, convert=settings, train=settings.training)
+    recipe = Recipe(ref, convert=settings)
     planned = planned_conversion(_open_source(ref, settings), settings)
     if settings.link:
         planned = planned.with_links()
     if not settings.dry_run:
         check_before_writing(recipe, planned, settings)
     events.warning(*planned.warnings)
-    return _write_or_train(recipe, planned, settings, events)
+    return _write(planned, settings, events)
 
 
 def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
@@ -166,24 +165,10 @@ def check_before_writing(recipe: Recipe, planned: Planned, saving: Saving) -> No
         TrainingSource.open(recipe, planned).check_start(saving.output, force=saving.force)
 
 
-def _write_or_train(
-    recipe: Recipe, planned: Planned, settings: Writing, events: Events
-) -> ResizeResult:
-    """Write a planned output, train it, or only say what would be written."""
-    output = planned.output.at(settings.output).path
+def _write(planned: Planned, settings: Writing, events: Events) -> ResizeResult:
+    """Write a planned output, or only say what would be written."""
     if settings.dry_run:
-        result = planned.dry_run(settings.output, force=settings.force)
-        return replace(result, train=recipe.train)
-    if recipe.train is not None:
-        from ctxextend.pipeline import run_recipe
-        from ctxextend.training.train_result import TrainResult
-        from ctxextend.training.training_run import RunFolder
-
-        resume = not settings.force and RunFolder.for_output(output).save is not None
-        run = Run(output=settings.output, force=settings.force, resume=resume)
-        trained = run_recipe(recipe, planned, run, events).train
-        assert isinstance(trained, TrainResult)
-        return _trained_result(planned, trained)
+        return planned.dry_run(settings.output, force=settings.force)
     check = None
     if settings.verify:
         from ctxextend.verification.verify import check_output
@@ -197,7 +182,7 @@ def _write_or_train(
 
 
 def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
-    """Return the result of a resize whose output was trained before it was written."""
+    """Return the result of a resize whose table was tuned before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
     known = planned.warnings
     still_true = [note for note in planned.notes if note.code not in BEFORE_TRAINING_ONLY]

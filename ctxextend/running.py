@@ -1,20 +1,19 @@
 """Run a recipe file as the command does: check its source and texts, plan, and take its steps."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoint.features import LOAD
-from ctxextend.errors import DataError, RecipeError, joined
+from ctxextend.errors import DataError, RecipeError
 from ctxextend.held_out import fingerprint, text_key, trained_texts
-from ctxextend.notes import Code, Level, Note
 from ctxextend.opening.opened_model import open_model
 from ctxextend.pipeline import RunResult, run_recipe
 from ctxextend.plan import make_plan
 from ctxextend.planned import Planned, planned_conversion, planned_resize
 from ctxextend.progress import Events, Silence
-from ctxextend.provenance import Step, check_source, step_of
+from ctxextend.provenance import check_source, step_of
 from ctxextend.recipe import Recipe, RecipeFile, read_recipe
 from ctxextend.resizing import check_before_writing
 from ctxextend.settings import Run, Train
@@ -131,28 +130,8 @@ def _plan(file: RecipeFile) -> Planned | None:
     if recipe.convert is not None:
         return planned_conversion(model, recipe.convert)
     if recipe.resize is not None:
-        planned = planned_resize(make_plan(model, recipe.resize, recorded.methods))
-        return replace(planned, notes=(*planned.notes, *_kept_settings(file, recorded, planned)))
+        return planned_resize(make_plan(model, recipe.resize, recorded.methods))
     return None
-
-
-def _kept_settings(file: RecipeFile, recorded: Step, planned: Planned) -> Iterator[Note]:
-    """Yield a note if settings that were chosen for the length of an output make another one."""
-    resize = file.recipe.resize
-    length = planned.plan.max_len_after
-    if resize is None or "resize.to" not in file.changed or "resize.method" in file.changed:
-        return
-    methods = [*recorded.methods.values()]
-    if resize.method is not None:
-        methods.insert(0, resize.method)
-    kept = [text for text in dict.fromkeys(method.text for method in methods) if ":" in text]
-    if not kept or file.length in (resize.to, length):
-        return
-    text = (
-        f"{joined(kept)} is kept, which the recipe states for {file.length} positions. To choose "
-        f"settings for {length}, add --set resize.method=auto."
-    )
-    yield Note(Code.METHOD, Level.NOTE, text)
 
 
 def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:

@@ -224,7 +224,7 @@ def _read(item: Field[Any], value: Any, errors: list[ResizeError]) -> Any:
         except ValueError as error:
             shown = one if isinstance(one, str) and one else repr(one)
             message = f"{flag_of(item)} must be {error}, got {shown:.100}."
-            hint = did_you_mean(str(one), option.kind.names())
+            hint = did_you_mean(str(one), option.kind.names)
             errors.append(ResizeError(message, hint or None, item.name))
     if option.is_repeated or not results:
         return tuple(results)
@@ -348,22 +348,8 @@ class Saving(Settings):
 
 @settings_class
 class Writing(Saving):
-    """How `resize` and `convert` train and write an output; recipes state none of it."""
+    """How `resize` and `convert` write an output; recipes state none of it."""
 
-    train: tuple[str, ...] = setting(
-        kinds.FILE,
-        "Then train on this text; requires --steps.",
-        "TEXT",
-        default=(),
-        is_repeated=True,
-        in_recipe=False,
-    )
-    steps: int | None = setting(
-        kinds.integer(),
-        "Optimizer steps (other settings: use train or run).",
-        "N",
-        in_recipe=False,
-    )
     link: bool = flag(
         "Link unchanged weights files instead of copying them.",
         heading=Heading.OUTPUT,
@@ -375,13 +361,6 @@ class Writing(Saving):
         in_recipe=False,
     )
 
-    conflicts: ClassVar[Sequence[Conflict]] = (
-        requires("train", "steps"),
-        requires("steps", "train"),
-        excludes("verify", "train"),
-        excludes("link", "train", ", which writes all weights"),
-    )
-
     if TYPE_CHECKING:
         to: int | Factor | None
 
@@ -390,13 +369,6 @@ class Writing(Saving):
         """The new context length; only if `to` is a number."""
         assert isinstance(self.to, int)
         return self.to
-
-    @property
-    def training(self) -> "Train | None":
-        """The training after a resize or conversion."""
-        if self.steps is None:
-            return None
-        return Train(self.train, self.steps)
 
 
 @settings_class
@@ -463,12 +435,9 @@ class Resize(Writing):
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
-        *Writing.conflicts,
         requires("budget", "tune"),
-        excludes("edit_only", "train", ", which needs weights"),
         excludes("edit_only", "verify", ", which needs weights"),
         excludes("link", "edit_only", ", which writes no weights"),
-        excludes("train", "tune", ", which trains the position table"),
         excludes("edit_only", "tune", ", which trains the position table"),
         excludes("link", "tune", ", which trains the position table"),
     )
@@ -544,7 +513,7 @@ class Convert(Writing):
         shown=str(DEFAULT_ATTENTION_WINDOW),
     )
     method: "MethodChoice | None" = setting(
-        kinds.TABLE_METHOD, "With window: method of new rows.", "NAME", shown="copy"
+        kinds.METHOD, "With window: method of new rows.", "NAME", shown="copy"
     )
     # For heads that the new model type does not have.
     encoder_only: bool = flag(
@@ -552,7 +521,6 @@ class Convert(Writing):
     )
 
     conflicts: ClassVar[Sequence[Conflict]] = (
-        *Writing.conflicts,
         Conflict(
             ("scheme", "to"),
             lambda given: given.to is None and given.scheme != WITHOUT_POSITIONS,
@@ -983,10 +951,6 @@ class Inspect(Figures):
         is_argument=True,
         kw_only=False,
     )
-    # Ends of a slice, or ``all``.
-    rows: tuple[int | None, int | None] | str | None = setting(
-        kinds.ROW_RANGE, "Print rows A to B-1; all: also all pairs of rotary positions.", "A:B"
-    )
     check: bool = flag(
         "Print only the verdict; exit 3 if limits disagree.",
     )
@@ -1001,10 +965,7 @@ class Inspect(Figures):
         kinds.ANY_TEXT, "Only this table: encoder, decoder, ... (see families).", "PART"
     )
 
-    conflicts: ClassVar[Sequence[Conflict]] = (
-        requires("format", "check"),
-        excludes("format", "rows"),
-    )
+    conflicts: ClassVar[Sequence[Conflict]] = (requires("format", "check"),)
 
 
 @settings_class

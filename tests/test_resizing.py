@@ -75,13 +75,6 @@ def test_resize_writes_no_weights_with_edit_only() -> None:
     assert plain(result) == comparable(flags)
 
 
-def test_resize_trains_its_output() -> None:
-    result = resize("tiny-gpt2", 160, train="book.txt", steps=1, output="python")
-    assert (result.output / "train_log.jsonl").exists()
-    flags = ["--to", "160", "--train", "book.txt", "--steps", "1", "-o", "flags"]
-    assert plain(result) == comparable(printed("resize", "tiny-gpt2", *flags))
-
-
 def test_convert_verifies_its_output() -> None:
     result = convert("tiny-gpt2", "rotary", 256, verify=True, output="python")
     assert result.verified

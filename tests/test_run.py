@@ -387,39 +387,6 @@ def test_run_of_a_recipe_from_elsewhere_takes_the_source_that_is_set(tmp_path: P
     assert Path("again", weights).read_bytes() == (moved / weights).read_bytes()
 
 
-@pytest.mark.parametrize("method", [None, "bands", "bands:gain=1.1"])
-def test_run_says_that_recorded_settings_are_those_of_another_length(method: str | None) -> None:
-    resize("tiny-gpt2", to=256, method=method, output="out")
-    recorded = pico.recipe_of(Path("out"))["resize"]["method"]
-    recipe = "out/ctxextend.yaml"
-    note = (
-        f"{recorded} is kept, which the recipe states for 256 positions. To choose settings for "
-        "512, add --set resize.method=auto."
-    )
-    for length in ("512", "4x"):
-        changed = invoke(recipe, "--set", f"resize.to={length}", "--dry-run")
-        assert note in " ".join(changed.stderr.split())
-    # The changed source is not the one of the provenance.
-    flags = ("--set", "source=tiny-gpt2", "--set", "resize.to=512", "--dry-run")
-    assert note in " ".join(invoke(recipe, *flags).stderr.split())
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["resize.to=256"],
-        ["resize.to=2x"],
-        ["resize.to=512", "resize.method=auto"],
-        ["resize.to=512", "resize.method=copy"],
-    ],
-)
-def test_run_says_nothing_about_settings_that_suit_the_length(changes: list[str]) -> None:
-    resize("tiny-gpt2", to=256, output="out")
-    done = invoke("out/ctxextend.yaml", *set_flags(changes), "--dry-run")
-    assert done.exit_code == 0
-    assert "is kept, which" not in done.stderr
-
-
 def test_run_reproduces_an_output_of_a_custom_model_type(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")

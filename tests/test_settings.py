@@ -75,7 +75,6 @@ def test_a_table_needs_its_form(text: str) -> None:
     ("create", "flag"),
     [
         (lambda: Resize(64, edit_only=True, link=True), "--link"),
-        (lambda: Resize(64, steps=5), "--steps"),
         (lambda: Convert("rotary"), "--scheme"),
         (lambda: Convert("rotary", 64, attention_window=8), "--attention-window"),
         (lambda: Convert("window", 64, attention_window=9), "--attention-window"),

@@ -1,6 +1,6 @@
 """What cannot be done with checkpoints of some formats, by feature.
 
-A feature is a flag (``--train``), a method (``--method yarn``) or one of its settings
+A feature is a flag (``--tune``), a method (``--method yarn``) or one of its settings
 (``--method yarn:beta_fast``), or one of the uses below. `Checkpoint.check` looks up all that a
 command requests.
 """
@@ -52,7 +52,7 @@ WITHOUT_CONFIG = _incomplete(
     "a weights file without a config.json", "Pass the folder of a complete checkpoint."
 )
 
-_RUN_MODEL = ("--train", "--tune", "--deep")
+_RUN_MODEL = ("--tune", "--deep")
 OF_TRANSFORMERS = "the checkpoint of transformers that it was made from"
 # Also of other reasons why a GGUF file cannot be resized.
 GGUF_ROUTE = "Resize the checkpoint that it was made from, and convert that again."

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -63,7 +62,6 @@ EXIT_CODES: dict[type[CtxextendError], int] = {
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 HELP_ALL = "--help-all"  # also lists the advanced options
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
-AFTER_DESTRUCTOR = 0.01  # seconds until a signal during a destructor is sent again
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -204,7 +202,7 @@ class App(WithHelpAll, TyperGroup):
         except (KeyboardInterrupt, Terminated) as stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # while partial results are printed
             _remove_bar()
-            console.interrupted(describe_stop(ctx.invoked_subcommand))
+            console.interrupted(describe_stop())
             code = INTERRUPTED
             if isinstance(stop, Terminated):
                 code = stop.code
@@ -258,14 +256,10 @@ def ctxextend(
 def _handle_signal(number: int, frame: FrameType | None) -> None:
     """Raise an exception on a signal.
 
-    An import may swallow or print it, so the process exits at once during one. A destructor does so
-    too, and is short: the signal comes again a moment later.
+    An import may swallow or print it, so the process exits at once during one.
     """
     caller = frame
     while caller is not None:
-        if caller.f_code.co_name == "__del__":
-            threading.Timer(AFTER_DESTRUCTOR, os.kill, (os.getpid(), number)).start()
-            return
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             # Nothing before it has imported what writes an output.
@@ -275,9 +269,8 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
 
                     remove_unfinished()
             # What was kept; nothing may be imported.
-            command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
             with suppress(Exception):
-                Console("--json" in sys.argv).interrupted(describe_stop(command))
+                Console("--json" in sys.argv).interrupted(describe_stop())
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)

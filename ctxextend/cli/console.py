@@ -149,23 +149,19 @@ class Page:
     ) -> None:
         """Add a table; columns in `left` are left-aligned.
 
-        Columns that do not fit go below the others, with the first column repeated (rich.table
-        would wrap numbers); with `wrap`, the widest columns are narrowed first, at most to their
-        longest word. Texts wider than their column wrap at words.
+        With `wrap`, the widest columns are narrowed if the table is too wide, at most to their
+        longest word, and their texts wrap.
         """
         grid = list[Pieces]()
         if header:
             grid.append([(name, "label") for name in header])
-        names = len(grid)
         for row in rows:
             grid.append([(cell, "") if isinstance(cell, str) else cell for cell in row])
         widths = list[int]()
-        fewest = list[int]()  # without the names of the columns
         words = list[int]()  # the length of the longest one of each column
         for cells in zip(*grid, strict=True):
             texts = [text for text, _ in cells]
             widths.append(max(map(len, texts)))
-            fewest.append(max(map(len, texts[names:]), default=0))
             words.append(max((len(word) for text in texts for word in text.split()), default=0))
         gaps = GAP * (len(widths) - 1)
         while wrap and sum(widths) + gaps > self.width:
@@ -174,22 +170,19 @@ class Page:
                 break
             widest = max(wider, key=lambda column: widths[column])
             widths[widest] -= 1
-        for column in range(1, len(widths)):
-            # Only column names wrap if they do not fit next to the first column.
-            most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
-            widths[column] = min(widths[column], most)
-        # If it is too wide, each part begins with the first column.
-        parts = [[0]]
-        taken = widths[0]
-        for column in range(1, len(widths)):
-            if len(parts[-1]) > 1 and taken + GAP + widths[column] > self.width:
-                parts.append([0])
-                taken = widths[0]
-            parts[-1].append(column)
-            taken += GAP + widths[column]
-        for columns in parts:
-            for row in grid:
-                self.lines += _row_lines(row, columns, widths, left)
+        for row in grid:
+            wrapped = [
+                _wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)
+            ]
+            for lines in zip_longest(*wrapped, fillvalue=""):
+                line: Pieces = []
+                for column, text in enumerate(lines):
+                    align = str.ljust if column in left else str.rjust
+                    padded = align(text, widths[column])
+                    if line:
+                        padded = f"{'':{GAP}}{padded}"
+                    line.append((padded, row[column][1]))
+                self.lines.append(line)
 
 
 @dataclass(frozen=True)
@@ -396,18 +389,3 @@ def _print_json(value: dict[str, Any]) -> None:
 def null_stream() -> TextIO:
     """Return a stream that discards everything."""
     return Path(os.devnull).open("w")
-
-
-def _row_lines(
-    row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
-) -> Iterator[Pieces]:
-    wrapped = [_wrap(row[column][0], widths[column]) or [""] for column in columns]
-    for texts in zip_longest(*wrapped, fillvalue=""):
-        line: Pieces = []
-        for column, text in zip(columns, texts, strict=True):
-            align = str.ljust if column in left else str.rjust
-            padded = align(text, widths[column])
-            if line:
-                padded = f"{'':{GAP}}{padded}"
-            line.append((padded, row[column][1]))
-        yield line

@@ -12,7 +12,7 @@ def convert(ref: CheckpointRef, settings: Convert, console: Console) -> None:
 
     Examples:
         ctxextend convert path/to/bert --scheme window --to 8192 -o bert-8192
-        ctxextend convert gpt2 --scheme rotary --to 4096 --train articles/ --steps 500
+        ctxextend convert gpt2 --scheme rotary --to 4096
         ctxextend convert path/to/llama --scheme none -o llama-none
 
     Encoders of the BERT family become Longformer, BART becomes LED (window): they read whole

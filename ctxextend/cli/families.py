@@ -5,7 +5,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
-from ctxextend import kinds
+import typer
+
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Page
 from ctxextend.errors import UnsupportedModelError
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
 def families(
     model_types: Annotated[
         list[str] | None,
-        options.argument(
-            "TYPE",
-            "Model type, or part of its name.",
-            "all",
-            options.completing(kinds.MODEL_TYPE.names),
-        ),
+        typer.Argument(metavar="TYPE", help="Model type, or part of its name.", show_default="all"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -4,33 +4,15 @@ import shlex
 import sys
 from pathlib import Path
 
-# Commands with --resume; of others that train, the same command resumes.
-WITH_RESUME = ("train", "run")
-# What commands that write no checkpoint do. There is nothing to resume, and the same command would
-# take as long again.
-WITHOUT_OUTPUT = {
-    "demo": "kept",
-    "evaluate": "measured",
-    "families": "printed",
-    "inspect": "inspected",
-    "methods": "printed",
-    "recipes": "printed",
-    "verify": "verified",
-}
 RESUME = "Resume with the same command and --resume."
-RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
-START_AGAIN = "Run the same command again."
 # Modules that write, as far as a command has imported them, each with the list of what it wrote.
 RUN_FOLDERS = ("ctxextend.training.training_run", "opened")
 OUTPUTS = ("ctxextend.checkpoint.atomic_output", "completed")
 WRITTEN = (RUN_FOLDERS, OUTPUTS)
 
 
-def describe_stop(command: str | None) -> str:
-    """Return what an interrupted command has kept, and how to go on.
-
-    The name of the command is None before it is known.
-    """
+def describe_stop() -> str:
+    """Return what an interrupted command has kept, and how to go on."""
     module, registry = RUN_FOLDERS
     runs = list(getattr(sys.modules.get(module), registry, ()))
     saved = list[str]()
@@ -38,8 +20,7 @@ def describe_stop(command: str | None) -> str:
         if run.keeps_saves and run.step and run.path.exists():
             saved.append(f"after step {run.step}, saved in {run.path}")
     if saved:
-        resume = RESUME if command in WITH_RESUME else RESUME_OR_START_OVER
-        return f"Stopped {'; '.join(saved)}. {resume}"
+        return f"Stopped {'; '.join(saved)}. {RESUME}"
     module, registry = OUTPUTS
     here = Path.cwd()
     complete = list[str]()
@@ -52,6 +33,4 @@ def describe_stop(command: str | None) -> str:
     if complete:
         are = "is" if len(complete) == 1 else "are"
         return f"Stopped: {', '.join(complete)} {are} complete."
-    if command in WITHOUT_OUTPUT:
-        return f"Stopped: nothing was {WITHOUT_OUTPUT[command]}."
-    return f"Stopped: nothing was written. {START_AGAIN}"
+    return "Stopped: nothing was written."

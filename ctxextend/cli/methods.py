@@ -4,20 +4,17 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated
 
+import typer
+
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Page
 from ctxextend.tables.method_facts import DEFAULT_METHOD, Method
-from ctxextend.tables.method_names import rotary_method_names, table_method_names
-
-complete_name = options.completing(
-    lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()])
-)
 
 
 def methods(
     names: Annotated[
         list[str] | None,
-        options.argument("NAME", "Show details of these methods.", "all", complete_name),
+        typer.Argument(metavar="NAME", help="Show details of these methods.", show_default="all"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -4,11 +4,9 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field
-from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +14,6 @@ import typer
 from ctxextend import kinds
 from ctxextend.cli.console import Console, Files
 from ctxextend.errors import CtxextendError, ResizeError
-from ctxextend.recipe_names import builtin_recipes
 from ctxextend.settings import (
     Figures,
     Heading,
@@ -94,18 +91,10 @@ def _parameter(item: Field[Any]) -> inspect.Parameter:
     if shown is True:
         is_shown = isinstance(item.default, str | int | float) and item.default is not False
         shown = str(item.default) if is_shown else False
-    complete: Any = None  # without names, the shell completes nothing
-    if option.kind is kinds.RECIPE:
-        complete = complete_recipe
-    elif option.kind.may_be_model:
-        complete = complete_model
-    elif option.kind.names is not tuple:
-        complete = completing(option.kind.names)
-    declared = {
+    declared: dict[str, Any] = {
         "metavar": option.metavar or None,
         "help": option.help,
         "show_default": shown,
-        "autocompletion": complete,
     }
     if option.is_argument:
         info = typer.Argument(**declared)
@@ -140,48 +129,6 @@ JSON = inspect.Parameter(
     "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
 )
 QUIET = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
-
-
-def argument(metavar: str, help_text: str, default: str | bool = True, complete: Any = None) -> Any:
-    """Return an argument, and how shells complete it."""
-    return typer.Argument(
-        metavar=metavar, help=help_text, show_default=default, autocompletion=complete
-    )
-
-
-def completing(names: Callable[[], Iterable[str]]) -> Any:
-    """Return a shell completion callback for names; without a match, shells offer files."""
-    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Return built-in recipes and recipe files that a text may become.
-
-    Of files, those in its folder and, once a folder is typed, those of outputs in it.
-    """
-    names = [*builtin_recipes()]
-    folder, _ = os.path.split(incomplete)
-    patterns = ["*.yaml", "*.yml"]
-    if folder:
-        patterns.append("*/ctxextend.yaml")
-    for pattern in patterns:
-        for path in sorted(Path(folder).glob(pattern)):
-            names.append(str(path))
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Return bundled models, and with one that matches also the folders that a text may become.
-
-    Without a bundled model that matches, the shell offers files and folders itself.
-    """
-    bundled = import_module("ctxextend.checkpoint.source").BUNDLED
-    names = [name for name in bundled if name.startswith(incomplete)]
-    if not names:
-        return []
-    folders = [path.name for path in Path().iterdir() if path.is_dir()]
-    names += sorted(name for name in folders if name.startswith(incomplete) and name[0] != ".")
-    return list(dict.fromkeys(names))
 
 
 def command_line() -> str:

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Page
 from ctxextend.errors import RecipeError, did_you_mean
@@ -11,7 +13,7 @@ from ctxextend.recipe_names import builtin_recipes
 def recipes(
     name: Annotated[
         str | None,
-        options.argument("NAME", "Print this recipe.", "all", options.completing(builtin_recipes)),
+        typer.Argument(metavar="NAME", help="Print this recipe.", show_default="all"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -45,7 +45,7 @@ def resize(ref: CheckpointRef, settings: Resize, console: Console) -> None:
 def finish(command: str, console: Console, result: "ResizeResult") -> None:
     """Print the result of `resize` or `convert`."""
     if result.dry_run:
-        show_plan(console, result.source, result, train=result.train)
+        show_plan(console, result.source, result)
     else:
         show_output(console, result)
     console.result(command, result, warnings=None)
@@ -128,7 +128,7 @@ def _plan_items(result: "ResizeResult") -> Items:
 def _change_items(planned: "Planned", *, with_settings: bool = False) -> Items:
     plan = planned.plan
     if plan.convert is not None:
-        before = planned.model_type_before
+        before = planned.base.architecture.family.model_type
         yield "convert", f"{before} -> {plan.model_type} ({plan.convert.result})"
         if plan.convert.scheme != ATTENTION_WINDOWS:
             return
@@ -237,11 +237,6 @@ def show_output(console: Console, result: "ResizeResult") -> None:
     page.values(items, margin=LABEL_WIDTH)
     console.report(page.lines)
     _show_notes(console, result)
-    if result.train is not None and result.tuning is None:
-        from ctxextend.training.train_result import TrainResult  # few outputs are trained
-
-        assert isinstance(result.train, TrainResult)
-        show_training(console, result.train)
     if console.quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
         console.data(str(result.output))
     if not result.add_weights:  # else the command that adds them is next

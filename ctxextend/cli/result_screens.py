@@ -1,12 +1,11 @@
-"""Results as text and HTML: `print(result)` and notebooks show what the command prints."""
+"""Results as text: `print(result)` shows what the command prints."""
 
-import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ctxextend.cli.console import Console, Page, Pieces, rendered
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.inspect import add_inspections
+from ctxextend.cli.inspect import add_inspection
 from ctxextend.cli.resize import show_output, show_plan
 from ctxextend.cli.show_training import show_training
 from ctxextend.cli.train import add_training_plan
@@ -18,18 +17,6 @@ from ctxextend.pipeline import RunResult
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.verification.conclusion import Verification
-
-# The styles of `console.STYLES` in CSS; these colours can be read on white and on black.
-CSS = {
-    "title": "font-weight: bold",
-    "faint": "opacity: 0.6",
-    "label": "font-weight: bold; color: #00838f",
-    "wrong": "font-weight: bold; color: #d32f2f",
-    "right": "color: #388e3c",
-    "learned": "color: #00838f",
-    "second": "color: #388e3c",
-    "new": "color: #a87000",
-}
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ def show(result: Result, console: Transcript) -> None:
             add_evaluation(page, result)
         case Inspection():
             console.note(*result.notes)
-            add_inspections(page, [result])
+            add_inspection(page, result)
         case Verification():
             console.note(*result.notes)
             add_verification(page, result)
@@ -106,25 +93,6 @@ def _add_remarks(result: Evaluation | TrainingPlan, console: Transcript) -> None
 
 def as_text(result: Result) -> str:
     """Return what the command of a result prints."""
-    return rendered(_lines(result))
-
-
-def as_html(result: Result) -> str:
-    """Return what the command of a result prints as an HTML element, with styles."""
-    lines = list[str]()
-    for line in _lines(result):
-        spans = list[str]()
-        for text, style in line:
-            span = html.escape(text)
-            if style in CSS:
-                span = f'<span style="{CSS[style]}">{span}</span>'
-            spans.append(span)
-        lines.append("".join(spans))
-    joined = "\n".join(lines)
-    return f'<pre style="line-height: 1.2">{joined}</pre>'
-
-
-def _lines(result: Result) -> list[Pieces]:
     console = Transcript()
     show(result, console)
-    return console.page.lines
+    return rendered(console.page.lines)

@@ -1,13 +1,13 @@
-"""The command that makes the limits of a checkpoint agree, or several of which one is right."""
+"""The command that makes the limits of a checkpoint agree."""
 
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ctxextend.errors import not_an_option
-from ctxextend.inspection.inspection_result import FixChoice, Limit
+from ctxextend.inspection.inspection_result import Limit
 from ctxextend.limits.statements import may_lack_scaling, may_state_trained_length
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import resizable_ref
@@ -15,35 +15,13 @@ from ctxextend.positions.position_report import PositionReport
 from ctxextend.settings import CheckpointRef
 
 
-@dataclass(frozen=True)
-class _Fixes:
-    """The commands that fix the limits of one kind of positions."""
-
-    model: OpenedModel
-    ref: CheckpointRef  # with which `resize` accepts the model
-    part: str | None  # None if the command holds for all parts
-
-    def command(
-        self, to: int, *, trained_length: int | None = None, only_limits: bool = False
-    ) -> str:
-        """Return the command that writes a checkpoint of a length next to this one."""
-        ref = self.ref
-        if trained_length is not None:
-            ref = replace(ref, trained_length=trained_length)
-        words = [ref.resize_command(part=self.part, to=to)]
-        if only_limits:
-            words.append("--fix-limits")
-        output = output_next_to(self.model, to)
-        # By default, `resize` writes to the current folder.
-        if output is not None and Path(output).parent.resolve() != Path.cwd():
-            words.append(shlex.join(["--output", output]))
-        return " ".join(words)
-
-
 def with_fixes(
     model: OpenedModel, reports: Mapping[str, PositionReport], limits: Sequence[Limit]
 ) -> Iterator[Limit]:
-    """Yield the limits; add to each that disagrees the command that fixes it, or several.
+    """Yield the limits; add to each that disagrees the command that fixes it.
+
+    A rotary model may have been trained at another length than it states: the remark then has the
+    command for this case.
 
     Args:
         model: The model.
@@ -52,21 +30,38 @@ def with_fixes(
     """
     ref = resizable_ref(model)
     for limit in limits:
-        if limit.agrees:
-            yield limit
-            continue
         report = reports[limit.table]
-        length = _agreed_length(report, limits)
-        limit = replace(limit, fixed_length=length)
-        if _shares_key_with_other_lengths(report, reports):
+        if limit.agrees or _shares_key_with_other_lengths(report, reports):
             yield limit
             continue
-        fixes = _Fixes(model=model, ref=ref, part=_part(report, reports))
-        lower = _lower_length(report, limits)
-        if lower is not None and may_lack_scaling(report.location, model.checkpoint):
-            yield _with_choices(limit, report, fixes, lower)
-            continue
-        yield replace(limit, fix=fixes.command(length, only_limits=True))
+        length = _agreed_length(report, limits)
+        part = _part(report, reports)
+        fix = _command(model, ref, part, length, "--fix-limits")
+        remark = ""
+        if may_lack_scaling(report.location, model.checkpoint):
+            lower = _lower_length(report, limits)
+            if lower is not None:
+                length = report.positions
+                # It says at which length the model was trained.
+                known = replace(ref, trained_length=length)
+                fix = _command(model, known, part, length, "--fix-limits")
+                scaling = replace(ref, trained_length=lower)
+                command = _command(model, scaling, part, length)
+                remark = f"if the model was trained at {lower} tokens, scale it: {command}"
+            elif limit.tokens and limit.tokens > length and limit.file == report.location.file:
+                command = _command(model, ref, part, limit.tokens, "--method", "limits")
+                remark = f"if the model was trained at {limit.tokens} tokens: {command}"
+        yield replace(limit, fix=fix, remark=remark)
+
+
+def _command(model: OpenedModel, ref: CheckpointRef, part: str | None, to: int, *flags: str) -> str:
+    """Return the command that writes a checkpoint of a length next to this one."""
+    words = [ref.resize_command(part=part, to=to), *flags]
+    output = output_next_to(model, to)
+    # By default, `resize` writes to the current folder.
+    if output is not None and Path(output).parent.resolve() != Path.cwd():
+        words.append(shlex.join(["--output", output]))
+    return " ".join(words)
 
 
 def output_next_to(model: OpenedModel, length: int) -> str | None:
@@ -86,32 +81,6 @@ def output_next_to(model: OpenedModel, length: int) -> str | None:
     if Path(path).name in ("", ".."):
         folder = Path(path, "..")
     return not_an_option(str(folder / name))
-
-
-def _with_choices(limit: Limit, report: PositionReport, fixes: _Fixes, lower: int) -> Limit:
-    """Return a limit with the commands for each length at which a model may have been trained."""
-    length = report.positions
-    choices = (
-        FixChoice(
-            condition=f"it was trained at {lower} tokens and must read {length}",
-            command=fixes.command(length, trained_length=lower),
-        ),
-        FixChoice(
-            condition=f"it was trained at {lower} tokens and need not read more",
-            command=fixes.command(lower, trained_length=lower, only_limits=True),
-        ),
-        FixChoice(
-            condition=f"it was trained at {length} tokens",
-            command=fixes.command(length, trained_length=length, only_limits=True),
-        ),
-    )
-    remark = limit.remark
-    if limit.tokens is not None and limit.tokens < length:
-        remark = (
-            f"either {report.stated_in} was raised to {length} without scaling, or this limit "
-            "was not raised with it, or texts are cut there on purpose"
-        )
-    return replace(limit, choices=choices, remark=remark)
 
 
 def _lower_length(report: PositionReport, limits: Sequence[Limit]) -> int | None:

@@ -7,7 +7,6 @@ from typing import Any
 from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.filenames import RECIPE_FILE
 from ctxextend.errors import RemoteWeightsError
-from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.inspection.stated_limits import find_limits
@@ -18,7 +17,7 @@ from ctxextend.positions.positions import of_part, positive_numbers
 from ctxextend.provenance import read_provenance
 from ctxextend.settings import CheckpointRef, Inspect
 
-INSPECT_FLAGS = ("models", "rows", "check", "format", "report", "plot")  # of the command only
+INSPECT_FLAGS = ("models", "check", "format", "report", "plot")  # of the command only
 
 
 @keyword_arguments(CheckpointRef, Inspect, without=INSPECT_FLAGS)
@@ -62,7 +61,6 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     for report in selected:
         groups[report.group].append(report)
     limits = list(with_fixes(model, reports, find_limits(model, selected)))
-    libraries = library_limits(model.checkpoint, limits, selected)
     notes = _notes(model, selected, has_recipe=provenance is not None)
     return Inspection(
         source=model.ref.source,
@@ -74,7 +72,6 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         tables=tuple(groups["tables"]),
         schemes=tuple(groups["schemes"]),
         limits=tuple(limits),
-        libraries=tuple(libraries),
         notes=tuple(notes),
     )
 

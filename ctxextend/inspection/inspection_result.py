@@ -1,43 +1,19 @@
 """Results of `inspect`: position tables, other schemes, and all length limits of a checkpoint."""
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ctxextend.errors import counted
-from ctxextend.json_output import Result, not_in_json
-from ctxextend.positions.position_report import PositionReport, SchemeReport
-from ctxextend.positions.table_report import RowReport, TableReport, describe_defects, report_rows
+from ctxextend.json_output import Result
+from ctxextend.positions.position_report import SchemeReport
+from ctxextend.positions.table_report import TableReport, describe_defects
 from ctxextend.settings import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
-# Levels, as annotations of GitHub name them.
-FAILS = "error"  # a limit that disagrees: `--check` fails
-WARNS = "warning"  # rows that look wrong
-NOTED = "notice"  # what else to know
 # Appended to a key that is missing in the config, so that transformers uses its default.
 NOT_SET = " (not set)"
-# The limit of a library, and what happens to longer inputs.
-BEYOND_LIMIT = {
-    "cut": "{}, longer inputs are truncated",
-    "fails": "{}, longer inputs fail",
-    "last position": "{}, tokens beyond share the last position",
-    "more rows": "{}, transformers computes more rows for longer inputs",
-    "untrained": "{}, longer inputs reach angles that were never trained",
-    "any length": "{}, longer inputs run as well",
-    "not cut": "no limit",
-    "not loaded": "the model does not load",
-}
-
-
-@dataclass(frozen=True)
-class FixChoice:
-    """A command that makes limits agree, and when it is the right one, which no file tells."""
-
-    condition: str  # as a clause after "if"
-    command: str
 
 
 @dataclass(frozen=True)
@@ -52,12 +28,8 @@ class Limit:
     used_by: str  # the libraries that use it, or ``none``
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
-    # The command that fixes it; None if it agrees or cannot be fixed, or if there are `choices`.
-    fix: str | None = None
-    choices: tuple[FixChoice, ...] = ()  # of which one fixes it, and only the user knows which
-    remark: str = ""  # what else to know about it, whether it agrees or not
-    fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
-    is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
+    fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
+    remark: str = ""  # which other command is right, and when
 
     json_properties: ClassVar = ("agrees",)
 
@@ -67,52 +39,9 @@ class Limit:
         return not self.reason
 
 
-@dataclass(frozen=True)
-class LibraryLimit:
-    """The effective limit in one library."""
-
-    # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``.
-    name: str
-    tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
-    decided_by: str  # file and key that set it
-    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more
-    # rows`` (computed when needed), ``untrained`` (rotary angles that were never trained), ``any
-    # length``, ``not cut`` or ``not loaded``.
-    beyond: str
-
-    @property
-    def text(self) -> str:
-        """The limit, and what happens to longer inputs."""
-        return BEYOND_LIMIT[self.beyond].format(self.tokens)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding in a file of a checkpoint."""
-
-    level: str  # ``error``, ``warning`` or ``notice``
-    file: str  # relative to the checkpoint folder; empty if no file states it
-    key: str  # dotted path of keys, or a tensor name
-    found: Any  # the value in the file; what is wrong with rows
-    expected: Any  # the value that would agree; None if there is not one such value
-    message: str  # what it means, without a period
-    # The command to type next; None if there is none, or if there are `choices`.
-    fix: str | None
-    choices: tuple[FixChoice, ...] = ()  # of which one is right, and only the user knows which
-
-    @property
-    def is_stated(self) -> bool:
-        """Whether the file has the key, so that there is a line to point at."""
-        return not self.key.endswith(NOT_SET)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspection(Result, shows=("source", "model_type", "verdict")):
-    """The result of `inspect` for one checkpoint.
-
-    Its `to_json` returns everything; `inspect --json` leaves out the lists that have a value for
-    each row or pair.
-    """
+    """The result of `inspect` for one checkpoint."""
 
     source: str  # as given by the user
     folder: str  # local path
@@ -125,20 +54,9 @@ class Inspection(Result, shows=("source", "model_type", "verdict")):
     # Positions without a table of rows: rotary, ALiBi or relative.
     schemes: tuple[SchemeReport, ...]
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
-    libraries: tuple[LibraryLimit, ...]  # the effective limit per library
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
 
-    json_properties: ClassVar = ("verdict", "agrees", "findings")
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What to act on: errors (limits that disagree), then warnings, then notices."""
-        return tuple(_findings(self))
-
-    @property
-    def rows(self) -> dict[str, list[RowReport]]:
-        """The statistics of every row, by table name; ``inspect --json`` has those of --rows."""
-        return {table.name: [*report_rows(table, slice(None))] for table in self.tables}
+    json_properties: ClassVar = ("verdict", "agrees")
 
     @property
     def has_untrained_new_rows(self) -> bool:
@@ -235,103 +153,6 @@ def _need_training(inspection: Inspection) -> bool:
 def _are_sinusoidal(inspection: Inspection) -> bool:
     """Whether a formula gives every row of every table."""
     return all(table.sinusoidal for table in inspection.tables)
-
-
-# Findings
-
-
-def _findings(inspection: Inspection) -> Iterator[Finding]:
-    """Yield the findings of an inspection: errors, then warnings, then notices."""
-    reports: dict[str, PositionReport] = {}
-    reports |= {report.name: report for report in inspection.tables}
-    reports |= {report.name: report for report in inspection.schemes}
-    for limit in inspection.limits:
-        if not limit.agrees:
-            yield _disagreement(limit, reports[limit.table])
-    if inspection.has_untrained_new_rows:
-        yield from _untrained_rows(inspection)
-    else:
-        for table in inspection.tables:
-            yield from _defects(table)
-    for limit in inspection.limits:
-        if limit.agrees and limit.remark:
-            yield _remark(limit)
-
-
-def _disagreement(limit: Limit, report: PositionReport) -> Finding:
-    """Return the error of a limit that disagrees with its positions."""
-    message = limit.reason
-    if limit.remark:
-        message += f"; {limit.remark}"
-    return Finding(
-        level=FAILS,
-        file=limit.file,
-        key=limit.key,
-        found=limit.value,
-        expected=_expected(limit, report),
-        message=message,
-        fix=limit.fix,
-        choices=limit.choices,
-    )
-
-
-def _expected(limit: Limit, report: PositionReport) -> Any:
-    """Return the value with which a limit would agree; None if others must change with it."""
-    if limit.choices or limit.fixed_length not in (None, report.positions):
-        return None
-    if limit.key.removesuffix(NOT_SET) == report.config_key:
-        return report.key_value
-    is_number = isinstance(limit.value, int) and not isinstance(limit.value, bool)
-    if is_number and limit.tokens is not None:
-        reserved = limit.value - limit.tokens  # some values count reserved rows too
-        return report.positions + reserved
-    return report.positions
-
-
-def _untrained_rows(inspection: Inspection) -> Iterator[Finding]:
-    """Yield a notice for each table with new rows that were not trained."""
-    fix = None
-    if inspection.trainable is None:
-        fix = f"ctxextend train {shlex.quote(inspection.source)} --data TEXT --steps 200"
-    for table in inspection.tables:
-        count = sum(stop - start for start, stop in table.new_rows or ())
-        if count:
-            yield Finding(
-                level=NOTED,
-                file=table.file,
-                key=table.name,
-                found=f"{count} new rows",
-                expected=None,
-                message=f"method {inspection.method} created them, and they were not trained",
-                fix=fix,
-            )
-
-
-def _defects(table: TableReport) -> Iterator[Finding]:
-    """Yield a warning for everything that is wrong with the rows of a table."""
-    for defect in describe_defects(table):
-        yield Finding(
-            level=WARNS,
-            file=table.file,
-            key=table.name,
-            found=defect,
-            expected=None,
-            message="these positions may not work as the others do",
-            fix=None,
-        )
-
-
-def _remark(limit: Limit) -> Finding:
-    """Return the notice of a limit that agrees, but does more than that."""
-    return Finding(
-        level=NOTED,
-        file=limit.file,
-        key=limit.key,
-        found=limit.value,
-        expected=None,
-        message=limit.remark,
-        fix=None,
-    )
 
 
 # Several models

@@ -1,76 +1,54 @@
 """All length limits in a checkpoint: what each states, who uses it, and whether it agrees."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ctxextend.checkpoint.checkpoint import Checkpoint, layer_pattern
-from ctxextend.checkpoint.filenames import PARAMS_FILE
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.limits.statements import (
-    GENERATE,
-    MAX_NEW_TOKENS,
-    OLD_PIPELINES,
-    SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
-    VLLM,
-    config_length_keys,
-    generating_table,
-    generation_limits,
+    LengthLimit,
+    Meaning,
+    length_limits,
     may_take,
-    params_lengths,
     readers,
-    sentence_config,
-    stated_limits,
 )
 from ctxextend.opening.opened_model import OpenedModel
-from ctxextend.opening.own_code import resizable_ref
 from ctxextend.positions.position_report import PositionReport
-from ctxextend.positions.positions import Keys, Positions, nested
+from ctxextend.positions.positions import nested
 
 UNUSED = "none"  # no library uses a limit
 NOT_USED = "not used by any library"
-NOT_LOADED_LIMIT = "the model does not load"
-
-
-class LongerInputs(NamedTuple):
-    """What happens to inputs of more tokens than a model has positions, if nothing cuts them."""
-
-    beyond: str  # in one word or two; see `inspection_result.LibraryLimit`
-    effect: str  # as a clause after "inputs of more than 512 tokens"
-
-
-RUN_AT_ANY_LENGTH = LongerInputs(beyond="any length", effect="run as well")
-REACH_UNTRAINED_ANGLES = LongerInputs(
-    beyond="untrained", effect="reach angles that were never trained"
-)
-# By `Positions.longer_inputs`; others run at any length.
-LONGER_INPUTS = {
-    "fail": LongerInputs(beyond="fails", effect="fail"),
-    "share the last position": LongerInputs(
-        beyond="last position", effect="share the last position"
-    ),
-    "get computed rows": LongerInputs(beyond="more rows", effect="get computed rows"),
-    "reach untrained angles": REACH_UNTRAINED_ANGLES,
+NOT_LOADED = "the model does not load"
+# What inputs of more tokens than positions do if nothing cuts them, by `Positions.longer_inputs`;
+# others run as well.
+RUN_AS_WELL = "run as well"
+UNTRAINED = "reach angles that were never trained"
+EFFECTS = {
+    "fail": "fail",
+    "share the last position": "share the last position",
+    "get computed rows": "get computed rows",
+    "reach untrained angles": UNTRAINED,
 }
 
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
     """Return all length limits, those in the config first."""
     checkpoint = model.checkpoint
+    reports = {table.name: table for table in tables}
     own = list[Limit]()
-    other = list[Limit]()
     for table in tables:
         if checkpoint.config:
             own += _own_key_limits(model, table)
-        for path, value in config_length_keys(table.location):
-            other.append(_other_key_limit(model, table, path, value))
+    keys = list[Limit]()
+    others = list[Limit]()
+    for stated in length_limits(checkpoint, model.tables):
+        if stated.table in reports:
+            of_kind = keys if stated.meaning is Meaning.LENGTH else others
+            of_kind.append(_limit(stated, reports[stated.table]))
     # All tables that share a key of their type must agree with it; any other key need agree with
     # only one table.
-    limits = [*_one_per_key(own, agrees=False), *_one_per_key(other, agrees=True)]
-    generating = generating_table(model.tables)
-    of_generating = [table for table in tables if generating and table.name == generating.name]
-    for table in of_generating:
-        limits += _params_limits(checkpoint, table)
+    limits = [*_one_per_key(own, agrees=False), *_one_per_key(keys, agrees=True)]
     for table in tables:
         if table.location.weights_file:
             rows = Limit(
@@ -83,20 +61,49 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
             )
             limits.append(rows)
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of layers once
-    for tokenizer, table in tables_by_tokenizer(tables).items():
-        limits += _side_file_limits(checkpoint, tokenizer, table)
-    for table in of_generating:
-        limits += _generation_limits(checkpoint, table)
-    return tuple(limits)
+    return (*limits, *others)
 
 
-def tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionReport]:
-    """Return the first table that the tokens of each tokenizer are fed to, by its folder."""
-    first_tables = dict[str, PositionReport]()
-    for table in tables:
-        if table.location.tokenizer is not None:
-            first_tables.setdefault(table.location.tokenizer, table)
-    return first_tables
+def _limit(stated: LengthLimit, table: PositionReport) -> Limit:
+    """Compare a limit of a file with the positions that it limits."""
+    reason = _disagreement(stated, table)
+    tokens = stated.tokens
+    is_shown = isinstance(stated.value, dict) and tokens is not None  # a padding strategy
+    if stated.meaning is Meaning.LENGTH and not reason:
+        tokens = table.positions  # it may state the length before scaling
+    return Limit(
+        file=stated.file,
+        key=".".join(stated.path),
+        value=stated.value if is_shown else _json_value(stated.value),
+        tokens=tokens,
+        used_by=", ".join(stated.readers) or UNUSED,
+        table=table.name,
+        reason=reason,
+    )
+
+
+def _disagreement(stated: LengthLimit, table: PositionReport) -> str:
+    """Say what a limit does that disagrees with the positions; empty if it agrees."""
+    positions = table.positions
+    location = table.location
+    tokens = stated.tokens
+    if stated.meaning is Meaning.LENGTH:
+        if tokens in (positions, table.key_value):
+            return ""
+        own_key = f"{location.length_key} is {table.key_value}"
+        effect = may_take(stated.readers, stated.value)
+        return f"{own_key}, and {effect}" if effect else own_key
+    is_shorter = tokens is not None and tokens < positions
+    if stated.meaning is Meaning.GENERATION and (is_shorter or location.needs_no_limit):
+        return ""
+    # Padding to a shorter length, or to none, cuts no text. A shorter limit that is the padding
+    # length of a model whose outputs depend on padding stays the old one.
+    if stated.meaning is Meaning.PADDING and (is_shorter or tokens is None):
+        return ""
+    if is_shorter and location.family.padding_effect:
+        return ""
+    effect = _consequence(tokens, table)
+    return NOT_USED if effect and not stated.readers else effect
 
 
 # Keys in the config
@@ -119,12 +126,14 @@ def _own_key_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit
     config = model.checkpoint.config
     location = table.location
     library = model.checkpoint.engine or TRANSFORMERS
-    if model.checkpoint.engine is None and longer_inputs(table) is RUN_AT_ANY_LENGTH:
+    if model.checkpoint.engine is None and effect_of_longer(table) == RUN_AS_WELL:
         library = UNUSED
     for path in location.length_paths:
         value = nested(config, path)
         if path in location.engine_paths and type(value) is int:
-            yield _other_key_limit(model, table, path, value)
+            programs = readers(location, path)
+            file = model.checkpoint.config_file
+            yield _limit(LengthLimit(file, path, value, value, Meaning.LENGTH, programs), table)
         elif value is not None:
             used_by = library if path == location.path_in_use else UNUSED
             yield _own_key_limit(model, table, ".".join(path), value, used_by)
@@ -156,7 +165,6 @@ def _own_key_limit(
     location = table.location
     tokens = location.length_of_key(value) if type(value) is int else None
     agrees = tokens is not None and value == table.key_value
-    is_blocking = not agrees and used_by != UNUSED and location.rows > 0
     shown = _json_value(value)
     reason = ""
     if agrees:
@@ -165,9 +173,9 @@ def _own_key_limit(
             shown = None
     elif used_by == UNUSED:
         reason = NOT_USED
-    elif is_blocking:
+    elif location.rows:
         reason = f"{table.name} has {table.positions + location.other_rows} rows"
-        reason += f": {NOT_LOADED_LIMIT}"
+        reason += f": {NOT_LOADED}"
     else:
         reason = f"the settings serve {table.positions} tokens, but engines read this length"
     return Limit(
@@ -178,7 +186,6 @@ def _own_key_limit(
         used_by=used_by,
         table=table.name,
         reason=reason,
-        is_blocking=is_blocking,
     )
 
 
@@ -192,94 +199,7 @@ def _json_value(value: Any) -> Any:
     return str(value)
 
 
-def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, value: int) -> Limit:
-    """Return the limit of a key that no table owns, compared with one table.
-
-    Like the table's own key, it agrees with the positions and with a length before scaling.
-    """
-    location = table.location
-    programs = readers(location, path)
-    agrees = value in (table.positions, table.key_value)
-    remark = ""
-    if not agrees and value > table.positions and _is_unscaled(location):
-        command = resizable_ref(model).resize_command(to=value)
-        raised = f"raise its limits: {command} --method limits"
-        remark = f"if the model was trained at {value} tokens, {raised}"
-    return Limit(
-        file=model.checkpoint.config_file,
-        key=".".join(path),
-        value=value,
-        tokens=table.positions if agrees else value,
-        used_by=", ".join(programs) or UNUSED,
-        table=table.name,
-        reason="" if agrees else _other_length(table, programs, value),
-        remark=remark,
-    )
-
-
-def _is_unscaled(location: Positions) -> bool:
-    """Whether positions are rotary ones that may have been trained at a longer length."""
-    if not location.methods or location.trained_length is not None:
-        return False
-    return location.lengths.served == location.lengths.first_trained
-
-
-def _other_length(table: PositionReport, programs: Sequence[str], value: int) -> str:
-    """Say what a table's own key states, and which programs may take another value instead."""
-    own_key = f"{table.location.length_key} is {table.key_value}"
-    if not programs:
-        return own_key
-    return f"{own_key}, and {may_take(programs, value)}"
-
-
-def _params_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
-    """Yield the lengths in Mistral's params.json, which vLLM reads before config.json."""
-    for key, value in params_lengths(checkpoint).items():
-        agrees = value in (table.positions, table.key_value)
-        yield Limit(
-            file=PARAMS_FILE,
-            key=key,
-            value=value,
-            tokens=table.positions if agrees else value,
-            used_by=VLLM,
-            table=table.name,
-            reason="" if agrees else _other_length(table, (VLLM,), value),
-        )
-
-
-# Limits of generated texts
-
-
-def _generation_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
-    """Yield the limits of generated texts, which count the positions of one table."""
-    for limit in generation_limits(checkpoint):
-        used_by = UNUSED
-        if limit.is_used:
-            used_by = GENERATE
-        elif limit.is_of_task:
-            used_by = OLD_PIPELINES
-        reason = ""
-        if limit.tokens > table.positions and not table.location.needs_no_limit:
-            reason = _consequence(limit.tokens, table)
-        remark = ""
-        if limit.is_deciding and limit.tokens < table.positions:
-            stop = f"generate() stops at {limit.tokens} tokens, before the context length of"
-            if limit.key == MAX_NEW_TOKENS:
-                stop = f"generate() stops after {limit.tokens} new tokens; the context length is"
-            remark = f"{stop} {table.positions}"
-        yield Limit(
-            file=limit.file,
-            key=".".join(limit.path),
-            value=limit.tokens,
-            tokens=limit.tokens,
-            used_by=used_by,
-            table=table.name,
-            reason=reason,
-            remark=remark,
-        )
-
-
-# Buffers, and files of tokenizers and of sentence-transformers
+# Buffers
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
@@ -304,41 +224,6 @@ def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Li
         )
 
 
-def _side_file_limits(
-    checkpoint: Checkpoint, tokenizer: str, table: PositionReport
-) -> Iterator[Limit]:
-    """Yield the limits that files of a tokenizer or of sentence-transformers state.
-
-    A padding strategy with a length, ``{"Fixed": 512}``, is shown as it is.
-    """
-    for stated in stated_limits(checkpoint, tokenizer):
-        used_by = ", ".join(stated.statement.read_by)
-        if used_by == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
-            used_by = UNUSED
-        tokens = stated.tokens
-        is_shown = isinstance(stated.value, dict) and tokens is not None
-        is_padding = stated.statement.meaning == "padding"
-        is_shorter = tokens is not None and tokens < table.positions
-        # Padding to a shorter length, or to none, cuts no text. A shorter limit that is the padding
-        # length of a model whose outputs depend on padding stays the old one.
-        is_harmless = is_padding and (is_shorter or tokens is None)
-        is_harmless = is_harmless or (is_shorter and bool(table.location.family.padding_effect))
-        reason = "" if is_harmless else _consequence(tokens, table)
-        if reason and used_by == UNUSED:
-            reason = NOT_USED
-        elif reason and is_padding:
-            reason = f"all inputs are padded to {tokens} tokens: {reason}"
-        yield Limit(
-            file=stated.file,
-            key=".".join(stated.path),
-            value=stated.value if is_shown else _json_value(stated.value),
-            tokens=tokens,
-            used_by=used_by,
-            table=table.name,
-            reason=reason,
-        )
-
-
 # What limits do
 
 
@@ -351,24 +236,22 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
     """
     positions = table.positions
     location = table.location
-    longer = longer_inputs(table)
+    effect = effect_of_longer(table)
     states_length = location.stated(location.effective_key) is not None
-    if limit == positions or (longer is RUN_AT_ANY_LENGTH and not states_length):
+    if limit == positions or (effect == RUN_AS_WELL and not states_length):
         return ""
     if limit is None:
-        if longer in (REACH_UNTRAINED_ANGLES, RUN_AT_ANY_LENGTH):
+        if effect in (UNTRAINED, RUN_AS_WELL):
             return ""
-        return f"inputs of more than {positions} tokens are not truncated and {longer.effect}"
+        return f"inputs of more than {positions} tokens are not truncated and {effect}"
     has = f"the {location.owner} has {positions} positions"
     if limit < positions:
         return f"inputs are truncated to {limit} tokens, but {has}"
-    served = location.lengths.served
-    if limit <= served:
-        key = location.effective_key
-        return f"the settings serve {served} tokens, but engines read {positions} from {key}"
-    return f"{has}: inputs of {positions + 1} to {limit} tokens {longer.effect}"
+    if limit <= location.lengths.served:
+        return has
+    return f"{has}: inputs of {positions + 1} to {limit} tokens {effect}"
 
 
-def longer_inputs(table: PositionReport) -> LongerInputs:
-    """Return what happens to inputs of more tokens than positions, if nothing cuts them."""
-    return LONGER_INPUTS.get(table.location.longer_inputs, RUN_AT_ANY_LENGTH)
+def effect_of_longer(table: PositionReport) -> str:
+    """Return what inputs of more tokens than positions do, if nothing cuts them."""
+    return EFFECTS.get(table.location.longer_inputs, RUN_AS_WELL)

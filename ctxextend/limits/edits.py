@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.json_edit import Edit
 from ctxextend.errors import CheckpointError
 from ctxextend.families.registry import Architecture
@@ -12,23 +11,19 @@ from ctxextend.limits.statements import (
     MAX_LENGTH,
     MAX_NEW_TOKENS,
     MAXIMA,
-    MIN_LENGTH,
     MIN_NEW_TOKENS,
     PADS_TO_LONGEST,
-    GenerationLimit,
+    TOKENIZER_CONFIG,
+    LengthLimit,
+    Meaning,
     config_length_keys,
     following_value,
-    generating_table,
-    generation_limits,
-    shares_positions,
-    stated_limits,
+    length_limits,
 )
 from ctxextend.opening.opened_model import OpenedModel
 from ctxextend.opening.own_code import rewrites_model_type
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import ConfigValues, Keys, Positions, nested
-
-MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
 
 
 def plan_edits(
@@ -60,23 +55,85 @@ def plan_edits(
             reason="selects the transformers class",
         )
         edits.append(edit)
-
-    # Limits of tokenizers follow the first table that reads tokens.
-    readers = dict[str | None, str]()
-    for positions in model.tables:
-        readers.setdefault(positions.tokenizer, positions.name)
-    for change in changes:
-        tokenizer = change.positions.tokenizer
-        if tokenizer is None or readers[tokenizer] != change.name or change.keeps_padding:
+    change_of = {change.name: change for change in changes}
+    for limit in length_limits(checkpoint, model.tables):
+        is_of_config = limit.meaning is Meaning.LENGTH and limit.file == checkpoint.config_file
+        if limit.table not in change_of or is_of_config:
             continue
-        edits += limit_edits(checkpoint, change, fix_limits=fix_limits)
-    # Generated texts use up the positions of one table.
-    generating = generating_table(model.tables)
-    if generating is not None:
-        for change in changes:
-            if change.name == generating.name:
-                edits += generation_edits(checkpoint, change, fix_limits=fix_limits)
+        after = limit_after(limit, change_of[limit.table], fix_limits=fix_limits)
+        if after == limit.value:
+            continue
+        reason = ""
+        if after == PADS_TO_LONGEST:
+            reason = "with a fixed length, short texts would be as slow as long ones"
+        elif limit.tokens is None:
+            reason = "no limit was stated, and longer texts would fail"
+        edit = Edit(
+            file=limit.file,
+            path=limit.path,
+            before=limit.value,
+            after=after,
+            is_limit=limit.meaning is Meaning.TRUNCATION,
+            is_generation=limit.meaning is Meaning.GENERATION,
+            reason=reason,
+        )
+        edits.append(edit)
     return checkpoint.file_edits(edits)
+
+
+def limit_after(limit: LengthLimit, change: Change, *, fix_limits: bool) -> Any:
+    """Return the value of a limit for another length of its positions; its own if it stays.
+
+    - Another key of the length follows if it agrees with the old one, else with `fix_limits`.
+    - Of inputs: a longer length, or `fix_limits`, sets every limit; a shorter one lowers those
+      above it. Padding to a fixed length becomes padding to the longest text, unless outputs depend
+      on it.
+    - Of generated texts: those that would fail are lowered. `fix_limits` raises maxima: the prompt
+      keeps its positions, so that from 512 to 1024 tokens, 500 new tokens become 1012.
+    """
+    positions = change.positions
+    before = change.max_len_before
+    after = change.max_len_after
+    key = limit.path[-1]
+    tokens = limit.tokens
+    if limit.meaning is Meaning.GENERATION:
+        if tokens is None or not (change.is_changed or fix_limits):
+            return tokens
+        is_raised = fix_limits and bool(limit.readers) and key in MAXIMA and tokens < after
+        if is_raised and key == MAX_LENGTH:
+            return after
+        if is_raised and before < after:
+            return min(tokens + after - before, after)
+        return lowered_limit(key, tokens, change)
+    if limit.meaning is Meaning.LENGTH:
+        new_value = following_value(positions, limit.value, before, after)
+        if new_value is None:
+            return after if fix_limits else limit.value
+        return new_value
+    is_set = before != after or fix_limits
+    only_lowers = after < before and not fix_limits
+    if not is_set or change.keeps_padding or (only_lowers and tokens and tokens <= after):
+        return limit.value
+    if limit.meaning is Meaning.PADDING:
+        return {"Fixed": after} if positions.family.padding_effect else PADS_TO_LONGEST
+    is_missing = tokens is None and limit.file.endswith(TOKENIZER_CONFIG)
+    if is_missing and not positions.longer_inputs_fail:
+        return limit.value
+    return after
+
+
+def lowered_limit(key: str, tokens: int, change: Change) -> int:
+    """Return a limit of generated texts that does not fail at another context length.
+
+    Of new tokens, at most half of the context remains for those that would not fit: the other half
+    is the prompt's.
+    """
+    highest = change.max_len_after
+    if change.positions.needs_no_limit:
+        return tokens
+    if key == MIN_NEW_TOKENS or (key == MAX_NEW_TOKENS and tokens > highest):
+        highest = max(highest // 2, 1)
+    return min(tokens, highest)
 
 
 def _config_edits(
@@ -198,121 +255,6 @@ def missing_engine_keys(model: OpenedModel) -> ConfigValues:
             if nested(positions.config, path) is None:
                 missing[path] = key.value or positions.value(positions.effective_key)
     return missing
-
-
-# Limits of inputs
-
-
-def limit_edits(checkpoint: Checkpoint, change: Change, *, fix_limits: bool) -> Iterator[Edit]:
-    """Yield the edits that set the limits in tokenizer and side files to another length.
-
-    A longer length, or `fix_limits`, sets every limit; a shorter one lowers the limits above it,
-    and sets those that are missing. Padding to a fixed length becomes padding to the longest text,
-    unless outputs depend on it.
-    """
-    positions = change.positions
-    length = change.max_len_after
-    if change.max_len_before == length and not fix_limits:
-        return
-    only_lowers = length < change.max_len_before and not fix_limits
-    for limit in stated_limits(checkpoint, positions.tokenizer or ""):
-        if only_lowers and isinstance(limit.number, int | float) and limit.number <= length:
-            continue
-        after: Any = length
-        reason = ""
-        is_padding = limit.statement.meaning == "padding"
-        if is_padding and positions.family.padding_effect:
-            after = {"Fixed": length}
-        elif is_padding:
-            after = PADS_TO_LONGEST
-            slow = "would make short texts as slow as long ones"
-            reason = f"padding every text to {length} tokens {slow}"
-        elif limit.statement.should_be_stated and limit.tokens is None:
-            if not positions.longer_inputs_fail:
-                continue
-            reason = "no limit was stated, and longer texts would fail"
-        if limit.value != after:
-            yield Edit(
-                file=limit.file,
-                path=limit.path,
-                before=limit.value,
-                after=after,
-                is_limit=not is_padding,
-                reason=reason,
-            )
-
-
-# Limits of generated texts
-
-
-def generation_edits(checkpoint: Checkpoint, change: Change, *, fix_limits: bool) -> Iterator[Edit]:
-    """Yield the edits of generation limits for another length of the table that generates.
-
-    Limits that would fail are lowered. `fix_limits` raises maxima: the prompt keeps its positions,
-    so that from 512 to 1024 tokens, 500 new tokens become 1012. At the same length, the maximum of
-    new tokens stays.
-    """
-    before = change.max_len_before
-    after = change.max_len_after
-    if not (change.is_changed or fix_limits):
-        return
-    # By file and object: a maximum and a minimum limit each other if one object states both.
-    groups = dict[tuple[str, Keys], list[GenerationLimit]]()
-    for limit in generation_limits(checkpoint):
-        groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
-    for (file, path), limits in groups.items():
-        stated = {limit.key: limit.tokens for limit in limits}
-        new_values = lowered_limits(stated, change)
-        for limit in limits if fix_limits else ():
-            if not limit.may_rise or limit.tokens >= after:
-                continue
-            if limit.key == MAX_LENGTH:
-                new_values[MAX_LENGTH] = after
-            elif before < after:
-                new_values[limit.key] = min(limit.tokens + after - before, after)
-        for key, tokens in new_values.items():
-            yield Edit(
-                file=file,
-                path=(*path, key),
-                before=stated[key],
-                after=tokens,
-                is_generation=True,
-            )
-
-
-def lowered_limits(stated: Mapping[str, int], change: Change) -> dict[str, int]:
-    """Return lower values of the limits that would fail at another context length.
-
-    The prompt keeps its positions, but at most half of all. From 1024 to 512 tokens:
-
-    - 900 new tokens left 124 to the prompt, so that 388 new tokens remain.
-    - 600 new tokens left 424 to the prompt, which is more than half: 256 remain.
-    - 1024 or more left none. If the new tokens use up the same positions as the prompt, 256 remain;
-      if an encoder reads the prompt, 512.
-
-    A minimum that is above the context, or above a maximum that is lowered, becomes this maximum:
-
-    - A minimum of 900 becomes 512 without a maximum, and 400 next to a maximum of 400.
-    - A minimum of 300 becomes 256 if its maximum of new tokens becomes 256.
-    """
-    after = change.max_len_after
-    lowered = dict[str, int]()
-    if change.positions.needs_no_limit:
-        return lowered
-    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
-        lowered[MAX_LENGTH] = after
-    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
-        prompt = max(change.max_len_before - stated[MAX_NEW_TOKENS], 0)
-        half = max(after // 2, 1)
-        lowered[MAX_NEW_TOKENS] = max(after - prompt, half)
-        if prompt == 0 and shares_positions(change.positions):
-            lowered[MAX_NEW_TOKENS] = half
-    for minimum, maximum in MAXIMUM_OF.items():
-        highest_that_runs = lowered.get(maximum, after)
-        if minimum in stated and stated[minimum] > highest_that_runs:
-            maximum_before = stated.get(maximum, after)
-            lowered[minimum] = lowered.get(maximum, maximum_before)
-    return lowered
 
 
 def raises_generation_limit(edit: Edit) -> bool:

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoint.checkpoint import MODULES, Checkpoint
-from ctxextend.checkpoint.filenames import matches
+from ctxextend.checkpoint.filenames import PARAMS_FILE, matches
 from ctxextend.errors import CheckpointError, MethodError, joined
 from ctxextend.families.registry import MAX_CONFIG_DEPTH, Architecture, find_family
 from ctxextend.positions.positions import Keys, Positions, nested, whole_number
@@ -20,7 +21,6 @@ from ctxextend.provenance import read_provenance
 
 TRANSFORMERS = "transformers"
 GENERATE = "transformers generate"
-OLD_PIPELINES = "pipelines of transformers 4"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"
 VLLM = "vLLM"
@@ -41,43 +41,55 @@ MIN_NEW_TOKENS = "min_new_tokens"
 NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 
 
-class LengthStatement(NamedTuple):
-    """A key of a tokenizer's or side file that states a length in tokens."""
+class Meaning(Enum):
+    """What a length limit limits."""
 
-    file: str  # file name, or a pattern of file names
-    key: Keys  # path of keys
-    # ``truncation``: longer inputs are truncated to it; ``padding``: inputs are padded to it.
-    meaning: Literal["truncation", "padding"]
-    read_by: tuple[str, ...]  # programs
-    old_key: str = ""  # its name in old files
-    should_be_stated: bool = False  # whether a file without the key sets no limit, but should
+    LENGTH = auto()  # the context length, under another key than the model type's own
+    TRUNCATION = auto()  # longer inputs are truncated to it
+    PADDING = auto()  # inputs are padded to it
+    GENERATION = auto()  # generated texts end there
 
 
-STATEMENTS = (
-    LengthStatement(
-        file=TOKENIZER_CONFIG,
-        key=("model_max_length",),
-        meaning="truncation",
-        read_by=(TRANSFORMERS,),
-        old_key="max_len",
-        should_be_stated=True,
-    ),
-    LengthStatement(
-        file=TOKENIZER,
-        key=("truncation", "max_length"),
-        meaning="truncation",
-        read_by=(TOKENIZERS,),
-    ),
-    LengthStatement(
-        file=TOKENIZER, key=("padding", "strategy"), meaning="padding", read_by=(TOKENIZERS,)
-    ),
-    LengthStatement(
-        file=SENTENCE_CONFIG,
-        key=("max_seq_length",),
-        meaning="truncation",
-        read_by=(SENTENCE_TRANSFORMERS,),
-    ),
-)
+class LengthLimit(NamedTuple):
+    """A key of a file that states a length, and who reads it."""
+
+    file: str  # relative to the checkpoint's root
+    path: Keys
+    value: Any  # as in the file; None if the key is missing
+    tokens: int | None  # None if it sets no limit
+    meaning: Meaning
+    readers: tuple[str, ...]  # programs
+    table: str = ""  # name of the positions that it limits
+
+
+def length_limits(checkpoint: Checkpoint, tables: Sequence[Positions]) -> Iterator[LengthLimit]:
+    """Yield all length limits in a checkpoint's files.
+
+    Not among them, since they depend on the model type: its own keys in config.json, its tables and
+    its buffers.
+    """
+    for table in tables:
+        for path, tokens in config_length_keys(table):
+            programs = readers(table, path)
+            yield LengthLimit(
+                checkpoint.config_file, path, tokens, tokens, Meaning.LENGTH, programs, table.name
+            )
+    # Limits of tokenizers follow the first table that reads tokens.
+    first_tables = dict[str, str]()
+    for table in tables:
+        if table.tokenizer is not None:
+            first_tables.setdefault(table.tokenizer, table.name)
+    for tokenizer, name in first_tables.items():
+        for limit in input_limits(checkpoint, tokenizer):
+            yield limit._replace(table=name)
+    generating = generating_table(tables)
+    if generating is not None:
+        for key, tokens in lengths_in(checkpoint.params, PARAMS_KEYS).items():
+            yield LengthLimit(
+                PARAMS_FILE, (key,), tokens, tokens, Meaning.LENGTH, (VLLM,), generating.name
+            )
+        for limit in generation_limits(checkpoint):
+            yield limit._replace(table=generating.name)
 
 
 def lengths_in(values: Any, keys: Iterable[str]) -> dict[str, int]:
@@ -165,11 +177,6 @@ def following_value(location: Positions, value: int, before: int, after: int) ->
     return location.key_value(after)
 
 
-def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
-    """Return the lengths that Mistral's params.json states, by key."""
-    return lengths_in(checkpoint.params, PARAMS_KEYS)
-
-
 def readers(location: Positions, path: Keys) -> tuple[str, ...]:
     """Return the programs that read a key; most read only the language model's own config."""
     names = READERS[path[-1]]
@@ -211,50 +218,45 @@ SENTENCE_CONFIGS = (
 PADS_TO_LONGEST = "BatchLongest"  # padding strategy of tokenizers without a length
 
 
-class StatedLimit(NamedTuple):
-    """One length limit in a side file."""
+# By pattern of file names: key, meaning and program.
+INPUT_KEYS: Sequence[tuple[str, Keys, Meaning, str]] = (
+    (TOKENIZER_CONFIG, ("model_max_length",), Meaning.TRUNCATION, TRANSFORMERS),
+    (TOKENIZER, ("truncation", "max_length"), Meaning.TRUNCATION, TOKENIZERS),
+    (TOKENIZER, ("padding", "strategy"), Meaning.PADDING, TOKENIZERS),
+    (SENTENCE_CONFIG, ("max_seq_length",), Meaning.TRUNCATION, SENTENCE_TRANSFORMERS),
+)
+OLD_KEY = "max_len"  # model_max_length in old files
 
-    file: str  # relative to the checkpoint's root
-    path: Keys
-    value: Any  # as in the file; None if the key is missing
-    number: Any  # the value, without the name of a padding strategy
-    tokens: int | None  # the limit; None if there is none
-    statement: LengthStatement
 
-
-def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[StatedLimit]:
+def input_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[LengthLimit]:
     """Yield the length limits in a folder's tokenizer and side files.
 
-    `tokenizer` is the tokenizer's folder if it has a separate one.
+    A tokenizer's config that states none sets no limit, but should.
+
+    Args:
+        checkpoint: The checkpoint.
+        tokenizer: The tokenizer's folder if it has a separate one.
     """
     folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
     for file in checkpoint.copied:
         path = PurePosixPath(file)
-        if path.parent not in folders:
-            continue
-        for statement in STATEMENTS:
-            if not matches(path.name, (statement.file,)):
+        for pattern, keys, meaning, program in INPUT_KEYS:
+            if path.parent not in folders or not matches(path.name, (pattern,)):
                 continue
             values = checkpoint.read_object(file)
-            keys = statement.key
-            old_key = statement.old_key
-            if old_key and old_key in values and keys[0] not in values:
-                keys = (old_key,)
+            if pattern == TOKENIZER_CONFIG and OLD_KEY in values and keys[0] not in values:
+                keys = (OLD_KEY,)
             value = nested(values, keys)
-            if not statement.should_be_stated and value in (None, PADS_TO_LONGEST):
+            if pattern != TOKENIZER_CONFIG and value in (None, PADS_TO_LONGEST):
                 continue
             number = value.get("Fixed") if isinstance(value, dict) else value
             tokens = None
             if type(number) is int and 0 < number < NO_LIMIT:
                 tokens = number
-            yield StatedLimit(
-                file=file,
-                path=keys,
-                value=value,
-                number=number,
-                tokens=tokens,
-                statement=statement,
-            )
+            programs: tuple[str, ...] = (program,)
+            if program == SENTENCE_TRANSFORMERS and file != sentence_config(checkpoint):
+                programs = ()
+            yield LengthLimit(file, keys, value, tokens, meaning, programs)
 
 
 def sentence_config(checkpoint: Checkpoint) -> str | None:
@@ -301,8 +303,8 @@ def stated_length(checkpoint: Checkpoint) -> StatedLength | None:
     for path in ((), *((name,) for name in TEXT_CONFIGS)):
         for name, value in lengths_in(nested(checkpoint.config, path), READERS).items():
             return StatedLength(checkpoint.config_file, ".".join((*path, name)), value)
-    for limit in stated_limits(checkpoint):
-        if limit.statement.meaning == "truncation" and limit.tokens is not None:
+    for limit in input_limits(checkpoint):
+        if limit.meaning is Meaning.TRUNCATION and limit.tokens is not None:
             return StatedLength(limit.file, ".".join(limit.path), limit.tokens)
     return None
 
@@ -389,7 +391,7 @@ def lower_stated_length(location: Positions, checkpoint: Checkpoint, length: int
     """
     stated = [value for _, value in config_length_keys(location)]
     if location.tokenizer is not None:
-        for limit in stated_limits(checkpoint, location.tokenizer):
+        for limit in input_limits(checkpoint, location.tokenizer):
             if limit.tokens is not None and may_state_trained_length(limit.file):
                 stated.append(limit.tokens)
     return max((value for value in stated if value < length), default=None)
@@ -403,7 +405,7 @@ def _seen_lengths(location: Positions, checkpoint: Checkpoint | None) -> Iterato
     recorded = _recorded_length(location, checkpoint)
     if recorded is not None:
         yield recorded
-    for limit in stated_limits(checkpoint, location.tokenizer or ""):
+    for limit in input_limits(checkpoint, location.tokenizer or ""):
         if limit.tokens is not None:
             yield limit.tokens
 
@@ -417,7 +419,6 @@ def _seen_lengths(location: Positions, checkpoint: Checkpoint | None) -> Iterato
 MAXIMA = (MAX_NEW_TOKENS, MAX_LENGTH)
 GENERATION_KEYS = (*MAXIMA, MIN_LENGTH, MIN_NEW_TOKENS)
 
-TASKS = "task_specific_params"  # of pipelines, up to transformers 4
 # Older versions of transformers wrote all defaults of generation into nested configs.
 DEFAULT_MAX_LENGTH = 20
 # Without a generation_config.json, transformers completes the outer config by the first of these.
@@ -437,69 +438,35 @@ DECODER_PARTS = ("decoder", "speech")  # the decoder of CLVP, which writes speec
 TEXT_PARTS = ("", "text")
 
 
-class GenerationLimit(NamedTuple):
-    """A limit of generated texts in a file."""
-
-    file: str  # relative to the checkpoint's root
-    path: Keys
-    tokens: int
-    is_used: bool  # whether `generate()` uses it
-    # Whether `generate()` stops at it by default: it is the first of `MAXIMA` that is stated.
-    is_deciding: bool = False
-
-    @property
-    def key(self) -> str:
-        """The last key of its path."""
-        return self.path[-1]
-
-    @property
-    def is_of_task(self) -> bool:
-        """Whether it is for pipelines of one task, in old versions of transformers."""
-        return TASKS in self.path
-
-    @property
-    def is_default(self) -> bool:
-        """Whether it is a default in a nested config, which says nothing."""
-        return len(self.path) > 1 and self.key == MAX_LENGTH and self.tokens == DEFAULT_MAX_LENGTH
-
-    @property
-    def may_rise(self) -> bool:
-        """Whether it is a maximum that a longer context raises."""
-        return self.key in MAXIMA and not self.is_of_task and not self.is_default
-
-
-def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
+def generation_limits(checkpoint: Checkpoint) -> tuple[LengthLimit, ...]:
     """Return all limits of generated texts in a folder.
 
     `generate()` uses the generation_config.json next to the model's config. Without this file, it
-    uses config.json, if the model generates. Another generation_config.json at the root, which some
-    folders with modules have, is not used.
+    uses config.json, if the model generates.
     """
-    limits = list[GenerationLimit]()
-    used_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
-    for file in dict.fromkeys((used_file, GENERATION_CONFIG)):
-        if file in checkpoint.copied:
-            stated = lengths_in(checkpoint.read_object(file), GENERATION_KEYS)
-            for key, tokens in stated.items():
-                limits.append(GenerationLimit(file, (key,), tokens, is_used=file == used_file))
+    limits = list[LengthLimit]()
+    file = (checkpoint.model / GENERATION_CONFIG).as_posix()
     used_paths = set[Keys]()
-    if used_file not in checkpoint.copied and checkpoint.generates:
+    if file in checkpoint.copied:
+        for key, tokens in lengths_in(checkpoint.read_object(file), GENERATION_KEYS).items():
+            limits.append(
+                LengthLimit(file, (key,), tokens, tokens, Meaning.GENERATION, (GENERATE,))
+            )
+    elif checkpoint.generates:
         used_paths = _used_paths(checkpoint.config)
     for path, tokens in _limits_in_config(checkpoint.config) if checkpoint.has_config else ():
-        is_used = path in used_paths
-        limits.append(GenerationLimit(checkpoint.config_file, path, tokens, is_used=is_used))
-    used = {limit.key: limit for limit in limits if limit.is_used and not limit.is_default}
-    deciding = [used[key] for key in MAXIMA if key in used][:1]
-    return tuple(limit._replace(is_deciding=limit in deciding) for limit in limits)
+        programs = (GENERATE,) if path in used_paths else ()
+        limits.append(
+            LengthLimit(checkpoint.config_file, path, tokens, tokens, Meaning.GENERATION, programs)
+        )
+    return tuple(limits)
 
 
 def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
     for key, tokens in lengths_in(config, GENERATION_KEYS).items():
-        yield (*path, key), tokens
-    tasks = config.get(TASKS)
-    for task, values in tasks.items() if isinstance(tasks, Mapping) else ():
-        for key, tokens in lengths_in(values, GENERATION_KEYS).items():
-            yield (*path, TASKS, task, key), tokens
+        is_default = bool(path) and key == MAX_LENGTH and tokens == DEFAULT_MAX_LENGTH
+        if not is_default:
+            yield (*path, key), tokens
     if len(path) >= MAX_CONFIG_DEPTH:
         return
     for name, part in config.items():
@@ -540,13 +507,3 @@ def generating_table(tables: Sequence[Positions]) -> Positions | None:
         if table.part.rpartition(".")[2] in TEXT_PARTS:
             return table
     return reading[0] if reading else None
-
-
-def shares_positions(location: Positions) -> bool:
-    """Whether the prompt uses up the positions of generated texts too.
-
-    Args:
-        location: That of the table that generates. If it is that of a decoder, an encoder reads
-            the prompt, with separate positions.
-    """
-    return not location.part.endswith(DECODER_PARTS)

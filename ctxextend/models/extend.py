@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoint.checkpoint import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.registry import Architecture, find_architecture
-from ctxextend.limits.edits import config_changes, lowered_limits
+from ctxextend.limits.edits import config_changes, lowered_limit
 from ctxextend.limits.statements import (
     GENERATION_KEYS,
     generating_table,
@@ -164,8 +164,8 @@ def _lower_generation_limits(model: Any, change: Change) -> None:
     if generation_config is None:
         return
     stated = lengths_in(vars(generation_config), GENERATION_KEYS)
-    for key, tokens in lowered_limits(stated, change).items():
-        setattr(generation_config, key, tokens)
+    for key, tokens in stated.items():
+        setattr(generation_config, key, lowered_limit(key, tokens, change))
 
 
 def set_length(

@@ -48,8 +48,9 @@ class RopeReport:
     trained_length: int  # in tokens, before any scaling
     positions: int  # length that the settings serve, in tokens
     attention_factor: float  # by which cosines and sines are multiplied
-    wavelengths: NDArray[np.float64]  # in inputs of `positions` tokens, shape (pairs,)
-    unscaled_wavelengths: NDArray[np.float64]  # in inputs of the trained length, shape (pairs,)
+    # In inputs of `positions` tokens, and of the trained length, shape (pairs,).
+    wavelengths: NDArray[np.float64] = field(metadata=not_in_json)
+    unscaled_wavelengths: NDArray[np.float64] = field(metadata=not_in_json)
     slowed: int  # pairs whose wavelength has grown
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length

@@ -18,7 +18,7 @@ from ctxextend.positions.facts import (
     Family,
     ReservedRows,
 )
-from ctxextend.tables.method_facts import LIMITS, SWITCH
+from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.rope_types import NONE, Parameters
 
 if TYPE_CHECKING:
@@ -248,8 +248,6 @@ class Positions(Model):
     rope_types: ClassVar[Collection[str]] = ()  # of settings that rotate nothing
     layers: ClassVar[tuple[Any, ...]] = ()
     unchanged_method: ClassVar[str] = LIMITS  # of a resize to the length that they have
-    keeping_method: ClassVar[str] = SWITCH  # that leaves outputs for short inputs as they are
-    can_switch: ClassVar = False  # whether `SWITCH` applies to all of their settings
     needs_no_limit: ClassVar = False  # whether generated texts may exceed the length
     owner: ClassVar[str] = "model"  # of the length, as users call it
     layout_text: ClassVar[str] = ""  # how sinusoids are laid out, for lists of model types

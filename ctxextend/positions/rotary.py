@@ -65,7 +65,6 @@ from ctxextend.tables.rope_types import (
 )
 from ctxextend.tables.rotary_methods import (
     RopeLengths,
-    can_switch,
     resize_rope,
 )
 
@@ -191,13 +190,6 @@ class Rotary(Positions):
         """Return the frequencies of settings in inputs of a number of tokens."""
         stated = self.value(self.effective_key)
         return frequencies(parameters, rotary_dim(self, parameters), stated, tokens)
-
-    @property
-    def can_switch(self) -> bool:  # type: ignore[override]
-        """Whether `SWITCH` applies to the settings of all layers that can scale."""
-        return SWITCH in self.methods and all(
-            can_switch(layers.parameters) for layers in self.scaled_layers
-        )
 
     def notes(self, change: Change, *, generates: bool) -> Iterator[Note]:
         """Yield what to know of inputs that cross the old length, and of attention windows.

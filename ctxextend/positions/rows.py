@@ -81,7 +81,6 @@ class Rows(Positions):
 
     longer_inputs_fail: ClassVar = True
     unchanged_method: ClassVar = COPY
-    keeping_method: ClassVar = COPY
     owner: ClassVar = "table"
 
     def names_among(self, names: Collection[str], *, is_only: bool) -> list[str]:

@@ -55,7 +55,8 @@ class TableReport(
     bytes: int  # size in the file
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
-    norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
+    # Norm of each row including reserved rows, shape (rows,).
+    norms: NDArray[np.float64] = field(metadata=not_in_json)
     sinusoidal: str  # the layout of sinusoids that all rows equal; empty if they do not
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
     outlier_reasons: dict[int, str] = field(metadata=not_in_json)  # by position
@@ -66,7 +67,6 @@ class TableReport(
     values: NDArray[Any] = field(metadata=not_in_json)
 
     json_properties: ClassVar = (
-        "cosines_to_next",
         "norm",
         "neighbour_cosine",
         "outliers",
@@ -76,11 +76,6 @@ class TableReport(
         "untrained_rows",
         "tiling",
     )
-
-    @property
-    def cosines_to_next(self) -> NDArray[np.float64]:
-        """Cosines of rows to the next ones, without reserved rows."""
-        return self.stats.cosines
 
     @property
     def norm(self) -> dict[str, float | None]:
@@ -98,10 +93,10 @@ class TableReport(
 
     @property
     def outliers(self) -> list[dict[str, Any]]:
-        """Unusual rows: ``row`` and ``reason``."""
+        """The first unusual rows: ``row`` and ``reason``."""
         return [
             {"row": position + self.reserved_rows, "reason": reason}
-            for position, reason in self.outlier_reasons.items()
+            for position, reason in [*self.outlier_reasons.items()][:MAX_LISTED]
         ]
 
     @property
@@ -200,50 +195,6 @@ def describe_defects(table: TableReport) -> Iterator[str]:
             f"{rows} repeat every {repetition.period} positions ({repetition.copies:.4g} copies)"
         )
     yield from describe_random(table.untrained)
-
-
-# Statistics of single rows
-
-
-@dataclass(frozen=True)
-class RowReport:
-    """The statistics of one row."""
-
-    row: int  # including reserved rows
-    position: int | None  # None of reserved rows, and of rows after the last position
-    norm: float
-    cosine_to_next: float | None
-    origin: str  # ``reserved``, ``learned`` or ``new``; empty if unknown
-    remarks: list[str]
-
-
-def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
-    """Yield the statistics of some rows; indices include reserved rows."""
-    for row in range(*rows.indices(table.rows)):
-        position = row - table.reserved_rows
-        is_usable = 0 <= position < table.positions
-        cosine_to_next = None
-        if 0 <= position < len(table.stats.cosines):
-            cosine_to_next = table.stats.cosines[position]
-        origin = "reserved"
-        if position >= 0:
-            origin = "new" if table.is_new(position) else "learned"
-            if table.new_rows is None:
-                origin = ""
-        remarks = {
-            "NaN or infinity": position in table.stats.nonfinite,
-            "zero row": position in table.stats.zeros,
-            "looks untrained": position in table.untrained,
-            table.outlier_reasons.get(position, ""): position in table.outlier_reasons,
-        }
-        yield RowReport(
-            row=row,
-            position=position if is_usable else None,
-            norm=table.norms[row],
-            cosine_to_next=cosine_to_next,
-            origin=origin,
-            remarks=[remark for remark, applies in remarks.items() if applies],
-        )
 
 
 # Measuring a table

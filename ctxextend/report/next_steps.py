@@ -14,16 +14,11 @@ TEXT = "TEXT"  # where the user's text goes
 
 
 def after_inspection(inspections: "Sequence[Inspection]") -> str:
-    """Return the command that the first checkpoint with a finding needs, or one to go on.
-
-    If only the user knows which command that is, it is the one that shows them all.
-    """
+    """Return the command that the first checkpoint with a finding needs, or one to go on."""
     for inspection in inspections:
         for limit in inspection.limits:
             if limit.fix is not None:
                 return limit.fix
-            if limit.choices:
-                return f"ctxextend inspect {_word(inspection.source)} --check"
     for inspection in inspections:
         if inspection.has_untrained_new_rows:
             source = _word(inspection.source)

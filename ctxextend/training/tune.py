@@ -54,7 +54,7 @@ MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
 FEWEST_STEPS = 20
-LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"
+LEARN_FROM_TEXT = "To learn from the text instead, resize without --tune and use train"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import build_app, summary
-from ctxextend.settings import SCHEMES, Heading
-from ctxextend.tables.method_names import rotary_method_names
-from ctxextend.tables.methods import METHODS
+from ctxextend.settings import Heading
 from tests.helpers.terminal import on_terminal
 
 APP: Any = get_command(build_app())
@@ -152,59 +149,3 @@ def completions(typed: str) -> list[str]:
 def test_completion_offers_every_command_and_flag() -> None:
     assert set(completions("")) == set(COMMANDS)
     assert set(completions("resize --")) == flags_of("resize") | {"--help", "--help-all"}
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("resize tiny-g", ["tiny-gpt2"]),
-        ("resize mo", []),  # the shell offers files
-        (
-            "resize tiny-gpt2 --to 512 --method ",
-            list(dict.fromkeys([*METHODS, *rotary_method_names()])),
-        ),
-        ("evaluate m --device ", ["cpu", "cuda", "mps"]),
-        ("resize tiny-gpt2 --model-type roberta", ["roberta", "roberta-prelayernorm"]),
-        ("families bart led bert-", ["bert-generation"]),
-        ("convert m --scheme ", list(SCHEMES)),
-        ("resize m --to 4x --for vl", ["vllm"]),
-        ("evaluate m --measure re", ["retrieval"]),
-        ("train m --trainable ", ["new", "positions", "all-but-positions", "all"]),
-        ("train m --precision ", ["auto", "fp32", "bf16", "fp16"]),
-        ("recipes gpt2-", ["gpt2-4096", "gpt2-rotary-4096"]),
-        ("run gpt2-r", ["gpt2-rotary-4096"]),
-    ],
-)
-def test_completion_offers_known_names(typed: str, expected: list[str]) -> None:
-    assert completions(typed) == expected
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_of_run_offers_recipe_files_in_every_shell(shell: str) -> None:
-    Path("out").mkdir()
-    for name in ("out/ctxextend.yaml", "mine.yaml", "mine.txt"):
-        Path(name).touch()
-    for typed, expected in (
-        ("run mi", {"mine.yaml", "minilm-2048", "minilm-8192"}),
-        ("run ou", set()),
-        ("run out/", {"out/ctxextend.yaml"}),
-    ):
-        request = {
-            "_CTXEXTEND_COMPLETE": f"complete_{shell}",
-            "COMP_WORDS": f"ctxextend {typed}",
-            "COMP_CWORD": "2",
-            "_TYPER_COMPLETE_ARGS": f"ctxextend {typed}",
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        }
-        done = subprocess.run(
-            PROGRAM, env=os.environ | request, capture_output=True, text=True, check=True
-        )
-        assert {*re.findall(r"[\w./-]*\w", done.stdout)} - {"_arguments", "_files"} == expected
-
-
-def test_completion_offers_folders_with_the_bundled_models() -> None:
-    Path("tiny-mine").mkdir()
-    Path("other").mkdir()
-    Path("tiny.txt").touch()
-    assert completions("resize tin") == ["tiny-gpt2", "tiny-lookup", "tiny-mine"]
-    assert completions("resize ") == ["tiny-gpt2", "tiny-lookup", "other", "tiny-mine"]

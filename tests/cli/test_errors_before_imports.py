@@ -46,8 +46,6 @@ READERS = (
     "evaluate tiny-gpt2 --to 256 --data",
     "evaluate tiny-gpt2 tiny-gpt2 --data",
     "resize tiny-gpt2 --to 256 --tune",
-    "resize tiny-gpt2 --to 256 --steps 1 --train",
-    "convert tiny-gpt2 --to 256 --scheme rotary --steps 1 --train",
 )
 OTHER_ERRORS = {
     "evaluate tiny-gpt2 --data ok.txt --length 512": "too short for windows of 512 tokens",
@@ -60,24 +58,19 @@ OTHER_ERRORS = {
     "train tiny-gpt2 --data ok.txt --steps 1 --seq-len 512": "more than the 128 positions",
     "train tiny-gpt2 --data ok.txt --steps 1 --window 512": "more than the 128 positions",
     "resize tiny-gpt2 --to 256 --tune ok.txt --output exists": "exists exists.",
-    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
     "evaluate tiny-gpt2 --to 64 --data ok.txt": "--to 64 changes nothing to measure",
     "evaluate tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
     "evaluate tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
-    "verify tiny-gpt2 --deep --base missing --method copy --to 4k": "missing",
+    "verify tiny-gpt2 --deep --base tiny-gpt2": "has no recipe",
     "train tiny-gpt2 --data ok.txt --steps 1 without accelerate": "requires accelerate",
     "train tiny-gpt2 --data ok.txt --steps 1 --lora 2 without peft": "--lora requires peft",
     "train tiny-gpt2 --data ok.txt --steps 1 --contrastive pairs without sentence_transformers": (
         "--contrastive requires sentence-transformers"
     ),
     "resize tiny-gpt2 --to 256 --tune ok.txt without accelerate": "requires accelerate",
-    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 without accelerate": "requires accelerate",
-    "convert tiny-gpt2 --to 256 --scheme rotary --train ok.txt --steps 1 without accelerate": (
-        "requires accelerate"
-    ),
     "train tiny-gpt2 --data ok.txt --steps 1 --base missing": "missing",
 }
 

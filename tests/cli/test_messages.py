@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ctxextend.cli.app import build_app
 from tests.helpers.repository import PACKAGE
 from tests.helpers.terminal import on_terminal
-from tests.helpers.trainings import command_flags, invoke
+from tests.helpers.trainings import command_flags
 
 COMMAND = [sys.executable, "-m", "ctxextend"]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
@@ -76,10 +76,6 @@ def test_every_flag_in_a_text_of_the_package_exists() -> None:
                 assert flag in known | OTHER_PROGRAMS, path
                 flags.append(flag)
     assert len(flags) > 200
-
-
-def test_help_all_of_the_app_is_its_help() -> None:
-    assert invoke("--help-all").stdout == invoke("--help").stdout
 
 
 @pytest.mark.parametrize(

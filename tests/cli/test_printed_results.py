@@ -1,15 +1,11 @@
-"""`print(result)` and notebooks show what the command of a result prints."""
+"""`print(result)` shows what the command of a result prints."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import ctxextend
-from ctxextend.cli.console import STYLES
-from ctxextend.cli.result_screens import CSS
-from ctxextend.json_output import Result
 from tests.helpers.evaluations import EVALUATIONS, WORSE
 from tests.helpers.result_screens import page_of
 from tests.helpers.trainings import succeed
@@ -24,36 +20,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Reader(HTMLParser):
-    """Collects the text of an HTML element, and checks that its tags are balanced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = ""
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def text_of_html(result: Result) -> str:
-    reader = Reader()
-    reader.feed(result._repr_html_())
-    assert not reader.open
-    return "\n".join(line.rstrip() for line in reader.text.split("\n"))
-
-
 def test_print_of_an_inspection_shows_the_screen() -> None:
     result = ctxextend.inspect("tiny-gpt2")
     done = succeed("inspect", "tiny-gpt2")
     assert str(result) == done.stdout.removesuffix("\n")
-    assert text_of_html(result) == str(result)
 
 
 def test_print_of_a_verification_shows_the_screen() -> None:
@@ -114,12 +84,6 @@ def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
     assert shown in str(result)
     for note in (*result.notes, *result.warnings):
         assert "".join(note.split()) in "".join(str(result).split())
-    assert text_of_html(result) == str(result)
-
-
-def test_repr_html_marks_what_the_screen_marks() -> None:
-    assert CSS.keys() == STYLES.keys() - {"", "flag"}  # which only --help marks
-    assert f'<span style="{CSS["title"]}">' in WORSE._repr_html_()
 
 
 def test_repr_of_a_result_is_one_line() -> None:

@@ -193,8 +193,8 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     done = invoke("convert", "llama", "--scheme", "none", "--json")
     values = json.loads(done.stdout)
     check(values, "convert")
-    assert values["scheme"] == "none"
-    assert values["model_type_before"] == values["model_type_after"] == "llama"
+    assert values["convert"] == {"scheme": "none", "to": 16}
+    assert values["model_type"] == "llama"
     assert values["tensors"] == {"copied": 21}
     outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
     assert outcomes["vLLM"] == outcomes["SGLang"] == "refuses"

@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 from ctxextend import convert, evaluate
 from tests.helpers.trainings import (
     make_encoder,
-    make_source,
     succeed,
     write_book,
 )
@@ -71,19 +70,3 @@ def test_evaluate_compares_a_model_with_windows_with_chunks_of_its_base(encoder:
     read = {score.reading: score.tokens for score in result.scores if score.name == "nDCG@10"}
     assert read["same_text"] == read["one_pass"] == NEW
     assert read["chunks"] > NEW
-
-
-@pytest.mark.parametrize("scheme", ["window", "rotary"])
-def test_convert_and_train_at_once_has_the_source_as_teacher(scheme: str, tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", "bert")
-    write_book()
-    flags: list[object] = ["--scheme", scheme, "--to", NEW]
-    if scheme == "window":
-        flags += ["--attention-window", WINDOW]
-    succeed("convert", source, *flags, "--train", "book.txt", "--steps", 2, "-o", "at-once")
-    succeed("convert", source, *flags, "-o", "converted")
-    succeed("train", "converted", "--data", "book.txt", "--steps", 2, "-o", "in-two-steps")
-    weights = [Path(name) / "model.safetensors" for name in ("at-once", "in-two-steps")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    for name in ("at-once", "in-two-steps"):  # the recipe of each names the base
-        assert evaluate(name, "book.txt", tokens=256, measure="context").base is not None

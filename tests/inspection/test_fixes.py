@@ -51,75 +51,46 @@ def lengths(folder: Path) -> tuple[int, str, int]:
 
 
 def test_inspect_offers_a_command_for_each_length_of_a_training() -> None:
-    folder = make_raised()
-    limit = wrong_limit(folder)
-    assert limit.fix is None
-    assert limit.remark.startswith("either config.json max_position_embeddings was raised to 256")
-    outputs = {}
-    for choice in limit.choices:
-        output = run_command(choice.command)
-        outputs[choice.condition] = lengths(output)
-        assert invoke("inspect", output, "--check").exit_code == 0
-        shutil.rmtree(output)
-    assert outputs == {
-        "it was trained at 64 tokens and must read 256": (RAISED, "yarn", RAISED),
-        "it was trained at 64 tokens and need not read more": (TRAINED, "default", TRAINED),
-        "it was trained at 256 tokens": (RAISED, "default", RAISED),
-    }
+    limit = wrong_limit(make_raised())
+    output = run_command(str(limit.fix))
+    assert lengths(output) == (RAISED, "default", RAISED)
+    assert lengths_agree(output)
+    shutil.rmtree(output)
+    start = f"if the model was trained at {TRAINED} tokens, scale it: "
+    assert limit.remark.startswith(start)
+    scaled = run_command(limit.remark.removeprefix(start))
+    assert lengths(scaled) == (RAISED, "yarn", RAISED)
+    assert lengths_agree(scaled)
 
 
 def test_inspect_asks_nothing_about_lengths_that_are_known() -> None:
     scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
     folder = make_raised(rope_parameters={**scaled, "rope_theta": 10_000.0})
-    assert wrong_limit(folder).choices == ()
+    assert wrong_limit(folder).remark == ""
     # The user says it.
-    raised = make_raised("raised")
-    (limit,) = [
-        limit
-        for limit in ctxextend.inspect(raised, trained_length=TRAINED).limits
-        if not limit.agrees
-    ]
-    assert limit.choices == ()
+    limit = wrong_limit(make_raised("raised"), trained_length=TRAINED)
+    assert limit.remark == ""
     assert "--trained-length 64 --to 64 --fix-limits" in str(limit.fix)
     # The recipe says it.
     base = rotary_models.make(name="base", max_position_embeddings=TRAINED).folder
     output = ctxextend.resize(base, RAISED, method="theta", output="longer").output
     pico.edit_json(output / TOKENIZER, model_max_length=TRAINED)
-    assert wrong_limit(output).choices == ()
-    # Limits above the length are those of a longer input, which was never trained.
-    higher = make_raised("higher", limit=2 * RAISED)
-    assert wrong_limit(higher).choices == ()
+    assert wrong_limit(output).remark == ""
 
 
-@pytest.mark.parametrize(
-    ("file", "values"),
-    [
-        ("sentence_bert_config.json", {"max_seq_length": TRAINED}),
-        (
-            "tokenizer.json",
-            {"truncation": {"max_length": TRAINED, "strategy": "LongestFirst", "stride": 0}},
-        ),
-    ],
-)
-def test_inspect_does_not_take_limits_that_only_cut_for_the_trained_length(
-    file: str, values: dict[str, Any]
-) -> None:
+def test_inspect_does_not_take_limits_that_only_cut_for_the_trained_length() -> None:
     folder = make_raised(limit=RAISED)
     pico.write_json(folder / "modules.json", [])
-    pico.write_json(folder / file, values)
+    pico.write_json(folder / "sentence_bert_config.json", {"max_seq_length": TRAINED})
     limit = wrong_limit(folder)
-    assert limit.file == file
-    assert limit.choices == ()
+    assert limit.file == "sentence_bert_config.json"
     assert limit.remark == ""
     assert lengths_agree(run_command(str(limit.fix)))
 
 
-def test_inspect_offers_choices_that_resize_accepts_with_params_json() -> None:
+def test_inspect_offers_a_fix_that_resize_accepts_with_params_json() -> None:
     folder = mistral_format.make("mistral", params={"max_seq_len": 100})
-    for choice in wrong_limit(folder).choices:
-        output = run_command(choice.command)
-        assert lengths_agree(output)
-        shutil.rmtree(output)
+    assert lengths_agree(run_command(str(wrong_limit(folder).fix)))
 
 
 def test_resize_warns_if_it_raises_limits_to_a_rotary_length_without_scaling() -> None:
@@ -141,15 +112,6 @@ def test_resize_warns_if_it_raises_limits_to_a_rotary_length_without_scaling() -
         assert "without scaling" not in unwrapped(done.stderr)
 
 
-def test_resize_of_a_scaled_model_does_not_warn_of_missing_scaling() -> None:
-    base = rotary_models.make(name="base", max_position_embeddings=TRAINED).folder
-    output = ctxextend.resize(base, RAISED, output="longer").output
-    pico.edit_json(output / TOKENIZER, model_max_length=TRAINED)
-    done = invoke("resize", output, "--to", RAISED, "--fix-limits", "--output", "fixed")
-    assert "are raised" in unwrapped(done.stderr)
-    assert "without scaling" not in done.stderr
-
-
 # ---- where the output goes
 
 
@@ -157,8 +119,8 @@ def test_resize_of_a_scaled_model_does_not_warn_of_missing_scaling() -> None:
     ("source", "output"),
     [
         ("models/bert", "models/bert-16"),
-        ("./models/bert/", "models/bert-16"),
         ("it's mine/bert", "it's mine/bert-16"),
+        ("./-models/bert", "-models/bert-16"),
     ],
 )
 def test_inspect_fix_writes_next_to_the_folder(source: str, output: str) -> None:
@@ -180,14 +142,6 @@ def test_inspect_fix_of_the_current_folder_writes_next_to_it(
     run_command(str(wrong_limit(".").fix))
     subprocess.run(["cp", "-R", "../bert-16/.", "./"], check=True)
     assert lengths_agree(".")
-
-
-def test_inspect_fix_of_a_folder_with_a_dash_names_no_option() -> None:
-    folder = pico.make(Path("-models/bert"), "bert").folder
-    pico.edit_json(folder / "config.json", max_position_embeddings=8)
-    fix = str(wrong_limit("./-models/bert").fix)
-    assert fix.endswith("--output ./-models/bert-16")
-    assert lengths_agree(run_command(fix))
 
 
 def test_inspect_fix_in_the_current_folder_needs_no_output() -> None:

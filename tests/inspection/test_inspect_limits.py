@@ -1,4 +1,4 @@
-"""Effective limits that `inspect` reports, compared with how the libraries handle long inputs."""
+"""Limits that `inspect` reports, and its fixes, compared with how libraries handle long inputs."""
 
 import json
 import shlex
@@ -16,18 +16,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ctxextend import Limit, inspect, resize
-from tests.helpers import pico, tiny
+from tests.helpers import pico
 from tests.helpers.trainings import invoke, make_encoder
 
 ENCODER = Path(get_model_path())
 # More tokens than any limit in these tests.
 LONG = 700
 TRANSFORMERS = "transformers"
-SENTENCE = "sentence-transformers"
-TOKENIZERS = "tokenizers"
 
-# By library: maximum tokens, and what happens to longer inputs.
-Effective = dict[str, tuple[int | None, str]]
 Changes = dict[str, dict[str, Any] | None]
 MakePico = Callable[..., pico.Pico]
 
@@ -35,10 +31,6 @@ MakePico = Callable[..., pico.Pico]
 def text(tokens: int) -> str:
     """Return a text of `tokens` tokens, including two special tokens."""
     return " ".join(["the"] * (tokens - 2))
-
-
-def reported_limits(folder: Path) -> Effective:
-    return {library.name: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
 def disagreeing_limits(folder: Path, **ref: Any) -> dict[str, Any]:
@@ -55,60 +47,16 @@ def only_limit(folder: Path, key: str) -> Limit:
 # What the libraries do
 
 
-def observed_limits(folder: Path, positions: int) -> Effective:
-    """Return what each library does with a long input, by running it."""
-    return {
-        TRANSFORMERS: run_transformers(folder, positions),
-        SENTENCE: run_sentence_transformers(folder, positions),
-        TOKENIZERS: run_tokenizers(folder),
-    }
-
-
-def measure_limit(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
-    """Find the limit of a library: `encode` returns how many tokens its model read, or raises."""
-    try:
-        limit = encode(LONG)
-    except (IndexError, RuntimeError, ValueError):
-        assert encode(positions) == positions
-        with pytest.raises((IndexError, RuntimeError, ValueError)):
-            encode(positions + 1)
-        return positions, "fails"
-    assert limit < LONG
-    assert encode(limit) == limit
-    assert encode(limit + 1) == limit
-    return limit, "cut"
-
-
-def run_transformers(folder: Path, positions: int) -> tuple[int, str]:
+def tokens_read(folder: Path) -> list[int]:
+    """Return how many tokens of a long text each library feeds to the model."""
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder).train(False)
-
-    def encode(tokens: int) -> int:
-        inputs = tokenizer(text(tokens), truncation=True, return_tensors="pt")
-        with torch.no_grad():
-            model(**inputs)
-        return int(inputs["input_ids"].shape[1])
-
-    return measure_limit(encode, positions)
-
-
-def run_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
     encoder = SentenceTransformer(str(folder), device="cpu")
-
-    def encode(tokens: int) -> int:
-        encoder.encode(text(tokens), show_progress_bar=False)
-        features = encoder.tokenize([text(tokens)])
-        return int(features["attention_mask"].sum())
-
-    return measure_limit(encode, positions)
-
-
-def run_tokenizers(folder: Path) -> tuple[int | None, str]:
-    tokenizer = Tokenizer.from_file(str(folder / RUST))
-    tokens = sum(tokenizer.encode(text(LONG)).attention_mask)
-    if tokens == LONG:
-        return None, "not cut"
-    return tokens, "cut"
+    encoder.encode(text(LONG), show_progress_bar=False)
+    features = encoder.tokenize([text(LONG)])
+    return [
+        len(tokenizer(text(LONG), truncation=True)["input_ids"]),
+        int(features["attention_mask"].sum()),
+    ]
 
 
 # A small sentence encoder with the files of a real one
@@ -140,7 +88,6 @@ def encoder(base_encoder: Path, tmp_path: Path) -> Path:
 TOKENIZER = "tokenizer_config.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 RUST = "tokenizer.json"
-ROBERTA = "sentence_roberta_config.json"
 
 
 def truncation(length: int) -> dict[str, Any]:
@@ -160,47 +107,16 @@ def change(folder: Path, files: Changes) -> None:
             pico.edit_json(folder / name, **changes)
 
 
-# Changed keys by file (None: key or file removed), and the effective limits that change. The others
-# stay at 512 tokens for transformers, 256 for sentence-transformers and 128 for tokenizers.
-VARIANTS: list[tuple[Changes, Effective]] = [
-    ({}, {}),
-    ({TOKENIZER: {"model_max_length": 300}}, {TRANSFORMERS: (300, "cut")}),
-    ({TOKENIZER: {"model_max_length": 600}}, {TRANSFORMERS: (512, "fails")}),
-    ({TOKENIZER: {"model_max_length": 10**30}}, {TRANSFORMERS: (512, "fails")}),
-    ({TOKENIZER: {"model_max_length": None, "max_len": 200}}, {TRANSFORMERS: (200, "cut")}),
-    ({TOKENIZER: None}, {TRANSFORMERS: (512, "fails")}),
-    ({SENTENCE_CONFIG: {"max_seq_length": 64}}, {SENTENCE: (64, "cut")}),
-    ({SENTENCE_CONFIG: {"max_seq_length": 600}}, {SENTENCE: (512, "fails")}),
+# Changed keys by file (None: key or file removed), and the limits that disagree because of them.
+VARIANTS: list[tuple[Changes, dict[str, int | None]]] = [
+    ({TOKENIZER: {"model_max_length": 300}}, {f"{TOKENIZER} model_max_length": 300}),
+    ({TOKENIZER: {"model_max_length": 10**30}}, {f"{TOKENIZER} model_max_length": None}),
     (
-        {SENTENCE_CONFIG: {"max_seq_length": None}, TOKENIZER: {"model_max_length": 300}},
-        {TRANSFORMERS: (300, "cut"), SENTENCE: (300, "cut")},
+        {TOKENIZER: {"model_max_length": None, "max_len": 200}},
+        {f"{TOKENIZER} max_len": 200},
     ),
-    ({SENTENCE_CONFIG: None}, {SENTENCE: (512, "cut")}),
-    (
-        {"modules.json": None, TOKENIZER: None},
-        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
-    ),
-    (
-        {SENTENCE_CONFIG: None, "sentence_xlnet_config.json": {"max_seq_length": 64}},
-        {SENTENCE: (64, "cut")},
-    ),
-    (
-        {SENTENCE_CONFIG: None, "sentence_mpnet_config.json": {"max_seq_length": 64}},
-        {SENTENCE: (512, "cut")},
-    ),
-    (
-        {SENTENCE_CONFIG: {"max_seq_length": None}, ROBERTA: {"max_seq_length": 64}},
-        {SENTENCE: (512, "cut")},
-    ),
-    (
-        {
-            SENTENCE_CONFIG: {"max_seq_length": None, "do_lower_case": None},
-            ROBERTA: {"max_seq_length": 64},
-        },
-        {SENTENCE: (64, "cut")},
-    ),
-    ({RUST: {"truncation": None}}, {TOKENIZERS: (None, "not cut")}),
-    ({RUST: {"truncation": truncation(600), "padding": padding(600)}}, {TOKENIZERS: (600, "cut")}),
+    ({SENTENCE_CONFIG: {"max_seq_length": 600}}, {f"{SENTENCE_CONFIG} max_seq_length": 600}),
+    ({RUST: {"truncation": truncation(600)}}, {f"{RUST} truncation.max_length": 600}),
 ]
 
 
@@ -222,28 +138,22 @@ def run_fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
     return output
 
 
-@pytest.mark.parametrize(("files", "changed"), VARIANTS, ids=str)
+@pytest.mark.parametrize(("files", "wrong"), VARIANTS, ids=str)
 def test_inspect_reports_and_fixes_the_limit_of_each_library(
-    files: Changes, changed: Effective, encoder: Path
+    files: Changes, wrong: dict[str, int | None], encoder: Path
 ) -> None:
-    change(encoder, files)
-    unchanged: Effective = {
-        TRANSFORMERS: (512, "cut"),
-        SENTENCE: (256, "cut"),
-        TOKENIZERS: (128, "cut"),
+    right: Changes = {
+        SENTENCE_CONFIG: {"max_seq_length": 512},
+        RUST: {"truncation": truncation(512), "padding": None},
     }
-    expected = unchanged | changed
-    assert reported_limits(encoder) == expected
-    assert observed_limits(encoder, 512) == expected
+    change(encoder, right | files)
+    assert disagreeing_limits(encoder) == wrong
 
     output = run_fix(encoder)
 
-    read = observed_limits(output, 512)
-    assert reported_limits(output) == read
     assert fix_commands(output) == []
-    for tokens, _ in read.values():
-        assert tokens in (512, None)
-    assert read[SENTENCE] == (512, "cut")
+    assert tokens_read(output) == [512, 512]
+    assert sum(Tokenizer.from_file(str(output / RUST)).encode(text(LONG)).attention_mask) == 512
 
 
 # Other model types, with a tokenizer of a few words
@@ -272,67 +182,23 @@ def add_tokenizer(folder: Path, **settings: Any) -> None:
     fast.save_pretrained(folder)
 
 
-@pytest.mark.parametrize("limit", [None, 10])
-@pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
-def test_inspect_reports_and_fixes_the_limits_of_a_tokenizer(
-    model_type: str, limit: int | None, make_pico: MakePico
+@pytest.mark.parametrize("model_type", ["roberta", "gpt2"])
+def test_inspect_reports_and_fixes_a_missing_limit_of_a_tokenizer(
+    model_type: str, make_pico: MakePico
 ) -> None:
     folder = make_pico(model_type, base=True).folder
-    expected = dict.fromkeys((TRANSFORMERS, SENTENCE), (10, "cut"))
-    if limit is None:
-        add_tokenizer(folder)
-        expected = {TRANSFORMERS: (16, "fails"), SENTENCE: (16, "cut")}
-        if model_type == "roberta":
-            # sentence-transformers truncates to the config's value, which includes RoBERTa's two
-            # reserved rows.
-            expected[SENTENCE] = (16, "fails")
-    else:
-        add_tokenizer(folder, model_max_length=limit)
-    found = reported_limits(folder)
-    assert found == {**expected, TOKENIZERS: (None, "not cut")}
-    assert observed_limits(folder, 16) == found
-    assert_fixed_to_16(folder)
-
-
-def assert_fixed_to_16(folder: Path) -> None:
-    """Assert that the suggested command makes both model libraries truncate to 16 tokens."""
-    output = run_fix(folder)
-    found = reported_limits(output)
-    assert found == observed_limits(output, 16)
-    assert found[TRANSFORMERS] == (16, "cut")
-    assert found[SENTENCE] == (16, "cut")
-
-
-def test_inspect_omits_sentence_transformers_without_a_padding_token(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2", base=True).folder
-    add_tokenizer(folder, model_max_length=16, pad_token=None)
-    assert reported_limits(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
-    assert run_transformers(folder, 16) == (16, "cut")
-    encoder = SentenceTransformer(str(folder), device="cpu")
-    with pytest.raises(ValueError, match="padding token"):
-        encoder.encode("the")
-
-
-def test_inspect_reports_models_that_clamp_to_the_last_position(tmp_path: Path) -> None:
-    folder = tmp_path / "prophetnet"
-    config = tiny.shrink(tiny.make_config("prophetnet"))
-    transformers.ProphetNetModel(config).save_pretrained(folder)
     add_tokenizer(folder)
-    first, *_ = inspect(folder).tables
-    assert reported_limits(folder)[TRANSFORMERS] == (first.positions, "last position")
+    assert disagreeing_limits(folder) == {"tokenizer_config.json model_max_length": None}
+    assert tokens_read(run_fix(folder)) == [16, 16]
 
 
 def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "bert")
     pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
-    libraries = {library.name: library for library in inspect(root).libraries}
-    found = libraries[SENTENCE]
-    assert found.tokens == 7
-    assert found.beyond == "cut"
-    assert found.decided_by == "0_Transformer/sentence_bert_config.json max_seq_length"
-    assert run_sentence_transformers(root, 16) == (7, "cut")
-    output = run_fix(root)
-    assert run_sentence_transformers(output, 16) == (16, "cut")
+    key = "0_Transformer/sentence_bert_config.json max_seq_length"
+    assert disagreeing_limits(root) == {key: 7}
+    encoder = SentenceTransformer(str(run_fix(root)), device="cpu")
+    assert encoder.max_seq_length == 16
 
 
 # The config and the weights
@@ -345,23 +211,6 @@ def unloadable(make_pico: MakePico) -> pico.Pico:
     add_tokenizer(source.folder, model_max_length=16)
     pico.edit_json(source.folder / "config.json", max_position_embeddings=99)
     return source
-
-
-def test_inspect_reports_that_no_library_loads_an_edited_config_length(
-    unloadable: pico.Pico,
-) -> None:
-    folder = unloadable.folder
-    with pytest.raises(RuntimeError):
-        transformers.AutoModel.from_pretrained(folder)
-    with pytest.raises(RuntimeError):
-        SentenceTransformer(str(folder), device="cpu")
-    assert reported_limits(folder) == {
-        TRANSFORMERS: (0, "not loaded"),
-        SENTENCE: (0, "not loaded"),
-        TOKENIZERS: (None, "not cut"),
-    }
-    screen = invoke("inspect", folder).stdout
-    assert "the model does not load (config.json" in screen
 
 
 def test_inspect_reports_and_fixes_an_edited_config_length(unloadable: pico.Pico) -> None:
@@ -403,14 +252,6 @@ def test_inspect_reports_outdated_position_ids_and_the_fix_resizes_them(tmp_path
     [
         ("config.json", "n_ctx", 8, 8, "llama.cpp", "llama.cpp may take 8 instead"),
         ("config.json", "n_positions", "1024", None, TRANSFORMERS, "the model does not load"),
-        (
-            "generation_config.json",
-            "max_length",
-            99,
-            99,
-            "transformers generate",
-            "of 17 to 99 tokens fail",
-        ),
         ("generation_config.json", "max_length", 8, 8, "transformers generate", ""),
     ],
 )
@@ -445,11 +286,9 @@ def loads(model_class: Any, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("native", "alias", "expected"), [(99, 16, (16, "cut")), (16, 99, (0, "not loaded"))]
-)
+@pytest.mark.parametrize(("native", "alias"), [(99, 16), (16, 99)])
 def test_inspect_uses_the_key_alias_that_transformers_uses(
-    native: int, alias: int, expected: tuple[int, str], make_pico: MakePico
+    native: int, alias: int, make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2", base=True)
     folder = source.folder
@@ -458,7 +297,6 @@ def test_inspect_uses_the_key_alias_that_transformers_uses(
 
     assert only_limit(folder, "n_positions").used_by == "none"
     assert only_limit(folder, "max_position_embeddings").used_by == TRANSFORMERS
-    assert reported_limits(folder)[TRANSFORMERS] == expected
     assert loads(source.model_class, folder) == (alias == 16)
 
     output = run_fix(folder)
@@ -473,7 +311,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("nested", "overriding"), [(24, 16), (16, 24)])
+@pytest.mark.parametrize(("nested", "overriding"), [(16, 24)])
 def test_inspect_uses_the_nested_config_that_transformers_uses(
     nested: int, overriding: int, tmp_path: Path
 ) -> None:
@@ -532,7 +370,6 @@ def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
     limit = only_limit(encoder, "padding.strategy")
     assert not limit.agrees
     assert limit.tokens == 600
-    assert "all inputs are padded to 600 tokens: " in limit.reason
     assert padded_length(encoder) == 600
     output = run_fix(encoder)
     assert padded_length(output) == 5
@@ -563,19 +400,6 @@ def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     flags = ["--part", "encoder", "--to", "32", "--fix-limits", "--output", f"{folder}-32"]
     assert command == ["resize", str(folder), *flags]
     run_fix(folder)
-
-
-def test_inspect_fix_has_one_command_per_part(tmp_path: Path) -> None:
-    folder = pico.make_led(tmp_path / "led", 32, 16)
-    pico.edit_json(
-        folder / "config.json",
-        max_encoder_position_embeddings=40,
-        max_decoder_position_embeddings=9,
-    )
-    first, _ = fix_commands(folder)
-    done = invoke(*first, "--output", tmp_path / "first")
-    assert done.exit_code == 0, done.output
-    run_fix(tmp_path / "first")
 
 
 def test_inspect_reports_a_shared_config_key_once(tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 import transformers
-from jsonschema import Draft202012Validator
 from typer.testing import Result
 
 from ctxextend import Inspection, Limit, RopeReport, inspect, resize
 from tests.helpers import pico
-from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
-SCHEMA = SCHEMAS["inspect"]
 SIZES: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 16,
@@ -61,16 +58,6 @@ def only_rope(found: Inspection) -> RopeReport:
     return rope
 
 
-def inspect_json(*arguments: object) -> list[dict[str, Any]]:
-    """Return the models that `inspect --json` prints, validated against the schema."""
-    done = run(*arguments, "--json")
-    frame = json.loads(done.stdout)
-    errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)]
-    assert errors == []
-    models: list[dict[str, Any]] = frame["models"]
-    return models
-
-
 def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)  # no limit: longer inputs run
 
@@ -97,7 +84,6 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     # with theta.
     [
         ("yarn", 3, 4, 0),
-        ("switch", 3, 4, 0),
         ("linear", 4, 4, 0),
         ("dynamic", 3, 4 * 256 / 64 - 3, 0),
         ("theta", 3, 4, 1),
@@ -127,8 +113,6 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
     ("method", "verdict", "stated"),
     [
         ("yarn", "256 positions (rotary, yarn), all files agree.", 256),
-        ("switch", "256 positions (rotary, longrope), all files agree.", 256),
-        ("linear", "256 positions (rotary, linear), all files agree.", 256),
         ("dynamic", "256 positions (rotary, dynamic), all files agree.", 64),
         ("theta", "256 positions (rotary), all files agree.", 256),
     ],
@@ -167,9 +151,7 @@ def test_inspect_reports_limits_that_differ_from_the_rotary_length(
     if limit > 64:
         assert wrong.fix == f"ctxextend resize {llama} {output}"
     else:  # or the length was raised without scaling
-        assert wrong.fix is None
-        command = f"ctxextend resize {llama} --trained-length 64 {output}"
-        assert wrong.choices[-1].command == command
+        assert wrong.fix == f"ctxextend resize {llama} --trained-length 64 {output}"
     assert run(llama, "--check").exit_code == 3
 
 
@@ -178,10 +160,6 @@ def test_inspect_does_not_count_the_trained_length_as_a_limit(llama: Path) -> No
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)
     found = inspect(llama)
     assert [limit.key for limit in found.limits] == ["max_position_embeddings", "model_max_length"]
-    (library,) = found.libraries
-    assert library.name == "transformers"
-    assert library.tokens == 64
-    assert library.beyond == "untrained"
 
 
 def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -> None:
@@ -209,7 +187,7 @@ def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -
     assert local.parameters["rope_theta"] == 1e4
     assert local.slowed == 0
     screen = run("out").stdout
-    assert "sliding_attention: a sliding window, which longer inputs do not change\n" in screen
+    assert "sliding_attention\na sliding window, which longer inputs do not change\n" in screen
 
 
 @pytest.fixture
@@ -239,14 +217,3 @@ def test_inspect_reports_a_limit_above_the_length_of_relative_positions(t5: Path
     limit = disagreeing(inspect(t5))
     assert limit.reason == f"the model has 256 positions: {RUNS_AS_WELL}"
     assert run(t5, "--check").exit_code == 3
-
-
-def test_inspect_all_rows_prints_every_pair(llama: Path) -> None:
-    (report,) = inspect(llama).schemes
-    (values,) = inspect_json(llama, "--rows", "all")
-    (layers,) = values["schemes"][0]["layers"]
-    wavelengths = report.layers[0].wavelengths.tolist()
-    assert layers["wavelengths"] == wavelengths
-    assert layers["wavelength"] == {"min": min(wavelengths), "max": max(wavelengths)}
-    lines = run(llama, "--rows", "all").stdout.splitlines()
-    assert [line.split()[0] for line in lines[-4:]] == ["0", "1", "2", "3"]

@@ -75,15 +75,6 @@ def test_resize_links_weights_and_copies_small_files() -> None:
     succeed("verify", "linked")
 
 
-def test_resize_says_which_files_are_linked() -> None:
-    make_llama()
-    planned = invoke("resize", "llama", "--to", "64", "--link", "--dry-run")
-    assert f"{WEIGHTS} (hard link: the file of the source, not a copy)" in planned.stdout
-    done = invoke("resize", "llama", "--to", "64", "--link")
-    note = f"Hard-linked: {WEIGHTS}. Editing such a file in place edits it here and in "
-    assert f"{note}{Path('llama').resolve()}, and in any" in done.stderr
-
-
 def test_resize_links_the_shards_that_do_not_change(make_pico: Callable[..., pico.Pico]) -> None:
     source = make_pico("gpt2").folder
     pico.shard(source)
@@ -156,23 +147,6 @@ def test_resize_links_to_the_hub_cache(hub: Hub) -> None:
     assert copied.bytes_written > again.bytes_written
 
 
-def test_resize_says_that_links_need_the_hub_cache(hub: Hub) -> None:
-    publish(hub)
-    done = invoke("resize", REPO, "--to", "64", "--link", "-o", "linked")
-    assert f"Linked to the Hub cache: {WEIGHTS}. The output has no weights without" in done.stderr
-
-
-def test_weights_that_lead_to_another_place_are_still_refused(tmp_path: Path) -> None:
-    folder = make_llama()
-    secret = tmp_path / "models--me--private" / "blobs" / "secret"
-    secret.parent.mkdir(parents=True)
-    (folder / WEIGHTS).rename(secret)
-    (folder / WEIGHTS).symlink_to(secret)
-    done = invoke("resize", "llama", "--to", "64")
-    assert done.exit_code == 1
-    assert "a symlink that points outside the folder" in done.stderr
-
-
 @pytest.mark.parametrize("is_dry_run", [False, True])
 def test_resize_refuses_links_across_file_systems(is_dry_run: bool) -> None:
     source = make_llama()
@@ -208,19 +182,10 @@ def test_resize_leaves_nothing_if_the_system_cannot_link(monkeypatch: pytest.Mon
     assert states(source) == before
 
 
-def test_resize_detects_that_a_linked_source_changed_while_it_was_read() -> None:
-    source = make_llama()
-    planned = resize(source, 64, link=True, output="linked").planned
-    (source / WEIGHTS).write_bytes(b"other")
-    with pytest.raises(Exception, match="changed while it was read"):
-        planned.execute("other")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"edit_only": True}, "--link cannot be used with --edit-only"),
-        ({"train": "book.txt", "steps": 1}, "--link cannot be used with --train"),
         ({"tune": "book.txt"}, "--link cannot be used with --tune, which trains"),
     ],
 )
@@ -231,15 +196,6 @@ def test_resize_refuses_links_of_weights_that_are_not_copied(
     with pytest.raises(ResizeError, match=message):
         resize("tiny-gpt2", 256, link=True, output="out", **settings)
     assert not Path("out").exists()
-
-
-def test_convert_refuses_links_of_weights_that_are_trained() -> None:
-    done = invoke(
-        *("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "256", "--link"),
-        *("--train", "book.txt", "--steps", "1"),
-    )
-    assert done.exit_code == 2
-    assert "--link cannot be used with --train" in done.stderr
 
 
 def test_verify_finds_an_edit_in_place_of_a_linked_file() -> None:

@@ -1,7 +1,6 @@
 """Folders whose model runs its own code, and model types that transformers does not have."""
 
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,9 +124,9 @@ def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) ->
     assert verify(result.output, folder).passed
 
 
-@pytest.mark.parametrize("key", ["AutoTokenizer", "AutoProcessor", "AutoImageProcessor"])
-def test_own_tokenizers_are_not_own_models(key: str) -> None:
-    config = {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
+def test_own_tokenizers_are_not_own_models() -> None:
+    auto_map = {"AutoTokenizer": "tokenization_x.Tokenizer"}
+    config = {"model_type": "llama", **ROTARY, "auto_map": auto_map}
     folder = write("llama", config)
     plan = plan_resize(folder, to=NEW)
     for note in texts(plan, level="note"):
@@ -137,15 +136,6 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
     plan = plan_resize(folder, to=NEW, model_type="llama")
     edits = {edit.path: edit.after for edit in plan.plan.edits}
     assert edits["model_type",] == "llama"
-
-
-def test_resize_ignores_an_invalid_auto_map() -> None:
-    folder = write("llama", {"model_type": "llama", **ROTARY})
-    values: list[Any] = [3, "x", [], {"AutoModel": 3}, {"AutoModel": None}, {"AutoModel": ""}]
-    for invalid in values:
-        pico.edit_json(folder / "config.json", auto_map=invalid)
-        plan = plan_resize(folder, to=NEW)
-        assert plan.plan.max_len_after == NEW
 
 
 # ---- unknown types
@@ -278,8 +268,6 @@ def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 32}')
     tensors = {"lm_head.weight": torch.zeros(4, 4)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (choices,) = {limit.choices for limit in inspect(folder).limits if limit.choices}
-    for choice, length in zip(choices, (64, 32, 64), strict=True):
-        _, *arguments = shlex.split(choice.command)
-        succeed(*arguments)
-        shutil.rmtree(tmp_path / f"mistral-{length}")
+    (fix,) = {limit.fix for limit in inspect(folder).limits if limit.fix}
+    _, *arguments = shlex.split(fix)
+    succeed(*arguments)

@@ -43,14 +43,11 @@ def make_learned() -> Path:
 # Every kind of positions, each with its length.
 SOURCES: dict[str, tuple[Callable[[], Path], int]] = {
     "learned": (make_learned, OLD),
-    "stored sinusoids": (lambda: sinusoidal_models.make("pegasus"), OLD),
     "computed sinusoids": (lambda: sinusoidal_models.make("xglm"), OLD),
     "rotary": (lambda: make_without_rows("llama"), OLD),
-    "ALiBi": (lambda: make_without_rows("mpt"), OLD),
     "ALiBi without a limit": (lambda: make_without_rows("bloom"), OLD),
     "relative": (make_relative, OLD),
     "rotary GGUF": (lambda: write_gguf(Path("base.gguf")), 64),
-    "ALiBi GGUF": (lambda: write_gguf(Path("base.gguf"), "bloom"), 64),
 }
 EACH_KIND = pytest.mark.parametrize(("make", "length"), SOURCES.values(), ids=SOURCES)
 

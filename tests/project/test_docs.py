@@ -37,7 +37,7 @@ from ctxextend.checkpoint.checkpoint import Checkpoint
 from ctxextend.checkpoint.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import Page, rendered
-from ctxextend.cli.inspect import add_inspections
+from ctxextend.cli.inspect import add_inspection
 from ctxextend.families.registry import Architecture
 from ctxextend.positions.change import Change
 from ctxextend.positions.positions import Positions
@@ -359,7 +359,7 @@ def screen() -> str:
         "force_jupyter": False,
     }
     console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
-    add_inspections(page := Page(WIDTH, has_charts=True), [inspect(name)])
+    add_inspection(page := Page(WIDTH, has_charts=True), inspect(name))
     with patch.dict(os.environ, {"NO_COLOR": "", "TERM": "xterm"}):
         text = rendered(page.lines, Mock(isatty=lambda: True))
     console.print(Text.from_ansi(text))

@@ -58,8 +58,3 @@ def test_train_uses_few_modules_and_opens_the_checkpoint_once(book: str) -> None
     modules, calls = trace("train", "longer", "--data", book, "--steps", "1", "--batch-size", "1")
     assert len(modules) <= 81, modules
     assert calls == [1, 1]
-
-
-def test_resize_with_train_opens_source_and_output_once(book: str) -> None:
-    _, calls = trace("resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
-    assert max(calls) <= 2

@@ -49,7 +49,7 @@ def test_stub_is_up_to_date() -> None:
     ],
 )
 def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'lenght'"):
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'lenght'"):
         call({"lenght": 3})
 
 
@@ -70,18 +70,6 @@ def test_errors_can_be_pickled() -> None:
     assert error.message == f"--keep-first 256 with --method linear: {left}"
     assert error.hint == "Use --keep-first 64."
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-@pytest.mark.parametrize(
-    ("call", "suggested"),
-    [
-        (lambda: UNTYPED.evaluate("tiny-gpt2", to=256, methods="bands"), "method"),
-        (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, trainabel="all"), "trainable"),
-    ],
-)
-def test_unknown_keyword_suggests_the_nearest(call: Callable[[], object], suggested: str) -> None:
-    with pytest.raises(TypeError, match=rf"Did you mean {suggested}\?$"):
-        call()
 
 
 @pytest.mark.parametrize(
