@@ -460,9 +460,8 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
             or start or end with whitespace.
 
     Raises:
-        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
-            raised when the method is used, if the function returns another shape or non-finite
-            values.
+        ResizeError: The name is in use or invalid. Also raised when the method is used, if the
+            function returns another shape or non-finite values.
     """
 
 def plan_training(
@@ -626,8 +625,6 @@ def verify(
     reference: str | PathLike[str],
     base: str | PathLike[str] | None = None,
     *,
-    method: str | None = None,
-    to: int | str | None = None,
     deep: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -640,14 +637,12 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with those that are given; other files are compared with
-    what the resize should have written. Settings of the base override the recipe.
+    with the recipe's settings; other files are compared with what the resize should have written.
+    Settings of the base override the recipe.
 
     Args:
         reference: Resized or converted checkpoint: folder, weights or GGUF file, or Hub id.
         base: Base checkpoint.
-        method: How it was resized.
-        to: Its context length.
         deep: Also run both in transformers and compare outputs.
         revision: Branch, tag or commit on the Hub.
         subfolder: Subfolder of MODEL that contains the checkpoint.
@@ -661,7 +656,6 @@ def verify(
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
-        RecipeError: The recipe is invalid.
+        RecipeError: The recipe is missing or invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict, or one is missing.
     """
