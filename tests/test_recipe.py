@@ -205,14 +205,9 @@ def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> 
     ("changes", "expected"),
     [
         (["resize.to=32", "train.lr=null"], ("a", Resize(32), Train(("b",), 9), Evaluate(("c",)))),
-        (["resize=null", "train="], ("a", None, None, Evaluate(("c",)))),
         (
             ["source=d", "train={data: [e], steps: 1}"],
             ("d", Resize(64), Train(("e",), 1), Evaluate(("c",))),
-        ),
-        (
-            ["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"],
-            ("a", STRETCHED, None, None),
         ),
         (
             ["evaluate=null", "train=null", "evaluate.data=[f, g=h]"],

@@ -76,10 +76,8 @@ def test_a_table_needs_its_form(text: str) -> None:
     [
         (lambda: Resize(64, edit_only=True, link=True), "--link"),
         (lambda: Convert("rotary"), "--scheme"),
-        (lambda: Convert("rotary", 64, attention_window=8), "--attention-window"),
         (lambda: Convert("window", 64, attention_window=9), "--attention-window"),
         (lambda: Train("a.txt", 1, window=64, seq_len=32), "--window"),
-        (lambda: Train("a.txt", 1, batch_size=8, per_device_batch_size=3), "--batch-size"),
         (lambda: CheckpointRef("m", table="wpe", model_type="gpt2"), "--table"),
     ],
 )

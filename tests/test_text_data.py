@@ -79,7 +79,6 @@ def test_check_paths_returns_each_text_once(
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["missing.txt"], r"missing\.txt does not exist\. Pass an existing file or folder"),
         (["a" * 300], "a does not exist"),
         ([os.devnull], f"{os.devnull} is not a regular file or folder"),
         (["folder"], r"Folder folder contains no text files\. Supported extensions: \.txt"),

@@ -267,14 +267,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             ".safetensors",
         ),
         (
-            SINGLE,
-            SINGLE,
-            {"variant": "fp16"},
-            SourceError,
-            "--variant fp16 does not apply to .*, which is local",
-            "Remove --variant",
-        ),
-        (
             "model.bf16.bin",
             ".",
             {"variant": "fp16"},
@@ -282,7 +274,6 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             r"has no model\.fp16\.safe",
             "--variant bf16",
         ),
-        (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
     ],
 )
 def test_resize_rejects_invalid_references(

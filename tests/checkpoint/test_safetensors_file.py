@@ -82,15 +82,12 @@ MANY = 1_000_000
 
 # Files that safetensors rejects.
 HOSTILE: dict[str, bytes] = {
-    "empty file": b"",
     "length of 2^63": pack(b"{}", b"", 2**63),
     "nested lists": pack(b"[" * MANY),
     "shape of a million digits": with_shape(f"[{'9' * MANY}]"),
     "beyond the file": pack({"a": entry(0, 9)}, b"1234"),
     "gap in the middle": pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
     "lone surrogate": with_header(f'{{"\\ud800":{ONE}}}'),
-    "NaN in another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
-    "metadata of numbers": with_metadata('{"x":1}'),
 }
 # Files that safetensors accepts: other notations of an entry, and more dimensions than arrays have.
 REJECTED_BY_CTXEXTEND: dict[str, bytes] = {

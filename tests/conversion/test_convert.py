@@ -362,7 +362,6 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
 # Model type, scheme, changes of the config of its base model, and the values without a twin.
 REFUSED_VALUES: list[tuple[str, str, dict[str, Any], str]] = [
     ("gpt2", "rotary", {"scale_attn_weights": False}, "scale_attn_weights=false"),
-    ("bert", "rotary", {"is_decoder": True}, "BertModel has no roformer twin for is_decoder=true"),
     (
         "bert",
         "rotary",
@@ -370,7 +369,6 @@ REFUSED_VALUES: list[tuple[str, str, dict[str, Any], str]] = [
         "position_embedding_type",
     ),
     ("bert", "rotary", {"num_attention_heads": 3}, "num_attention_heads=3 with hidden_size=8"),
-    ("bart", "window", {"scale_embedding": True}, "scale_embedding=true"),
     ("electra", "window", {}, "embedding_size=6"),
 ]
 

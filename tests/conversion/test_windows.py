@@ -254,7 +254,6 @@ def test_convert_to_windows_refuses_heads_without_a_counterpart(
     [
         ("bert", "window", {"attention_window": 7}, "must be even, got 7"),
         ("bert", "window", {"attention_window": 50}, "50 is above --to 48"),
-        ("bart", "window", {"attention_window": 10}, "multiple of 10"),
         ("bert", "rotary", {"method": "copy"}, "--method applies to --scheme window"),
     ],
 )

@@ -136,12 +136,8 @@ def test_methods_without_text_read_the_documentation_of_python(source: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--method", "no-such"), 2, "Unknown method 'no-such'"),
         (("--method", "linear:alpha=0.4"), 2, "--method linear has no setting 'alpha'"),
-        (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
-        (("--length", 128), 1, "--length must be at most --to 64"),
-        (("--data", "none.txt"), 1, "none.txt does not exist."),
         (("--measure", "retrieval"), 1, "--measure retrieval does not apply to"),
     ],
 )

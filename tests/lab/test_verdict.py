@@ -137,7 +137,6 @@ def test_verdict_never_advises_to_train_on_the_text(loss: float, samples: int) -
         (methods(2.0, 2.1, 2.0, auto="bands"), "stretch linear"),  # that of auto is worse
         (methods(2.0, 2.1, 2.1, samples=7, auto="bands"), "bands"),  # too little text
         (methods(2.0, 2.1, samples=8, auto="bands"), "stretch"),
-        (methods(2.0, 2.1, samples=2, auto="copy"), "copy"),  # even if it was not measured
         (methods(2.0, 2.1, samples=2), "stretch"),  # checkpoints have no default
     ],
 )

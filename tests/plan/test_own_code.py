@@ -61,10 +61,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ),
         ("modeling_bert_layers.BertForMaskedLM",),
     ),
-    "baichuan-13b": (
-        with_code("baichuan", "BaichuanForCausalLM", model_type="baichuan", model_max_length=OLD),
-        ("modeling_baichuan.BaichuanForCausalLM",),
-    ),
     "phi3": (
         with_code("phi3", "Phi3ForCausalLM", model_type="phi3", **TRAINED, **ROTARY),
         ("modeling_phi3.Phi3ForCausalLM", "--model-type phi3"),

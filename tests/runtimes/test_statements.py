@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxextend import convert, plan_resize
+from ctxextend import plan_resize
 from ctxextend.runtimes.engines import Outcome
 from ctxextend.serving.engine_statements import Facts, Statement, statements
 from tests.helpers import pico, rotary_configs
@@ -61,18 +61,6 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
             },
         ),
         (
-            "llama",
-            "dynamic",
-            {
-                **TRANSFORMERS,
-                "vllm": "refuses",
-                "sglang": "differs",
-                "llama.cpp": "ignores",
-                "mlx": "serves",
-                "ctranslate2": "refuses",
-            },
-        ),
-        (
             "gpt_neox",
             "yarn",
             {
@@ -98,19 +86,6 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 "tei": "refuses",
             },
         ),
-        (
-            "gemma3",
-            "switch",
-            {
-                "transformers": "serves",
-                "transformers4": "ignores",
-                "vllm": "serves",
-                "sglang": "ignores",
-                "llama.cpp": "ignores",
-                "mlx": "differs",
-                "ctranslate2": "ignores",
-            },
-        ),
     ],
 )
 def test_statements_of_a_rotary_model_are_as_measured(
@@ -118,35 +93,6 @@ def test_statements_of_a_rotary_model_are_as_measured(
 ) -> None:
     planned = plan_resize(rotary_configs.save(name), rotary_configs.NEW, method)
     check(planned.runtimes, expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "llama",
-            {
-                **all_serve("transformers", "transformers4", "llama.cpp", "mlx", "ctranslate2"),
-                "vllm": "refuses",
-                "sglang": "refuses",
-            },
-        ),
-    ],
-)
-def test_statements_of_a_model_without_positions_are_as_measured(
-    name: str, expected: Mapping[str, str]
-) -> None:
-    base = rotary_configs.save(name)
-    converted = convert(base, "none", rotary_configs.NEW, output="out")
-    check(converted.planned.runtimes, expected)
-    check(
-        plan_resize("out", 2 * rotary_configs.NEW).runtimes,
-        {
-            key: text.replace("1024", "2048")
-            for key, text in expected.items()
-            if "derives" not in text
-        },
-    )
 
 
 def test_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:

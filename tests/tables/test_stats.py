@@ -116,10 +116,8 @@ def tiled(tile: Floats, count: int) -> Floats:
     [
         (tiled(TILE, 72), (16, 0, 72)),
         (np.concatenate([normal(3, 4, 1), tiled(TILE, 40)]), (16, 3, 43)),
-        (tiled(with_rows(TILE, {5: 0}), 64), (16, 0, 64)),
         (normal(40, 4), None),
         (tiled(TILE, 17), None),
-        (with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}), None),
     ],
 )
 def test_find_repetition_finds_the_period_and_its_range(table: Floats, expected: Any) -> None:

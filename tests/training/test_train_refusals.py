@@ -26,8 +26,6 @@ SCHEMA = SCHEMAS["train"]
             1,
             "has 3 tokens, but one sequence to train on and one to hold out require 64.",
         ),
-        ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
-        ("--data book.txt --trainable new --base nowhere", 1, "nowhere is not a local folder"),
         ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],

@@ -83,22 +83,9 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
     ),
     (
         "gpt2",
-        "table",
-        "partial_rotary_factor is 0.5 by rope_parameters, which transformers follows, but "
-        "1.0 by rotary_pct.",
-        edit("config.json", rope_parameters=HALF_ROPE),
-    ),
-    (
-        "gpt2",
         "files",
         "use_parallel_residual is true, expected false",
         edit("config.json", use_parallel_residual=True),
-    ),
-    (
-        "gpt2",
-        "files",
-        'tokenizer_class is "BertTokenizer"',
-        edit("tokenizer_config.json", tokenizer_class="BertTokenizer"),
     ),
     (
         "bert",
