@@ -183,7 +183,6 @@ def test_convert_writes_theta_for_all_readers(
         ("gpt2", "LMHeadModel", "rotary", {"n_inner": 24}),
         ("gpt2", "LMHeadModel", "alibi", {"n_head": 4, "n_embd": 12}),  # an odd size of heads
         ("bert", "ForMaskedLM", "rotary", {}),
-        ("electra", "ForMaskedLM", "rotary", {}),
     ],
 )
 def test_convert_keeps_an_untied_head_and_the_width_between_layers(

@@ -232,24 +232,6 @@ def test_types_without_windows_are_refused(model_type: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("model_type", "head", "changes"),
-    [
-        ("bert", "ForQuestionAnswering", {}),
-        ("bert", "ForMaskedLM", {"hidden_act": "relu"}),
-        ("electra", "ForSequenceClassification", {}),
-        ("bart", "ForSequenceClassification", {}),
-    ],
-)
-def test_convert_to_windows_refuses_heads_without_a_counterpart(
-    model_type: str, head: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
-    make_source(tmp_path / "source", model_type, head, **changes)
-    with pytest.raises(UnsupportedModelError, match=f"{head} has no .* twin"):
-        convert(tmp_path / "source", "window", 48, attention_window=8, output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     ("model_type", "scheme", "settings", "message"),
     [
         ("bert", "window", {"attention_window": 7}, "must be even, got 7"),

@@ -67,10 +67,8 @@ def resize(to: object, *flags: object, output: str = "out") -> Result:
     ("model_type", "stated", "settings", "first_trained", "served"),
     [
         ("mistral", 32 * K, yarn(16.0, 8 * K), 8 * K, 128 * K),
-        ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),
         ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),
         ("llama", 32 * K, {**LISTS, "factor": 32.0, TRAINED: 4 * K}, 4 * K, 128 * K),
-        ("llama", 16 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
     ],
 )

@@ -55,7 +55,6 @@ BIRD = {KEY: 64, "block_size": 64}
     ("model_class", "sizes", "to", "edits"),
     [
         # DeBERTa's relative embeddings use the same key only if max_relative_positions is unset.
-        ("DebertaModel", RELATIVE | {"relative_attention": False}, 40, {KEY: [16, 40]}),
         ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
         ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
         ("MraModel", {KEY: 64}, 128, {KEY: [64, 128], "block_per_row": [4, 1]}),

@@ -104,8 +104,6 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "original_max_position_embed
     [
         ("llama", STOPPED, "none"),
         ("llama", STOPPED | {"partial_rotary_factor": 0.5}, "rotary"),
-        ("llama", LINEAR | {"factor": 1e12}, "none"),
-        ("llama", LINEAR | {"factor": 1e11}, "rotary"),
         ("gemma3_text", {"full_attention": STOPPED, "sliding_attention": TURNING}, "rotary"),
     ],
 )

@@ -111,7 +111,6 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}
             "linear",
             {NEW: LINEAR, OLD: {"type": "linear", "factor": 4.0}, **THETA},
         ),
-        ("mllama_text_model", DEFAULT, "limits", {OLD: {**DEFAULT, "type": "default"}, **THETA}),
         ("qwen2_vl_text", MROPE, "limits", {OLD: {**MROPE, "type": "mrope"}, **THETA}),
     ],
 )

@@ -114,29 +114,6 @@ def test_resolve_source_uses_the_cache_at_once_if_the_hub_fails(
     assert sleep_times == []
 
 
-MALFORMED = [
-    "<!DOCTYPE html><title>Welcome to the hotel</title>",
-    "",
-    '{"id": 7, "sha": []}',
-]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "body"),
-    [
-        *((f"{API}/owner/model/revision", body) for body in MALFORMED),
-        *((f"{API}/owner/model/tree", body) for body in MALFORMED),
-        (HEAD, ""),
-    ],
-    ids=lambda value: value[-10:],
-)
-def test_resolve_source_reports_malformed_responses(
-    hub: Hub, repo: Repo, pattern: str, body: str
-) -> None:
-    hub.faults.append(Fault(pattern, body=body))
-    assert_download_fails("owner/model could not be downloaded from the Hub: ", "login page")
-
-
 # ---- connection errors
 
 

@@ -8,7 +8,6 @@ import pytest
 from ctxextend.lab.effective_length import (
     THRESHOLD,
     effective_length,
-    effective_lengths,
     effective_text,
     is_above_chance,
 )
@@ -45,24 +44,6 @@ def test_threshold_is_above_chance_at_every_depth() -> None:
     for trials in range(8, 40):
         found = int(np.ceil(THRESHOLD * trials))
         assert binomial_tail(found, trials, 1 / 4) < 0.025 / 5
-
-
-@pytest.mark.parametrize(
-    ("by_length", "length"),
-    [
-        ({64: (8, 8, 8)}, 64),
-        ({64: (6, 6, 6)}, 64),
-        ({64: (8, 5, 8)}, None),  # below the threshold at one depth
-        ({64: (8, 8), 128: (8, 8), 256: (2, 8)}, 128),
-        ({64: (5, 8), 128: (8, 8)}, 128),  # a miss in shorter texts does not count
-    ],
-)
-def test_effective_length_is_the_largest_with_the_threshold_at_every_depth(
-    by_length: dict[int, Sequence[int]], length: int | None
-) -> None:
-    scores = list(task("needle", by_length))
-    assert effective_lengths(scores) == {"needle": length}
-    assert effective_length(scores) == length
 
 
 def test_is_above_chance_counts_all_depths_of_a_length() -> None:

@@ -98,21 +98,6 @@ def test_embed_chunks_averages_all_chunks_by_their_tokens(minilm: EvalModel) -> 
 
 
 @pytest.mark.parametrize(
-    ("kinds", "config", "expected"),
-    [
-        (OLD, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
-        (NEW, {"embedding_dimension": 8, "pooling_mode": "lasttoken"}, ("lasttoken",)),
-        (NEW, {"pooling_mode": ["max", "cls"], "pooling_mode_mean_tokens": True}, ("max", "cls")),
-    ],
-)
-def test_read_pooling_reads_both_config_formats(
-    kinds: list[str], config: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
-) -> None:
-    folder = write_folder(tmp_path, kinds, config)
-    assert read_pooling(folder) == expected
-
-
-@pytest.mark.parametrize(
     ("kinds", "config", "path", "message"),
     [
         ([OLD[0], "custom_code.Pooling"], {}, "1_1", "custom_code.Pooling"),

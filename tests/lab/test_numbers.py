@@ -30,11 +30,6 @@ def test_number_has_digits_by_the_width_of_its_interval(
     assert number(value, low, high) == text
 
 
-def test_number_has_a_sign_and_a_suffix_before_its_interval() -> None:
-    assert number(3.14, 1.2, 5.0, signed=True, suffix=" points") == "+3.1 points (1.2 to 5.0)"
-    assert number(-3.14, -5.0, 1.2, signed=True) == "-3.1 (-5.0 to 1.2)"
-
-
 @pytest.mark.parametrize(
     ("one", "text"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctxextend.errors import DataError
-from ctxextend.lab.documents import MRR, RankedDocuments
+from ctxextend.lab.documents import MRR
 from ctxextend.lab.eval_model import EvalModel
 from ctxextend.lab.measures.retrieval import query_starts, retrieval
 from ctxextend.lab.reader import Reader
@@ -95,39 +95,3 @@ def test_retrieval_ranks_documents_of_mock_encoders(counter: EvalModel) -> None:
         assert scores[reading, "recall@1"].estimate == Estimate(1.0, 0.0, 20, 5)
         assert scores[reading, MRR].tokens == 202
     assert start.tokens == 62
-
-
-@pytest.mark.parametrize(
-    ("length", "same_text", "read_again"),
-    [
-        (8, 1 / 3, [4]),  # the first half is the same: all documents rank last
-        (11, 1.0, [3]),  # the first token of a query
-        (10, 1 / 3, []),  # two complete chunks, before the first token of a query
-    ],
-)
-def test_chunks_of_the_same_text_find_only_what_the_model_reads(
-    length: int, same_text: float, read_again: list[int], counter: EvalModel
-) -> None:
-    # Three documents of 12 tokens that differ in the second half; a base of four tokens.
-    documents = []
-    for first in (2000, 2500, 3000):
-        documents.append(np.array([1000] * 6 + [*range(first, first + 6)]))
-    ranked = RankedDocuments(
-        measure="search",
-        documents=documents,
-        queries=[document[8:10] for document in documents],
-        relevant=({0: 1}, {1: 1}, {2: 1}),
-        ranked_by=MRR,
-    )
-    base = Reader("base", replace(counter, max_len=6))
-    texts = Texts(length=length, base=base)
-    found = [*ranked.scores(base, texts)]
-    found += ranked.scores(Reader("model", replace(counter, max_len=14)), texts)
-
-    means = {score.reading: score.mean for score in select(found, name=MRR)}
-    assert means[CHUNKS] == 1.0
-    assert means[SAME_TEXT] == pytest.approx(same_text)
-    assert means[ONE_PASS] == pytest.approx(same_text)
-    # Complete chunks are not read again, and cut ones only once.
-    inputs = [ids.shape[1] for ids in counter.model.inputs if ids.shape[0] == 3]
-    assert inputs == [4, *read_again, length]

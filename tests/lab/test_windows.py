@@ -64,7 +64,6 @@ def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) 
 @pytest.mark.parametrize(
     ("longest", "base", "expected"),
     [
-        (2048, 1024, (128, 256, 512, 1024, 2048)),
         (128, None, (16, 32, 64, 128)),
         (1000, 77, (77, 125, 250, 500, 1000)),
         (9, 9, (8, 9)),

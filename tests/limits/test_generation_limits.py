@@ -183,18 +183,6 @@ def test_resize_lowers_generation_limits_of_nested_decoders(tmp_path: Path) -> N
     assert generate(output, "captioner") == SHORT
 
 
-@pytest.mark.parametrize(
-    "config", [{"vision_config": {"max_length": 30}}, {"id2label": {"max_length": 30}}]
-)
-def test_resize_keeps_numbers_that_are_no_generation_limits(
-    config: dict[str, Any], tmp_path: Path
-) -> None:
-    folder = make_gpt2(tmp_path / "gpt2")
-    pico.edit_json(folder / "config.json", **config)
-    output = resize(folder, SHORT, output=tmp_path / "out").output
-    assert stated(output).items() >= config.items()
-
-
 def test_resize_lowers_no_generation_limit_of_another_part(tmp_path: Path) -> None:
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, max_length=30)

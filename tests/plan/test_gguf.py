@@ -116,16 +116,6 @@ def test_resize_of_scaled_settings_raises_their_factor(tmp_path: Path) -> None:
         assert list(values).count(RECIPE_KEY) == 1
 
 
-def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: Path) -> None:
-    scaled = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
-    base = write_gguf(tmp_path / "base.gguf", values=scaled)
-    resize(base, LONGER, "limits", output=tmp_path / "out.gguf", verify=True)
-    assert changes(base, tmp_path / "out.gguf") == {
-        "llama.context_length": LONGER,
-        "llama.rope.scaling.original_context_length": LENGTH,
-    }
-
-
 def test_resize_states_the_length_that_linear_settings_serve(tmp_path: Path) -> None:
     # Its context length is the one before scaling, as in folders of transformers 4.
     values = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
@@ -360,24 +350,6 @@ def test_resize_refuses_flags_that_do_not_apply(
     assert list(tmp_path.glob("*.gguf")) == [base]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--revision", "main"], "--revision main does not apply"),
-        (["--part", "text"], "no such part"),
-        (["--to", "4294967296"], "states a length of 32 bits"),
-    ],
-)
-def test_resize_refuses_values_that_do_not_fit(
-    flags: list[str], message: str, tmp_path: Path
-) -> None:
-    base = write_gguf(tmp_path / "base.gguf")
-    done = CliRunner().invoke(build_app(), ["resize", str(base), "--to", str(LONGER), *flags])
-    assert done.exit_code == 1
-    assert message in done.stderr.replace("\n", " ")
-    assert list(tmp_path.glob("*.gguf")) == [base]
-
-
 @pytest.mark.parametrize("runtime", [None, "llama.cpp"])
 def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf")
@@ -388,14 +360,6 @@ def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path)
     [statement] = result.planned.runtimes
     assert (statement.name, statement.outcome, statement.length) == ("llama.cpp", "serves", LONGER)
     assert statement.evidence.startswith("https://")
-
-
-def test_resize_for_llama_cpp_keeps_a_method_that_it_does_not_apply_out(tmp_path: Path) -> None:
-    base = write_gguf(tmp_path / "base.gguf", "deepseek2")
-    result = resize(base, LONGER, output=tmp_path / "out.gguf", engine="llama.cpp")
-    assert result.plan.method == "theta"
-    with pytest.raises(MethodError, match="another attention factor"):
-        resize(base, LONGER, "yarn", output=tmp_path / "other.gguf", engine="llama.cpp")
 
 
 @pytest.mark.parametrize("name", ["no.gguf", "no.safetensors", "https://huggingface.co/a/b"])

@@ -204,32 +204,6 @@ def sha256(folder: Path, name: str) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("settings", "added", "method"),
-    [
-        ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
-        (
-            {"to": 300, "method": "random"},
-            {"method": "random:seed=0", "keep_first": 0},
-            "random:seed=0",
-        ),
-        ({"to": 5}, {"method": "truncate"}, "truncate"),
-        ({"to": 128, "fix_limits": True}, {}, None),  # what it does not do, it does not record
-    ],
-)
-def test_resize_recipe_records_the_methods_defaults(
-    settings: dict[str, Any], added: dict[str, Any], method: str | None, tmp_path: Path
-) -> None:
-    out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
-    recipe = pico.recipe_of(out)
-    assert recipe["resize"] == settings | added
-    assert recipe["provenance"].get("method") == method
-    again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
-    written = pico.contents(again.output)
-    assert written == pico.contents(out)
-    assert "No effect" not in text_of(again)
-
-
 def test_plan_resize_writes_nothing_and_predicts_the_size(
     make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

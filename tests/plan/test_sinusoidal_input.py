@@ -105,31 +105,6 @@ def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "flags", "message"),
-    [
-        (
-            "pegasus",
-            ("--method", "sinusoidal"),
-            "the table already is sinusoidal, with layout halves. Remove --method",
-        ),
-        ("pegasus", ("--part", "encoder"), "shares the config key max_position_embeddings"),
-        (
-            "m2m_100",
-            ("--method", "linear"),
-            "transformers computes its sinusoids. Remove --method: the length in",
-        ),
-        ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
-        ("m2m_100", named("no.such"), "--table no.such: no such tensor in"),
-    ],
-)
-def test_resize_rejects_flags_that_do_not_fit_sinusoids(
-    model_type: str, flags: tuple[str, ...], message: str, make: Make
-) -> None:
-    error = rejected(make(model_type), *flags)
-    assert message in error
-
-
-@pytest.mark.parametrize(
     ("model_type", "config", "message"),
     [
         (

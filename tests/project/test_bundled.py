@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 
 import tiny_gpt2
@@ -13,7 +12,6 @@ import tiny_lookup
 from corpus import documents, split, tokenize
 from ctxextend import resize
 from ctxextend.checkpoint.source import BUNDLED
-from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 
 FOLDER = BUNDLED["tiny-gpt2"]
@@ -54,23 +52,6 @@ def test_tiny_lookup_matches_its_model_card() -> None:
     assert shares.min() > 0.95
     assert f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters" in card
     assert sum(len(data) for data in pico.contents(folder).values()) <= 4_000_000
-
-
-@pytest.mark.parametrize("method", pico.LEARNED_METHODS)
-def test_resize_tiny_gpt2_with_every_method(method: str, tmp_path: Path) -> None:
-    output = resize("tiny-gpt2", to=512, method=method, output=tmp_path / "out").output
-    old, new = (
-        pico.Pico(folder, transformers.GPT2LMHeadModel).load() for folder in (FOLDER, output)
-    )
-    pico.logits(new, 512)
-    with pytest.raises(IndexError):
-        pico.logits(new, 513)
-    before, after = pico.tensor_bytes(FOLDER), pico.tensor_bytes(output)
-    assert {name for name in before if before[name] != after[name]} == {"transformer.wpe.weight"}
-    same = all(
-        torch.equal(pico.logits(old, length), pico.logits(new, length)) for length in (1, 64, 128)
-    )
-    assert same == METHODS[method].keeps_learned_rows
 
 
 def test_resize_tiny_gpt2_raises_the_tokenizers_limit(tmp_path: Path) -> None:

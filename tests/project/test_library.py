@@ -39,12 +39,7 @@ def test_stub_is_up_to_date() -> None:
     "call",
     [
         lambda unknown: ctxextend.resize("tiny-gpt2", 256, **unknown),
-        lambda unknown: ctxextend.plan_resize("tiny-gpt2", 256, **unknown),
-        lambda unknown: ctxextend.inspect("tiny-gpt2", **unknown),
-        lambda unknown: ctxextend.verify("tiny-gpt2", **unknown),
-        lambda unknown: ctxextend.evaluate("tiny-gpt2", "book.txt", **unknown),
         lambda unknown: ctxextend.train("tiny-gpt2", "book.txt", 1, **unknown),
-        lambda unknown: ctxextend.run("ctxextend.yaml", **unknown),
         lambda unknown: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **unknown),
     ],
 )

@@ -11,11 +11,6 @@ from ctxextend.serving.engine_statements import Facts, Statement, statements
 from tests.helpers import pico, rotary_configs
 from tests.helpers.notes import texts
 
-ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
-YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
-
-# Settings that serve 256 tokens, as scaled models have them.
-
 
 def described(found: Sequence[Statement]) -> dict[str, str]:
     """Return statements as short text: outcome, another length than 1,024, and option."""
@@ -41,58 +36,6 @@ def all_serve(*keys: str) -> dict[str, str]:
 
 
 # ---- as engines were run with small random models
-
-EVERY_LLAMA = all_serve("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "mlx")
-TRANSFORMERS = all_serve("transformers", "transformers4")
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "expected"),
-    [
-        ("llama", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses"}),
-        (
-            "llama",
-            "linear",
-            {
-                **EVERY_LLAMA,
-                "vllm": "derives 4096 --max-model-len 1024",
-                "sglang": "derives 4096 --context-length 1024",
-                "ctranslate2": "serves",
-            },
-        ),
-        (
-            "gpt_neox",
-            "yarn",
-            {
-                **TRANSFORMERS,
-                "vllm": "serves",
-                "sglang": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
-                "mlx": "ignores",
-                "ctranslate2": "ignores",
-            },
-        ),
-        (
-            "llama",
-            "switch",
-            {
-                **all_serve("transformers", "transformers4", "openvino"),
-                "vllm": "derives 256 --max-model-len 1024",
-                "sglang": f"differs {ONE_CHUNK}",
-                "llama.cpp": "ignores",
-                "mlx": "differs",
-                "ctranslate2": "refuses",
-                "onnx": "ignores",
-                "tei": "refuses",
-            },
-        ),
-    ],
-)
-def test_statements_of_a_rotary_model_are_as_measured(
-    name: str, method: str, expected: Mapping[str, str]
-) -> None:
-    planned = plan_resize(rotary_configs.save(name), rotary_configs.NEW, method)
-    check(planned.runtimes, expected)
 
 
 def test_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:

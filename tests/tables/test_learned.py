@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,23 +8,6 @@ from tests.helpers import pico
 from tests.helpers.method_choices import read_choice
 
 A, B, C, D = np.eye(4, dtype=np.float32)
-
-
-@pytest.mark.parametrize(
-    ("after", "learned"),
-    [
-        ([A, B, C, A, B, C], [1, 1, 1, 0, 0, 0]),
-        ([A, A, B, B, C, C], [1, 0, 1, 0, 1, 0]),
-        ([A, B], [1, 1]),
-    ],
-)
-def test_learned_rows_finds_unchanged_rows_and_first_copies(
-    after: list[object], learned: list[int]
-) -> None:
-    before = np.array([A, B, C])
-    found = learned_rows(before, np.array(after))
-    assert found.dtype == bool
-    assert found.tolist() == learned
 
 
 @given(st.sampled_from(sorted(pico.LEARNED_METHODS)), st.integers(8, 12), st.integers(13, 36))

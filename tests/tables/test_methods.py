@@ -219,10 +219,6 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(
         ),
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
         (
-            {"method": "last", "keep_first": 2},
-            "--keep-first does not apply to --method last. Remove --keep-first.",
-        ),
-        (
             {"method": "bands:sgima=3"},
             "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, high-gain, within,",
         ),
@@ -231,7 +227,6 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(
             "--keep-first 3 contradicts --method linear:keep-first=2",
         ),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
-        ({"method": "bands:gain=0"}, "gain must be above 0"),
         ({"method": "bands:repeat=3:9,sigma=0"}, "repeat has no effect with sigma=0. Remove one"),
     ],
 )

@@ -266,13 +266,7 @@ def test_verify_passes_for_an_output_that_transformers_saved_again(
             "rope_theta is 10000 by rope_scaling, which transformers follows, but "
             "20000 by rope_theta",
         ),
-        (
-            {"rope_theta": 20000, "rope_parameters": None},
-            "rope_theta is 10000 by rope_scaling, which transformers follows, but "
-            "20000 by rope_theta",
-        ),
         ({"rms_norm_eps": 1e-05}, "config.json: rms_norm_eps is 1e-05, expected 1e-06"),
-        ({"attention_bias": True}, "config.json: attention_bias is true, expected missing"),
         ({"custom": 1}, "config.json: custom is 1, expected missing"),
         ({"num_key_value_heads": None}, "config.json: num_key_value_heads is null, expected 1"),
     ],
