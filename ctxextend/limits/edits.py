@@ -58,7 +58,7 @@ def plan_edits(
     change_of = {change.name: change for change in changes}
     for limit in length_limits(checkpoint, model.tables):
         is_of_config = limit.meaning is Meaning.LENGTH and limit.file == checkpoint.config_file
-        if limit.table not in change_of or is_of_config:
+        if limit.table not in change_of or is_of_config or limit.file in checkpoint.omitted:
             continue
         after = limit_after(limit, change_of[limit.table], fix_limits=fix_limits)
         if after == limit.value:
