@@ -30,6 +30,7 @@ from ctxextend.plan import make_plan
 from ctxextend.planned import planned_resize
 from ctxextend.progress import Progress
 from ctxextend.settings import CheckpointRef, Resize
+from ctxextend.training.training_source import check_libraries
 
 DEMO_SOURCE = "tiny-lookup"
 DEMO_LENGTH = 512
@@ -73,7 +74,7 @@ class Demo:
 def can_train() -> bool:
     """Return whether the extra `train` is installed."""
     try:
-        import_module("ctxextend.training.parallel")
+        check_libraries()
     except TrainingError:
         return False
     return True

@@ -204,6 +204,16 @@ def model_notes(plan: Plan) -> Iterator[Note]:
             "too, and load the adapter onto the result (adapter_config.json is not updated)."
         )
         yield Note(Code.ADAPTER, Level.WARNING, text)
+    named = plan.model.ref.table
+    lengths_before = {change.rows_before for change in plan.changes}
+    lengths_before |= {change.max_len_before for change in plan.changes}
+    if named is not None and plan.is_changed:
+        for entry in checkpoint.weights.entries.values():
+            is_other = entry.name != named.tensor and "pos" in entry.name
+            if is_other and lengths_before & set(entry.shape):
+                shape = list(entry.shape)
+                text = f"{entry.name} {shape} may depend on the length too, but is not changed."
+                yield Note(Code.TENSORS, Level.WARNING, text)
     yield from checkpoint.source.notes
     families = [change.positions.family for change in plan.changes]
     texts = [f"{family.model_type}: {family.note}." for family in families if family.note]

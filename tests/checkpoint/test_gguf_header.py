@@ -154,15 +154,6 @@ def test_numbers_of_heads_per_layer_are_read_next_to_the_size_of_a_head(tmp_path
     assert len(inspect(tmp_path / "out.gguf").schemes[0].layers[0].wavelengths) == 8
 
 
-def test_a_table_of_another_width_is_refused(tmp_path: Path) -> None:
-    table = np.zeros((16, WIDTH), np.float32)
-    values = {"bert.embedding_length": 16}
-    path = write_gguf(tmp_path / "model.gguf", "bert", table=table, values=values)
-    with pytest.raises(CheckpointError, match=r"bert.embedding_length is 16, but"):
-        resize(path, 40, output=tmp_path / "out.gguf")
-    assert not inspect(path).agrees
-
-
 def test_a_file_without_the_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
