@@ -48,8 +48,8 @@ WINDOWS_PER_STEP = 8  # of the old length, or as many tokens in whole texts
 READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
 WRITING_SHARE = 1 / 20  # of the budget, for writing the output
 TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
-TIMED_BATCHES = 2  # after one that warms up
-SLOW_BATCH = 2.0  # seconds; one that takes longer needs no warm-up on a CPU
+TIMED_BATCHES = 8  # after one that warms up, of which the fastest counts
+SLOW_BATCH = 2.0  # seconds; on a CPU, batches that take longer need no warm-up
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
@@ -265,11 +265,10 @@ def _time_gradients(run: TrainingRun, size: int) -> float:
             loss.backward()
             float(loss.detach())  # waits for the device
             times.append(time.perf_counter() - started)
-            if times[0] > SLOW_BATCH and device.type == "cpu":
+            if sum(times) > SLOW_BATCH and device.type == "cpu":
                 break
         objective.zero_grad()
-        timed = times[1:] or times  # the first one warms up
-        seconds += sum(timed) / len(timed)
+        seconds += min(times)
     batches: int = -(-step // size)
     return batches * seconds / 2
 
