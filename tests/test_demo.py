@@ -71,7 +71,7 @@ def test_demo_interrupted_by_ctrl_c_keeps_nothing(monkeypatch: pytest.MonkeyPatc
         demonstration, "_training_texts", lambda *_: signal.raise_signal(signal.SIGINT)
     )
     done = demo()
-    assert (done.exit_code, done.stderr) == (130, "Stopped: nothing was kept.\n")
+    assert (done.exit_code, done.stderr) == (130, "Stopped: nothing was written.\n")
     assert not list(Path().iterdir())
 
 
