@@ -195,7 +195,6 @@ KNOWN_FILES = (
     "training_args.bin",
     "trainer_state.json",
     "train_log.jsonl",
-    "train_loss.png",
     "runs/*",
     # about the checkpoint
     RECIPE_FILE,

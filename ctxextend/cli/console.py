@@ -192,30 +192,23 @@ class Console:
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # only errors on stderr
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
-    # Only errors on stderr: in processes of torchrun or accelerate but that of rank 0.
-    silent: bool = field(
-        default_factory=lambda: (
-            os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
-        )
-    )
-
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
 
     def data(self, text: str) -> None:
         """Print the result as text; nothing with --json, where `result` prints it."""
-        if not (self.as_json or self.silent):
+        if not self.as_json:
             _print(rendered([(line, "")] for line in text.split("\n")))
 
     def lines(self, *lines: str) -> None:
         """Print lines that a program reads, as they are."""
-        if lines and not self.silent:
+        if lines:
             _print("\n".join(lines))
 
     def screen(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines, in colour if stdout is a terminal that supports it."""
         if self.is_path_only and not self.as_json:
             self.report(lines)
-        elif not (self.as_json or self.silent):
+        elif not self.as_json:
             _print(rendered(lines, sys.stdout))
 
     def result(self, command: str, value: Any, warnings: Sequence[str] | None = ()) -> None:
@@ -226,7 +219,7 @@ class Console:
             value: Its result.
             warnings: Its warnings; None if the result has notes.
         """
-        if not self.as_json or self.silent:
+        if not self.as_json:
             return
         frame: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "command": command}
         if warnings is not None:
@@ -236,7 +229,7 @@ class Console:
     def report(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines to stderr, in colour if it is a terminal that supports it."""
         lines = list(lines)
-        if lines and not (self.quiet or self.silent):
+        if lines and not self.quiet:
             _print(rendered(lines, sys.stderr), is_error=True)
 
     def note(self, *lines: str) -> None:
@@ -266,14 +259,13 @@ class Console:
         self.error_object(kind, message, hint)
 
     def interrupted(self, message: str) -> None:
-        """Print what an interrupted command has kept; only the first process does."""
-        if not self.silent:
-            _print(printable(message), is_error=True)
-            self.error_object("Interrupted", message)
+        """Print what an interrupted command has kept."""
+        _print(printable(message), is_error=True)
+        self.error_object("Interrupted", message)
 
     def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
         """Print an error as a JSON object if --json is set, if possible."""
-        if self.as_json and not self.silent:
+        if self.as_json:
             error = {"type": kind, "message": message, "hint": hint}
             with suppress(OutputError):  # the text on stderr remains
                 _print_json({"error": error})
@@ -311,7 +303,7 @@ class Console:
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
         """Show a progress bar with speed and remaining time on a terminal."""
         bar: Any = None
-        if sys.stderr.isatty() and not (self.quiet or self.silent):
+        if sys.stderr.isatty() and not self.quiet:
             from rich import console, progress
 
             bar = progress.Progress(

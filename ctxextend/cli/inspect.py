@@ -1,6 +1,5 @@
 """`ctxextend inspect`."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -171,18 +170,19 @@ def _add_table(page: Page, inspection: "Inspection", table: "TableReport") -> No
         how = f"transformers computes it (sinusoids, {table.location.initial_layout})"
         page.text(f"{table.name}: {size}, not stored: {how}")
     if page.has_charts:
+        import numpy as np
+
         from ctxextend.cli.plots import Curve, add_chart
 
         norms = table.norms[table.reserved_rows :]
         is_new = [table.is_new(position) for position in range(len(norms))]
-        new = [norm if new else math.nan for norm, new in zip(norms, is_new, strict=True)]
-        learned = [math.nan if new else norm for norm, new in zip(norms, is_new, strict=True)]
-        curves = [Curve(learned, "learned", "learned"), Curve(new, "new", "new")]
+        learned = Curve(np.where(is_new, np.nan, norms), "learned", "learned")
+        curves = [learned, Curve(np.where(is_new, norms, np.nan), "new", "new")]
         add_chart(page, "Row norm by position", curves)
     page.line()
     _add_values(page, _statistics(table))
     page.text("Findings", "title")
-    for finding in [*table.findings()] or ["none: no outliers, zero rows, repeated rows or seams"]:
+    for finding in [*table.findings()] or ["none: no outliers, zero rows or repeated rows"]:
         page.text(finding, indent="  ")
     page.line()
 

@@ -24,7 +24,6 @@ class Transcript(Console):
     """Collects what a command prints, on stdout and on stderr, instead of printing it."""
 
     quiet: bool = False
-    silent: bool = False
     page: Page = field(default_factory=Page.for_stdout)
 
     def data(self, text: str) -> None:

@@ -20,16 +20,11 @@ from ctxextend.positions.positions import nested
 UNUSED = "none"  # no library uses a limit
 NOT_USED = "not used by any library"
 NOT_LOADED = "the model does not load"
-# What inputs of more tokens than positions do if nothing cuts them, by `Positions.longer_inputs`;
-# others run as well.
+# What inputs of more tokens than positions do if nothing cuts them, where it is not what
+# `Positions.longer_inputs` says.
 RUN_AS_WELL = "run as well"
 UNTRAINED = "reach angles that were never trained"
-EFFECTS = {
-    "fail": "fail",
-    "share the last position": "share the last position",
-    "get computed rows": "get computed rows",
-    "reach untrained angles": UNTRAINED,
-}
+EFFECTS = {"run": RUN_AS_WELL, "reach untrained angles": UNTRAINED}
 
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
@@ -254,4 +249,5 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
 
 def effect_of_longer(table: PositionReport) -> str:
     """Return what inputs of more tokens than positions do, if nothing cuts them."""
-    return EFFECTS.get(table.location.longer_inputs, RUN_AS_WELL)
+    stated = table.location.longer_inputs
+    return EFFECTS.get(stated, stated)

@@ -34,7 +34,6 @@ NOT_COMPARED = (  # files that do not affect the model
     ".gitattributes",
     "trainer_state.json",
     "train_log.jsonl",
-    "train_loss.png",
     "runs/*",
     "LICENSE",
     "LICENSE.txt",

@@ -80,18 +80,16 @@ def verify_checkpoint(
     base_name = settings.base
     given = {key: value for key, value in plain_values(ref).items() if key != "source"}
     source = resolve_source(reference)
-    recipe = None
     try:
         text = source_recipe(source)
     except CheckpointError as error:
         if base_name is None:
             raise
         return _failed(base_name, reference, "readable", error)
-    if text is not None:
-        recipe = parse_provenance(text, RECIPE_FILE, source.folder)
-    if recipe is None:
+    if text is None:
         message = f"{reference} has no recipe ({RECIPE_FILE}) that says how it was made."
         raise RecipeError(message, "Verify an output of resize, convert or train.")
+    recipe = parse_provenance(text, RECIPE_FILE, source.folder)
     stated_base = find_base(recipe, base_name)
     assert stated_base is not None
     ref = replace(stated_base.ref, **given)

@@ -49,16 +49,6 @@ YARN = {
     "beta": 32,
     "alpha": 1,
 }
-YARN_IN_CONFIG = {
-    "rope_type": "yarn",
-    "rope_theta": THETA,
-    "factor": 4.0,
-    "original_max_position_embeddings": 64,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-}
 NAMES = (
     (r"^model\.", ""),
     ("lm_head", "output"),
@@ -113,12 +103,6 @@ def write_params(folder: Path, values: Mapping[str, Any]) -> None:
     """Write params.json with other values, in the form of Mistral's files."""
     stated = {key: value for key, value in {**PARAMS, **values}.items() if value is not None}
     (folder / "params.json").write_text(json.dumps(stated, indent=4))
-
-
-def params_of(folder: str | Path) -> dict[str, Any]:
-    """Return the content of params.json."""
-    values: dict[str, Any] = pico.read_json(Path(folder) / "params.json")
-    return values
 
 
 def weights_of(folder: Path) -> Path:

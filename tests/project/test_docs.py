@@ -86,9 +86,7 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
 SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 # Lines of training with losses, speed, memory and sizes.
-TRAINED = re.compile(
-    r"^(?:held-out|positions below|evaluated|trained|tiny-gpt2-trained:) .*$", re.MULTILINE
-)
+TRAINED = re.compile(r"^(?:held-out|evaluated|trained|tiny-gpt2-trained:) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend evaluate .*?^```$", re.DOTALL | re.MULTILINE)
